@@ -65,6 +65,9 @@ module RLX
                    environment: "", host: "", session_id: "", frame_skip: 1, reports_episodes: false,
                    retry_seconds: 300, tls: nil)
       @addresses = Array(addresses)
+      unless @addresses.any? && @addresses.all? { |one| one.match?(/\A\S+:\d{1,5}\z/) }
+        raise ArgumentError, "#{addresses.inspect}: HOST:PORT is needed, or several"
+      end
       @observation_space, @action_space = observation, action
       @observation, @action = observation.leaves, action.leaves
       @count = environments
@@ -81,6 +84,9 @@ module RLX
       @buffer = String.new
       @scalars = String.new
       @between = [false] * @count
+      @broken = [SystemCallError, SocketError, IOError, *(OpenSSL::SSL::SSLError if tls)]
+      @limit = HANDSHAKE_BYTES
+      framed(HELLO, hello)
     end
 
     # Connect now; without it the first +init+ does.
@@ -101,11 +107,12 @@ module RLX
     # Begin an episode in every environment; the first actions. +partial+: where one was under way already.
     def init(observation, partial: nil)
       raise ArgumentError, "an episode is under way: reset ends it" if @playing
+      raise ArgumentError, "partial has #{@count} entries" unless partial.nil? || partial.size == @count
 
       content = Wire.arrays(1, @observation, pack(observation), @count) + Wire.mask(2, partial)
       begin
         connect
-        look_around
+        hear(0)
         actions = ask(INIT, content, ACTIONS)
       rescue Interrupted
         retry
@@ -121,7 +128,7 @@ module RLX
       ended, cut = check(reward, terminated, truncated, final_observation, episodes, true)
       leaves = pack(observation)
       final = final_observation ? pack(final_observation) : []
-      look_around
+      hear(0)
       content = Wire.doubles(1, reward) + Wire.arrays(2, @observation, leaves, @count) + Wire.mask(3, terminated) +
                 Wire.mask(4, cut) + (final.empty? ? "" : Wire.arrays(5, @observation, final, @count)) +
                 Wire.mask(6, @between) + pack_episodes(7, episodes)
@@ -134,7 +141,7 @@ module RLX
     def reset(reward, truncated: nil, final_observation: nil, episodes: [])
       _, cut = check(reward, nil, truncated, final_observation, episodes, false)
       final = final_observation ? pack(final_observation) : []
-      look_around
+      hear(0)
       content = Wire.doubles(1, reward) + Wire.mask(2, cut) +
                 (final.empty? ? "" : Wire.arrays(3, @observation, final, @count)) + pack_episodes(4, episodes)
       ask(RESET, content, RETURNS)
@@ -164,12 +171,13 @@ module RLX
     def close
       return unless @socket
 
+      @silence = 1
       send_message(BYE, "")
       @tcp.close_write
       until_then = now + 1
       nil while now < until_then && @tcp.wait_readable(0.5) && @tcp.read_nonblock(4096, exception: false).is_a?(String)
-    rescue Interrupted, SystemCallError, IOError
-      nil
+    rescue Error, *@broken
+      nil # it is over anyway
     ensure
       hang_up
     end
@@ -182,7 +190,7 @@ module RLX
 
     def hang_up
       @tcp&.close
-      @tcp = @socket = nil
+      @tcp = @socket = @gone = nil
       @playing = false
       @buffer.clear
       @scalars.clear
@@ -197,27 +205,47 @@ module RLX
     # Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
     def mistake(code, what)
       begin
-        @socket.write_nonblock(Wire.frame(BYE, Wire.text(1, what)))
-      rescue SystemCallError, IOError
-        nil
+        @socket.write_nonblock(Wire.frame(BYE, Wire.text(1, what)), exception: false)
+      rescue *@broken
+        nil # it is left in any case
       end
-      interrupted("the server's mistake: #{what}", code) if @answered
+      interrupted("the server's mistake: #{what}", code) if @answered || @gone
       hang_up
       raise Failed.new("the server's mistake: #{what}", code)
+    end
+
+    # A message in its frame. Raises ArgumentError where the server does not take one of this length.
+    def framed(kind, content)
+      frame = Wire.frame(kind, content)
+      return frame unless frame.bytesize - 4 > @limit
+
+      raise ArgumentError, "a message of #{frame.bytesize - 4} bytes; the server takes #{@limit}"
     end
 
     # Write a message in one call, the gathered scalars before it.
     def send_message(kind, content)
       raise @finished || @lost || Interrupted.new("there is no connection") unless @socket
 
-      frame = Wire.frame(kind, content)
-      if frame.bytesize - 4 > @limit
-        raise ArgumentError, "a message of #{frame.bytesize - 4} bytes; the server takes #{@limit}"
-      end
+      frame = framed(kind, content)
       data, @scalars = @scalars << frame, String.new
-      @socket.write(data)
-    rescue SystemCallError, IOError => e
-      interrupted("the connection is lost: #{e.message}")
+      write(data)
+    end
+
+    def write(data)
+      until data.empty?
+        done = @socket.write_nonblock(data, exception: false)
+        done.is_a?(Integer) ? data = data.byteslice(done..) : await(done)
+      end
+    rescue *@broken
+      @gone = now + 0.5 # the server may have said why
+      hear(FINISHED)
+    end
+
+    # Wait for what a call that does not wait lacked. Raises Errno::ETIMEDOUT.
+    def await(lacking)
+      seconds = @gone ? [@gone - now, 0].max : @silence
+      ready = lacking == :wait_readable ? @tcp.wait_readable(seconds) : @tcp.wait_writable(seconds)
+      ready || raise(Errno::ETIMEDOUT, "the server is silent")
     end
 
     # The payload of the next frame, if it is there. Its length is judged before anything of its body is waited for.
@@ -226,41 +254,34 @@ module RLX
 
       size = @buffer.unpack1("N")
       mistake(Wire::MALFORMED, "a frame of length 0") if size.zero?
-      mistake(2, "a frame of #{size} bytes") if size > @limit
+      mistake(2, "a frame of #{size} bytes") if size > @most
       return if @buffer.bytesize < 4 + size
 
       frame = @buffer.slice!(0, 4 + size)
       frame.byteslice(4, size)
     end
 
-    # Look at the frames that are there.
-    def look_around
-      while (frame = next_frame)
-        look(frame, 0)
-      end
-    end
-
-    # Look at frames, and read on, until what is due has come.
+    # Look at frames, and read on, until what is due has come. 0: read what is there, without waiting.
     def hear(due)
       loop do
         while (frame = next_frame)
           answer = look(frame, due)
           return answer if answer
         end
-        @buffer << read
+        @buffer << (read(due) || return)
       end
     end
 
-    def read
+    def read(due)
       loop do
-        case data = @socket.read_nonblock(65_536, exception: false)
-        when String then return data
-        when nil then interrupted("the server's stream ended")
-        when :wait_readable then @tcp.wait_readable(@silence) || interrupted("the server is silent")
-        else @tcp.wait_writable(@silence)
-        end
+        data = @socket.read_nonblock(65_536, exception: false)
+        interrupted("the server's stream ended") if data.nil? || @gone && now > @gone
+        return data if data.is_a?(String)
+        return if due.zero?
+
+        await(data)
       end
-    rescue SystemCallError, IOError => e
+    rescue *@broken => e
       interrupted("the connection is lost: #{e.message}")
     end
 
@@ -272,6 +293,7 @@ module RLX
       kind, _, content = found.first
       message = Wire.parse(content)
       return farewell(kind, message) if [ERROR, FINISHED, BYE].include?(kind)
+      return if @gone
 
       if kind == PING
         send_message(PONG, Wire.integer(1, Wire.read_integer(message, 1) & 0xffff_ffff))
@@ -297,10 +319,13 @@ module RLX
       idle, heartbeat = Wire.read_double(limits, 2), Wire.read_double(limits, 3)
       twice = @autoreset.include?(AUTORESET[:same_step]) ? 2 : 1
       raise Wire::Wrong, 4 unless Wire.read_integer(message, 1) == 1
-      raise Wire::Wrong, Wire::VALUE unless idle.positive? && heartbeat.positive? && (idle + heartbeat).finite?
-      raise Wire::Wrong, 9 if [twice * @observation.sum(&:size), @action.sum(&:size)].max * @count > most
+      timed = idle.positive? && heartbeat.positive? && (idle + heartbeat).finite?
+      raise Wire::Wrong, Wire::VALUE unless timed && session.match?(/\A[A-Za-z0-9_-]{0,128}\z/)
+      acted = @action.sum(&:size) * @count
+      raise Wire::Wrong, 9 if [twice * @observation.sum(&:size) * @count, acted].max > most
 
-      @session_id, @algorithm, @limit, @silence = session, algorithm, most, 3 * heartbeat
+      @session_id, @algorithm, @limit, @silence = session, algorithm, most, [3 * heartbeat, 5].max
+      @most = [most, HANDSHAKE_BYTES + 2 * acted + 16 * @count].min # no more than answers can need
       @name_bytes, @name_limit, @used = Wire.read_integer(limits, 4), Wire.read_integer(limits, 5), Set.new
       true
     end
@@ -308,51 +333,63 @@ module RLX
     # What the server says last.
     def farewell(kind, message)
       text = Wire.read_text(message, kind == ERROR ? 2 : 1)
+      code, after = Wire.read_integer(message, 1), Wire.read_double(message, 4)
+      raise Wire::Wrong, Wire::VALUE unless kind != ERROR || after >= 0 && after.finite?
+
       hang_up
       if kind == FINISHED
         @finished = Finished.new("training has finished: #{text}", Wire.read_integer(message, 2))
         raise @finished
       end
       interrupted("the server left: #{text}") if kind == BYE
-      code, after = Wire.read_integer(message, 1), Wire.read_double(message, 4)
       text = "error #{code}" if text.empty?
       raise Failed.new(text, code) if Wire.read_integer(message, 3).zero?
 
-      interrupted(text, code, after.positive? && after.finite? ? after : 0)
+      interrupted(text, code, after)
     end
 
     # One connection, to the address whose turn it is.
     def attempt
       host, _, port = @addresses[@address % @addresses.size].rpartition(":")
-      @limit, @silence, @answered = HANDSHAKE_BYTES, 60, false
+      @limit = @most = HANDSHAKE_BYTES
+      @silence, @answered = 60, false
+      said = framed(HELLO, hello)
       begin
         @tcp = Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: 10)
         @tcp.setsockopt(Socket::IPPROTO_TCP, Socket::TCP_NODELAY, 1)
         @socket = @tls ? secured(host) : @tcp
-      rescue SystemCallError, SocketError, IOError => e
+      rescue *@broken => e
         interrupted("cannot connect to #{host}:#{port}: #{e.message}")
       end
-      send_message(HELLO, hello)
-      hear(WELCOME)
+      write(said)
+      welcomed = hear(WELCOME)
+    ensure
+      hang_up unless welcomed
     end
 
+    # A certificate that cannot be trusted, or a peer without TLS, will be there the next time too.
     def secured(host)
       socket = OpenSSL::SSL::SSLSocket.new(@tcp, @tls)
       socket.hostname = host unless host.match?(/\A[\d.:\[\]]+\z/)
-      socket.connect
+      state = nil
+      await(state) while (state = socket.connect_nonblock(exception: false)).is_a?(Symbol)
       socket.post_connection_check(host.delete("[]"))
       socket
     rescue OpenSSL::SSL::SSLError => e
-      hang_up
+      raise if e.message.match?(/unexpected eof|SYSCALL/) # only the stream's end
+
       raise Failed, "no TLS with #{host}: #{e.message}"
     end
 
-    def hello
-      Wire.integer(1, 1) + Wire.text(2, "relaax-ruby") + Wire.text(3, VERSION) + Wire.text(4, @names[:token]) +
+    # The bounds of observations are left out where there is no room for them (section 6).
+    def hello(bounds = true)
+      content =
+        Wire.integer(1, 1) + Wire.text(2, "relaax-ruby") + Wire.text(3, VERSION) + Wire.text(4, @names[:token]) +
         Wire.text(5, @names[:environment]) + Wire.text(6, @names[:host]) + Wire.integer(7, @frame_skip) +
-        Wire.bytes(8, @observation_space.wire) + Wire.bytes(9, @action_space.wire) + Wire.integer(10, @count) +
+        Wire.bytes(8, @observation_space.wire(bounds)) + Wire.bytes(9, @action_space.wire) + Wire.integer(10, @count) +
         Wire.packed(11, @autoreset) + Wire.integer(12, @mode) + Wire.text(13, @session_id) +
         Wire.integer(14, @reports_episodes ? 1 : 0)
+      bounds && content.bytesize > HANDSHAKE_BYTES - 4 ? hello(false) : content
     end
 
     # Wait before the next try, longer after each failure. Raises Failed when it is time to give up.
@@ -396,14 +433,14 @@ module RLX
       unless reward.size == @count && [terminated, truncated].compact.all? { |mask| mask.size == @count }
         raise ArgumentError, "rewards and masks have #{@count} entries"
       end
-      wrong = reward.find_index { |one| !(one.to_f.abs <= 1e15) }
+      wrong = reward.find_index { |one| !(one.is_a?(Numeric) && one.abs <= 1e15) }
       raise ArgumentError, "the reward of environment #{wrong} is #{reward[wrong]}; -1e15 to 1e15 is allowed" if wrong
 
       cut = Array.new(@count) { |i| !!truncated&.at(i) && !terminated&.at(i) && (stepping || !@between[i]) }
       ended = Array.new(@count) { |i| !!terminated&.at(i) || cut[i] }
       check_ends(ended, cut, final, stepping)
       known = episodes.all? { |e| e.environment.between?(0, @count - 1) && e.length.positive? && e.episode_return.abs <= 1e30 }
-      unless known && episodes.size <= (@reports_episodes ? @count : 0)
+      unless known && episodes.uniq(&:environment).size == episodes.size && (@reports_episodes || episodes.empty?)
         raise ArgumentError, "episodes: at most one for each environment, if reports_episodes was said"
       end
       [ended, cut]

@@ -4,24 +4,37 @@
 # again, and answers that were right before they were changed.
 
 require "minitest/autorun"
+require "openssl"
+require "timeout"
 require_relative "../lib/rlx"
 
 class TestRLX < Minitest::Test
   WELCOME = ["0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002"].pack("H*")
   ACTIONS = ["0000001312110a0f08091201011a080200000000000000"].pack("H*")
+  FULL = ["000000152213080b120466756c6c180121000000000000e83f"].pack("H*")
+  OVER = ["000000062a0410c0c407"].pack("H*")
   SEEN = [[0.0, 0.0]].freeze
+  # For observations that are larger than what sockets hold, and with a heartbeat of 0.1 s.
+  ROOM = ["0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002"].pack("H*")
+  LARGE = ["\0" * 8_000_000].freeze
 
   # A server that answers each question with the next frame of a script, one script for each connection; then it hangs up.
+  # In place of an answer may stand what it does with the socket.
   def serve(*scripts)
-    listener = TCPServer.new("127.0.0.1", 0)
+    listener = TCPServer.new("localhost", 0)
     thread = Thread.new do
       scripts.each_with_object(String.new) do |script, told|
         socket = listener.accept
-        script.each { |answer| socket.write(answer) if asked(socket, told) }
+        socket.setsockopt(Socket::IPPROTO_TCP, Socket::TCP_NODELAY, 1)
+        script.each do |answer|
+          next socket = answer.call(socket) || socket if answer.is_a?(Proc)
+
+          socket.write(answer) if asked(socket, told)
+        end
         socket.close
       end
     end
-    yield "127.0.0.1:#{listener.addr[1]}"
+    Timeout.timeout(120) { yield "localhost:#{listener.addr[1]}" }
     thread.value
   ensure
     listener&.close
@@ -39,8 +52,8 @@ class TestRLX < Minitest::Test
   end
 
   def client(address, **settings)
-    RLX::Client.new(address, observation: RLX.box(:float32, [2]), action: RLX.discrete(3), environment: "Point-v0",
-                             **{ retry_seconds: -1 }.merge(settings))
+    usual = { observation: RLX.box(:float32, [2]), action: RLX.discrete(3), environment: "Point-v0", retry_seconds: -1 }
+    RLX::Client.new(address, **usual.merge(settings))
   end
 
   def test_bytes_of_the_page
@@ -66,7 +79,7 @@ class TestRLX < Minitest::Test
       wrong = [
         [[2e15], SEEN, {}], [[Float::NAN], SEEN, {}], [[1, 1], SEEN, {}], [[1], [[1.0]], {}], [[1], [[1e39, 0]], {}],
         [[1], SEEN, { terminated: [true] }], [[1], SEEN, { final_observation: SEEN }],
-        [[1], SEEN, { episodes: [RLX::Episode.new(0, 1, 1)] }]
+        [[1], SEEN, { episodes: [RLX::Episode.new(0, 1, 1)] }], [[nil], SEEN, {}], [[1], [[nil, 0]], {}]
       ]
       wrong.each { |reward, seen, more| assert_raises(ArgumentError) { client.step(reward, seen, **more) } }
       assert_raises(ArgumentError) { client.reset([1], truncated: [true]) }
@@ -79,12 +92,129 @@ class TestRLX < Minitest::Test
       assert_raises(ArgumentError) { RLX::Client.new("a:1", observation: RLX.box(:float32, shape), action: RLX.discrete(2)) }
     end
     assert_raises(ArgumentError) { client("a:1", autoreset: %i[disabled disabled]) }
+    ["localhost", "localhost:", ":1", ["a:1", "b"], []].each { |address| assert_raises(ArgumentError) { client(address) } }
+    ["\xE9", "\xE9".b].each { |name| assert_raises(ArgumentError) { client("a:1", environment: name) } }
+  end
+
+  def test_numbers_that_their_dtype_cannot_hold_are_refused
+    wrong = {
+      bool: [true, 2], uint8: [-1, 256, 0.5], uint16: [-1, 1 << 16], uint32: [-1, 1 << 32], uint64: [-1, 1 << 64, nil],
+      int8: [-129, 128], int16: [-32_769, 32_768], int32: [1 << 31], int64: [1 << 63, 1.9], float16: [0.5], float32: [1e39, "1"]
+    }
+    wrong.each do |dtype, numbers|
+      leaf, = RLX.box(dtype, [1]).leaves
+      numbers.each { |one| assert_raises(ArgumentError, "#{dtype} #{one}") { leaf.pack([one], 1) } }
+    end
+    leaf, = RLX.box(:int8, [2]).leaves
+    assert_equal [-128, 127], leaf.unpack(leaf.pack([-128, 127], 1))
+    assert_raises(ArgumentError) { RLX.discrete(3).leaves[0].pack([1.9], 1) }
+  end
+
+  def test_one_entry_for_each_environment
+    told = serve([WELCOME, ACTIONS]) do |address|
+      client = client(address, reports_episodes: true)
+      assert_raises(ArgumentError) { client.init(SEEN, partial: [true, true]) }
+      client.init(SEEN, partial: [true])
+      twice = [RLX::Episode.new(0, 1, 1)] * 2
+      assert_raises(ArgumentError) { client.step([1], SEEN, episodes: twice) }
+      client.close
+    end
+    refute_includes told.unpack1("H*"), "1a1c"
+  end
+
+  def test_a_hello_that_is_too_long_goes_without_bounds_or_not_at_all
+    bounded = RLX.box(:float32, [5000], low: [-1] * 5000, high: [1] * 5000)
+    assert_raises(ArgumentError) { RLX::Client.new("a:1", observation: RLX.discrete(2), action: bounded) }
+    told = serve([WELCOME, ACTIONS]) do |address|
+      client = client(address, observation: bounded)
+      client.init([[0] * 5000])
+      client.close
+    end
+    assert_operator told.unpack1("N"), :<, 100
+  end
+
+  def test_last_words_are_heard_before_a_step
+    played, said = Queue.new, Queue.new
+    finish = ->(socket) { played.pop && socket.write(OVER) && said.push(true) && nil }
+    told = serve([WELCOME, ACTIONS, finish, ACTIONS]) do |address|
+      client = client(address)
+      client.init(SEEN)
+      played.push(true)
+      said.pop
+      assert_raises(RLX::Finished) { client.step([1], SEEN) }
+    end
+    refute_includes told.unpack1("H*"), "1a1c"
+  end
+
+  def test_last_words_are_heard_when_a_write_fails
+    ping = ["00000002" "3200"].pack("H*")
+    { OVER => RLX::Finished, FULL => RLX::Interrupted, "" => RLX::Interrupted }.each do |word, due|
+      leave = ->(socket) { socket.read(4) && socket.write(ping, word) && nil }
+      serve([ROOM, ACTIONS, leave]) do |address|
+        client = client(address, observation: RLX.box(:uint8, [8_000_000]))
+        client.init(LARGE)
+        lost = assert_raises(due) { client.step([1], LARGE) }
+        assert_equal 0.75, lost.retry_after if word == FULL
+      end
+    end
+  end
+
+  def test_a_server_that_takes_nothing_is_left
+    over = Queue.new
+    serve([ROOM, ACTIONS, ->(_) { over.pop && nil }]) do |address|
+      client = client(address, observation: RLX.box(:uint8, [8_000_000]))
+      client.init(LARGE)
+      assert_raises(RLX::Interrupted) { client.step([1], LARGE) }
+      over.push(true)
+    end
+  end
+
+  def test_mistakes_of_the_server
+    negative = FULL.sub("\xe8\x3f".b, "\xe8\xbf".b)
+    { [WELCOME.sub("s1", "s\n")] => 8, [negative] => 8, [WELCOME, [1 << 17, 1].pack("NC")] => 2 }.each do |script, code|
+      serve(script) do |address|
+        failed = assert_raises(RLX::Failed) { client(address).init(SEEN) }
+        assert_equal code, failed.code
+      end
+    end
+  end
+
+  # What a server and its client know of each other: an SSLContext each.
+  def contexts
+    key = OpenSSL::PKey::RSA.new(2048)
+    certificate = OpenSSL::X509::Certificate.new
+    certificate.version, certificate.serial, certificate.public_key = 2, 1, key.public_key
+    certificate.subject = certificate.issuer = OpenSSL::X509::Name.parse("/CN=localhost")
+    certificate.not_before, certificate.not_after = Time.now - 3600, Time.now + 3600
+    certificate.add_extension(OpenSSL::X509::ExtensionFactory.new.create_extension("subjectAltName", "DNS:localhost"))
+    certificate.sign(key, "SHA256")
+    server, client = Array.new(2) { OpenSSL::SSL::SSLContext.new }
+    server.cert, server.key = certificate, key
+    client.set_params(cert_store: OpenSSL::X509::Store.new.add_cert(certificate))
+    [server, client]
+  end
+
+  def test_a_lost_connection_over_tls
+    served, tls = contexts
+    secure = ->(socket) { OpenSSL::SSL::SSLSocket.new(socket, served).accept }
+    cut = ->(socket) { asked(socket, String.new) && socket.to_io.close }
+    garbage = ->(socket) { asked(socket, String.new) && socket.to_io.write("x" * 64) && nil }
+    played = [secure, WELCOME, ACTIONS]
+    serve([:close.to_proc], [*played, cut], [*played, garbage], [secure, WELCOME, OVER]) do |address|
+      client = client(address, retry_seconds: 60, tls: tls)
+      2.times do
+        client.init(SEEN)
+        assert_raises(RLX::Interrupted) { client.step([1], SEEN) }
+      end
+      assert_raises(RLX::Finished) { client.init(SEEN) }
+    end
+    serve([->(socket) { socket.write("no TLS here") && nil }]) do |address|
+      assert_raises(RLX::Failed) { client(address, retry_seconds: 60, tls: tls).connect }
+    end
   end
 
   def test_connects_again
-    full = ["000000152213080b120466756c6c180121000000000000e83f"].pack("H*")
-    over = ["000000062a0410c0c407"].pack("H*")
-    told = serve([WELCOME, ACTIONS], [full], [WELCOME, ACTIONS, over]) do |address|
+    told = serve([WELCOME, ACTIONS], [FULL], [WELCOME, ACTIONS, OVER]) do |address|
       client = client([address, address], retry_seconds: 60)
       client.init(SEEN)
       assert_raises(RLX::Interrupted) { client.step([1], SEEN) }

@@ -11,16 +11,17 @@ module RLX
 
   # A space. Make one with RLX.box, discrete, multi_discrete, multi_binary, tuple or dict.
   Space = Struct.new(:kind, :dtype, :shape, :low, :high, :n, :start, :nvec, :parts, keyword_init: true) do
-    # Protobuf of rlx.v1.Space.
-    def wire
+    # Protobuf of rlx.v1.Space, with or without the bounds of boxes.
+    def wire(bounds = true)
       content = case kind
                 when 1
-                  Wire.integer(1, DTYPES[dtype][0]) + Wire.packed(2, shape) + Wire.doubles(3, low) + Wire.doubles(4, high)
+                  ends = bounds ? Wire.doubles(3, low) + Wire.doubles(4, high) : ""
+                  Wire.integer(1, DTYPES[dtype][0]) + Wire.packed(2, shape) + ends
                 when 2 then Wire.integer(1, n) + Wire.integer(2, start)
                 when 3 then Wire.packed(1, nvec)
                 when 4 then Wire.packed(1, shape)
-                when 5 then parts.map { |part| Wire.bytes(1, part.wire) }.join
-                else parts.map { |key, part| Wire.bytes(1, Wire.text(1, key) + Wire.bytes(2, part.wire)) }.join
+                when 5 then parts.map { |part| Wire.bytes(1, part.wire(bounds)) }.join
+                else parts.map { |key, part| Wire.bytes(1, Wire.text(1, key) + Wire.bytes(2, part.wire(bounds))) }.join
                 end
       Wire.bytes(kind, content)
     end
@@ -86,11 +87,13 @@ module RLX
       @low, @high = [[space.low, -1], [space.high, 1]].map { |bounds, sign| bounds(bounds || [], sign) }
       @float = @dtype.to_s.start_with?("float")
       @free = space.kind == 1 && @dtype != :bool # but for what is not finite
+      top = 1 << 8 * @bytes
+      @whole = (@dtype.to_s.start_with?("int") ? -top / 2...top / 2 : 0...top) unless @float # what the dtype holds
     end
 
     # The bytes of numbers (an Array, or a String that holds them already) for n environments.
     def pack(values, count)
-      data = values.is_a?(String) ? values.b : values.pack(@format)
+      data = values.is_a?(String) ? values.b : bytes_of(Array(values))
       unless data.bytesize == count * @size
         raise ArgumentError, "a leaf of the observation has #{data.bytesize} bytes; #{count} x #{@size} are due"
       end
@@ -120,6 +123,17 @@ module RLX
     end
 
     private
+
+    def bytes_of(numbers)
+      raise ArgumentError, "a leaf of float16 is given as a String of its bytes" if @dtype == :float16
+
+      wrong = @whole && numbers.find { |v| !(v.is_a?(Integer) && @whole.cover?(v)) }
+      raise ArgumentError, "a leaf of the observation has a value that is no #{@dtype}: #{wrong.inspect}" if wrong
+
+      numbers.pack(@format)
+    rescue TypeError, RangeError => e
+      raise ArgumentError, "a leaf of the observation: #{e.message}"
+    end
 
     def bounds(given, sign)
       return [sign * Float::INFINITY] if given.empty?

@@ -39,7 +39,12 @@ module RLX
     end
 
     def text(field, text)
-      text.empty? ? "".b : bytes(field, text.encode("UTF-8").b)
+      return "".b if text.empty?
+      raise ArgumentError, "#{text.inspect} is no text" unless (text = text.encode("UTF-8")).valid_encoding?
+
+      bytes(field, text.b)
+    rescue EncodingError => e
+      raise ArgumentError, "no text: #{e.message}"
     end
 
     def double(field, value)
