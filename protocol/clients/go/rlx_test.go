@@ -325,7 +325,7 @@ func TestMutatedAnswers(t *testing.T) {
 	ends := map[string]int{}
 	frames := [][]byte{pageWelcome[4:], pageActions[4:], part{}.bytes(3, part{}.doubles(1, []float64{1}))}
 	for i := 0; i < 100000; i++ {
-		c.conn, c.limit, c.silence = ours, 65536, time.Minute
+		c.conn, c.limit, c.silence, c.broken = ours, 65536, time.Minute, i%16 == 0
 		kind := random.Intn(3)
 		data := append([]byte{}, frames[kind]...)
 		for n := random.Intn(4); n > 0 && len(data) > 0; n-- {

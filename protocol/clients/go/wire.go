@@ -197,8 +197,10 @@ func next(data []byte, depth int) (f field, rest []byte, ok bool) {
 	size := uint64(0)
 	switch f.kind {
 	case 0:
-		f.integer, n = binary.Uvarint(data)
-		return f, data[max(n, 0):], n > 0
+		if f.integer, n = binary.Uvarint(data); n <= 0 {
+			return f, nil, false
+		}
+		return f, data[n:], true
 	case 1:
 		size = 8
 	case 2:
@@ -224,13 +226,6 @@ func next(data []byte, depth int) (f field, rest []byte, ok bool) {
 	}
 	f.bytes = data[:size]
 	return f, data[size:], true
-}
-
-func max(a, b int) int {
-	if a > b {
-		return a
-	}
-	return b
 }
 
 // readActions gives the leaves of actions, which must be those of the space.

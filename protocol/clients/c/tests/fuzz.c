@@ -121,8 +121,10 @@ int main(int argc, char **argv) {
             mutate(memory.said + from + head, &size, sizeof memory.said - from - head);
             memory.to = from + head + size;
             if (head == 4) memory.said[from + 2] = (uint8_t)(size >> 8), memory.said[from + 3] = (uint8_t)size;
+            memory.broken = below(16) == 0; /* what was said is the last word then */
             if (client->state == RLX__STEP) verdict = below(4) ? rlx_step(client, &outcome) : rlx_reset(client, &outcome);
             else verdict = below(8) ? rlx_init(client, leaves, NULL) : rlx_alive(client);
+            memory.broken = 0;
         }
         ends[verdict + 2]++;
         client->finished = 0;

@@ -162,7 +162,7 @@ impl<'a> Message<'a> {
     /// Integers, packed or not; at most `most` and one more.
     fn integers(&self, number: u64, most: usize) -> Option<Vec<u64>> {
         let mut all = vec![];
-        for f in self.0.iter().filter(|f| f.number == number && all_of(f.kind)) {
+        for f in self.0.iter().filter(|f| f.number == number && matches!(f.kind, 0 | 2)) {
             let mut rest = f.bytes;
             if f.kind == 0 {
                 all.push(f.integer);
@@ -173,10 +173,6 @@ impl<'a> Message<'a> {
         }
         Some(all)
     }
-}
-
-fn all_of(kind: u64) -> bool {
-    kind == 0 || kind == 2
 }
 
 fn varint(rest: &mut &[u8]) -> Option<u64> {
