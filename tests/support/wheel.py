@@ -10,7 +10,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # Other tests write into the folders of tools while this one copies.
-LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
+_LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
+
+
+def copy_checkout(folder: Path, *without: str) -> None:
+    """Copy what is no product of tools, and nothing that matches `without`."""
+
+    def left_out(parent: str, names: list[str]) -> set[str]:
+        folders = shutil.ignore_patterns(*_LEFT_OUT)(parent, names)
+        return {name for name in folders if Path(parent, name).is_dir()} | shutil.ignore_patterns(*without)(
+            parent, names
+        )
+
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=left_out)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -24,7 +36,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 def quick_wheel(folder: Path) -> Path:
     """Built with the tools and the generated code that are here, in `folder/dist`."""
-    shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    copy_checkout(folder / "checkout")
     build = ("-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder / "dist")
     run(sys.executable, *build, folder / "checkout", cwd=folder)
     shutil.rmtree(folder / "checkout")
