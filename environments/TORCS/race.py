@@ -28,7 +28,6 @@ PLACES = ("/usr", "/usr/local")
 GOODBYE_SECONDS = 3.0
 TOKEN_VARIABLE = "RELAAX_TORCS_TOKEN"  # of the driver
 MISSING = "install it; Debian: apt-get install torcs"
-UNBUILT = "build it: environments/TORCS/build"
 _LINE = "relaax "  # begins what the driver says, among what TORCS prints
 _FOREVER = 1_000_000  # laps: episodes end, the race does not
 _WHEN_WATCHED = 'read -r go && exec "$@" < /dev/null'  # a program that is killed before leaves nothing behind
@@ -96,7 +95,8 @@ def _require(kind: str, name: str, known: Collection[str]) -> None:
 def require_driver() -> None:
     """Raise command.UsageError if the robot was not built."""
     if not DRIVER.exists():
-        raise command.UsageError(f"the robot of TORCS is not built, there is no {DRIVER}: {UNBUILT}")
+        build = Path(__file__).parent / "build"
+        raise command.UsageError(f"the robot of TORCS is not built, there is no {DRIVER}: build it: {build}")
 
 
 class Race:

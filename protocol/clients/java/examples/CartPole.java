@@ -1,10 +1,12 @@
 import java.io.FileInputStream;
 import java.net.InetAddress;
+import java.net.UnknownHostException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.util.List;
+import java.util.Locale;
 import java.util.Random;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -117,13 +119,17 @@ public final class CartPole {
         config.observation = new Space.Box(Space.Dtype.FLOAT32, 4);
         config.action = new Space.Discrete(2);
         config.environment = "CartPole";
-        config.host = InetAddress.getLocalHost().getHostName();
+        try {
+            config.host = InetAddress.getLocalHost().getHostName();
+        } catch (UnknownHostException e) {
+            config.host = "";
+        }
         for (int i = 1; i + 1 < words.length; i += 2) {
             String value = words[i + 1];
             switch (words[i]) {
                 case "--environments" -> config.environments = Integer.parseInt(value);
-                case "--autoreset" -> config.autoreset = List.of(Autoreset.valueOf(value.toUpperCase()));
-                case "--mode" -> config.mode = Client.Mode.valueOf(value.toUpperCase());
+                case "--autoreset" -> config.autoreset = List.of(Autoreset.valueOf(value.toUpperCase(Locale.ROOT)));
+                case "--mode" -> config.mode = Client.Mode.valueOf(value.toUpperCase(Locale.ROOT));
                 case "--episodes" -> wanted = Long.parseLong(value);
                 case "--seed" -> random = new Random(Long.parseLong(value));
                 case "--token-file" -> config.token = Files.readString(Path.of(value)).strip();
@@ -158,7 +164,7 @@ public final class CartPole {
             System.err.println(e.getMessage());
             code = 2;
         }
-        if (episodes > 0) System.out.printf("mean of %d episodes: %.2f%n", episodes, total / episodes);
+        if (episodes > 0) System.out.printf(Locale.ROOT, "mean of %d episodes: %.2f%n", episodes, total / episodes);
         System.exit(code);
     }
 }

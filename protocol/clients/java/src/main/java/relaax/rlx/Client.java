@@ -2,6 +2,7 @@ package relaax.rlx;
 
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.nio.ByteBuffer;
@@ -10,7 +11,9 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.SSLParameters;
@@ -84,12 +87,12 @@ public final class Client implements AutoCloseable {
     private final int n;
     private final List<Space.Leaf> observation, action;
     private final Set<String> names = new HashSet<>();
-    private Socket socket;
+    private Socket tcp, socket; // one and the same without TLS
     private InputStream in;
-    private boolean playing, answered;
+    private boolean playing, answered, gone;
     private RlxException lost, end;
     private int address, failures;
-    private long since, limit, nameBytes, nameLimit;
+    private long since, until, limit, most, nameBytes, nameLimit;
     private double silence;
     private byte[] buffer = new byte[HANDSHAKE_BYTES];
     private int from, to;
@@ -106,12 +109,17 @@ public final class Client implements AutoCloseable {
         observation = config.observation.leaves();
         action = config.action.leaves();
         session = config.sessionId;
-        if (n < 1 || n > 65536 || config.autoreset.size() != 1 && config.autoreset.size() != n || config.addresses.isEmpty()) {
-            throw new IllegalArgumentException(n + " environments: 1 to 65536, one autoreset for all or for each, and an address");
+        if (n < 1 || n > 65536 || config.autoreset.size() != 1 && config.autoreset.size() != n) {
+            throw new IllegalArgumentException(n + " environments: 1 to 65536, and one autoreset for all or for each");
+        }
+        if (config.addresses.isEmpty() || !config.addresses.stream().allMatch(one -> one.matches("\\S+:\\d{1,5}"))) {
+            throw new IllegalArgumentException("the addresses " + config.addresses + ": HOST:PORT is needed, or several");
         }
         between = new boolean[n];
         ended = new boolean[n];
         cut = new boolean[n];
+        limit = HANDSHAKE_BYTES;
+        framed(HELLO, hello(true));
     }
 
     /** The session id of the latest welcome. */
@@ -138,7 +146,6 @@ public final class Client implements AutoCloseable {
             try {
                 attempt();
             } catch (RlxException e) {
-                hangUp();
                 if (e.meaning != Meaning.INTERRUPTED) throw e;
                 lost = e;
             }
@@ -148,6 +155,7 @@ public final class Client implements AutoCloseable {
     /** Begin an episode in every environment; the first actions. {@code partial}: null, or where it was under way already. */
     public Object[] init(Object[] observation, boolean[] partial) throws RlxException {
         if (playing) throw new IllegalArgumentException("an episode is under way: reset ends it");
+        if (partial != null && partial.length != n) throw new IllegalArgumentException("partial has " + n + " entries");
         Part content = new Part().leaves(1, this.observation, pack(observation), n).mask(2, partial);
         while (true) {
             connect();
@@ -217,10 +225,11 @@ public final class Client implements AutoCloseable {
     public void close() {
         try {
             if (socket == null) return;
+            silence = 1;
             send(BYE, new Part());
             socket.shutdownOutput();
             socket.setSoTimeout(500);
-            long until = System.nanoTime() + 1_000_000_000;
+            until = System.nanoTime() + 1_000_000_000;
             while (System.nanoTime() < until && in.read(buffer) > 0) {}
         } catch (RlxException | IOException | UnsupportedOperationException e) {
             // it is over anyway
@@ -232,11 +241,12 @@ public final class Client implements AutoCloseable {
     private void hangUp() {
         try {
             if (socket != null) socket.close();
+            if (tcp != null) tcp.close();
         } catch (IOException e) {
             // nothing is left to lose
         }
-        socket = null;
-        playing = false;
+        tcp = socket = null;
+        playing = gone = false;
         from = to = 0;
         scalars.reset();
     }
@@ -254,23 +264,57 @@ public final class Client implements AutoCloseable {
         } catch (IOException e) {
             // it is left in any case
         }
-        if (answered) return interrupted(code, "the server's mistake: " + what, 0);
+        if (answered || gone) return interrupted(code, "the server's mistake: " + what, 0);
         hangUp();
         return new RlxException(Meaning.FAILED, code, "the server's mistake: " + what, 0, 0);
+    }
+
+    private byte[] framed(int kind, Part content) {
+        byte[] frame = content.frame(kind);
+        if (frame.length - 4 <= limit) return frame;
+        throw new IllegalArgumentException("a message of " + (frame.length - 4) + " bytes; the server takes " + limit);
     }
 
     /** Write a message in one call, the gathered scalars before it. */
     private void send(int kind, Part content) throws RlxException {
         if (socket == null) throw end != null ? end : lost != null ? lost : interrupted(0, "there is no connection", 0);
-        byte[] frame = content.frame(kind);
-        if (frame.length - 4 > limit) {
-            throw new IllegalArgumentException("a message of " + (frame.length - 4) + " bytes; the server takes " + limit);
-        }
-        Part data = scalars;
+        Part data = new Part();
+        byte[] frame = framed(kind, content);
+        data.writeBytes(scalars.toByteArray());
         data.writeBytes(frame);
-        scalars = new Part();
+        scalars.reset();
+        write(data.toByteArray());
+    }
+
+    private void write(byte[] data) throws RlxException {
+        CompletableFuture<Void> written = new CompletableFuture<>();
+        if (data.length > 16384) { // less is taken by the system at once, since the server has answered what was before
+            Socket slow = tcp;
+            written.orTimeout((long) (1000 * silence), TimeUnit.MILLISECONDS).exceptionally(late -> {
+                try {
+                    slow.close();
+                } catch (IOException e) {
+                    // it is lost in any case
+                }
+                return null;
+            });
+        }
         try {
-            socket.getOutputStream().write(data.toByteArray());
+            socket.getOutputStream().write(data);
+        } catch (IOException e) { // the server may have said why
+            until = System.nanoTime() + 500_000_000;
+            gone = true;
+            patience(0.5);
+            hear(FINISHED);
+        } finally {
+            written.complete(null);
+        }
+    }
+
+    /** How long a read may take. */
+    private void patience(double seconds) throws RlxException {
+        try {
+            socket.setSoTimeout((int) Math.max(1, 1000 * seconds));
         } catch (IOException e) {
             throw interrupted(0, "the connection is lost: " + e.getMessage(), 0);
         }
@@ -281,7 +325,7 @@ public final class Client implements AutoCloseable {
         if (to - from < 4) return null;
         long size = ByteBuffer.wrap(buffer, from, 4).getInt() & 0xffffffffL;
         if (size == 0) throw mistake(Wire.MALFORMED, "a frame of length 0");
-        if (size > limit || size > Integer.MAX_VALUE - 64) throw mistake(2, "a frame of " + size + " bytes");
+        if (size > most || size > Integer.MAX_VALUE - 64) throw mistake(2, "a frame of " + size + " bytes");
         if (to - from < 4 + size) {
             int room = (int) Math.min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
             if (buffer.length < room) buffer = Arrays.copyOf(buffer, room);
@@ -292,23 +336,23 @@ public final class Client implements AutoCloseable {
         return frame;
     }
 
-    /** Look at the frames that are there, and read on until what is due has come; 0: do not read. */
+    /** Look at frames, and read on until what is due has come. 0: read what is there, without waiting. */
     private void hear(int due) throws RlxException {
         while (true) {
             for (ByteBuffer frame = frame(); frame != null; frame = frame()) {
                 if (look(frame, due) && due != 0) return;
             }
-            if (due == 0) return;
             System.arraycopy(buffer, from, buffer, 0, to - from);
             to -= from;
             from = 0;
             int size;
             try {
+                if (due == 0 && in.available() == 0) return;
                 size = in.read(buffer, to, buffer.length - to);
             } catch (IOException e) {
                 throw interrupted(0, "the server is gone or silent: " + e.getMessage(), 0);
             }
-            if (size < 0) throw interrupted(0, "the server's stream ended", 0);
+            if (size < 0 || gone && System.nanoTime() > until) throw interrupted(0, "the server's stream ended", 0);
             to += size;
         }
     }
@@ -321,6 +365,7 @@ public final class Client implements AutoCloseable {
             int kind = found.isEmpty() ? 0 : (int) found.get(0).number();
             Message m = kind == 0 ? null : Message.parse(found.get(0).bytes());
             if (kind == ERROR || kind == FINISHED || kind == BYE) throw farewell(kind, m);
+            if (gone) return false;
             if (kind == PING) send(PONG, new Part().integer(1, m.integer(1) & 0xffffffffL));
             if (kind == PING || kind == PONG) return kind == PONG && due == PONG;
             if (kind == 0 || kind != due) throw mistake(3, "message " + kind + " may not be said now");
@@ -338,24 +383,29 @@ public final class Client implements AutoCloseable {
         m.text(2);
         String givenSession = m.text(3);
         algorithm = m.text(4);
-        long most = limits.integer(1) & 0xffffffffL;
+        long given = limits.integer(1) & 0xffffffffL;
         double idle = limits.real(2);
         double heartbeat = limits.real(3);
-        long seen = observation.stream().mapToLong(leaf -> leaf.size).sum() * (config.autoreset.contains(Autoreset.SAME_STEP) ? 2 : 1);
+        long seen = n * observation.stream().mapToLong(leaf -> leaf.size).sum() * (config.autoreset.contains(Autoreset.SAME_STEP) ? 2 : 1);
+        long acted = n * action.stream().mapToLong(leaf -> leaf.size).sum();
         if (m.integer(1) != 1) throw new Wire.Wrong(4);
         if (!(idle > 0 && heartbeat > 0 && Double.isFinite(idle + heartbeat))) throw new Wire.Wrong(Wire.VALUE);
-        if (Math.max(seen, action.stream().mapToLong(leaf -> leaf.size).sum()) * n > most) throw new Wire.Wrong(9);
+        if (!givenSession.matches("[A-Za-z0-9_-]{0,128}")) throw new Wire.Wrong(Wire.VALUE);
+        if (Math.max(seen, acted) > given) throw new Wire.Wrong(9);
         session = givenSession;
-        limit = most;
+        limit = given;
+        most = Math.min(given, HANDSHAKE_BYTES + 2 * acted + 16 * n); // no more than answers can need
         nameBytes = limits.integer(4);
         nameLimit = limits.integer(5);
         names.clear();
-        silence = Math.min(3 * heartbeat, 1e6);
+        silence = Math.max(5, Math.min(3 * heartbeat, 1e6));
     }
 
     /** What the server says last. */
     private RlxException farewell(int kind, Message m) throws Wire.Wrong {
         String text = m.text(kind == ERROR ? 2 : 1);
+        double after = kind == ERROR ? m.real(4) : 0;
+        if (!(after >= 0 && Double.isFinite(after))) throw new Wire.Wrong(Wire.VALUE);
         hangUp();
         if (kind == FINISHED) {
             end = new RlxException(Meaning.FINISHED, 0, "training has finished: " + text, m.integer(2), 0);
@@ -365,50 +415,74 @@ public final class Client implements AutoCloseable {
         long code = m.integer(1);
         String sentence = text.isEmpty() ? "error " + code : text;
         if (m.integer(3) == 0) return new RlxException(Meaning.FAILED, code, sentence, 0, 0);
-        return interrupted(code, sentence, m.real(4) > 0 ? Math.min(m.real(4), 1e9) : 0);
+        return interrupted(code, sentence, Math.min(after, 1e9));
     }
 
     /** One connection, to the address whose turn it is. */
     private void attempt() throws RlxException {
         String where = config.addresses.get(address % config.addresses.size());
         int colon = where.lastIndexOf(':');
-        if (colon < 1) throw new IllegalArgumentException("the address '" + where + "' is not HOST:PORT");
         String host = where.substring(0, colon).replaceAll("[\\[\\]]", "");
-        limit = HANDSHAKE_BYTES;
+        int port = Integer.parseInt(where.substring(colon + 1));
+        limit = most = HANDSHAKE_BYTES;
+        silence = 60;
         answered = false;
+        byte[] hello = framed(HELLO, hello(true));
+        boolean welcomed = false;
         try {
-            int port = Integer.parseInt(where.substring(colon + 1));
-            socket = new Socket();
-            socket.setTcpNoDelay(true);
-            socket.connect(new InetSocketAddress(host, port), 10_000);
-            socket.setSoTimeout(60_000);
-            if (config.tls != null) {
-                SSLSocket secure = (SSLSocket) config.tls.getSocketFactory().createSocket(socket, host, port, true);
-                socket = secure;
-                SSLParameters parameters = secure.getSSLParameters();
-                parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the name in the certificate is that of the host
-                secure.setSSLParameters(parameters);
-                secure.startHandshake();
-            }
+            tcp = socket = connected(host, port);
+            patience(silence);
+            if (config.tls != null) secure(host, port);
             in = socket.getInputStream();
+            write(hello);
+            hear(WELCOME);
+            patience(silence);
+            welcomed = true;
         } catch (SSLException e) {
-            hangUp();
+            // a certificate that cannot be trusted, or a peer without TLS, will be there the next time too
+            if (e.getCause() instanceof IOException) throw interrupted(0, "no TLS with " + where + ": " + e.getMessage(), 0);
             throw new RlxException(Meaning.FAILED, 0, "no TLS with " + where + ": " + e.getMessage(), 0, 0);
         } catch (IOException e) {
             throw interrupted(0, "cannot connect to " + where + ": " + e.getMessage(), 0);
+        } finally {
+            if (!welcomed) hangUp();
         }
+    }
+
+    /** A connection to the first of the host's addresses that takes one. */
+    private static Socket connected(String host, int port) throws IOException {
+        IOException why = null;
+        for (InetAddress one : InetAddress.getAllByName(host)) {
+            Socket socket = new Socket();
+            try {
+                socket.setTcpNoDelay(true);
+                socket.connect(new InetSocketAddress(one, port), 10_000);
+                return socket;
+            } catch (IOException e) {
+                socket.close();
+                why = e;
+            }
+        }
+        throw why;
+    }
+
+    private void secure(String host, int port) throws IOException {
+        SSLSocket secure = (SSLSocket) config.tls.getSocketFactory().createSocket(tcp, host, port, true);
+        socket = secure;
+        SSLParameters parameters = secure.getSSLParameters();
+        parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the name in the certificate is that of the host
+        secure.setSSLParameters(parameters);
+        secure.startHandshake();
+    }
+
+    /** The bounds of observations are left out where there is no room for them (section 6). */
+    private Part hello(boolean bounds) {
         Part hello = new Part().integer(1, 1).text(2, "relaax-java").text(3, VERSION).text(4, config.token);
         hello.text(5, config.environment).text(6, config.host).integer(7, config.frameSkip);
-        hello.space(8, config.observation).space(9, config.action).integer(10, n);
+        hello.space(8, config.observation, bounds).space(9, config.action, true).integer(10, n);
         hello.packed(11, config.autoreset.stream().mapToLong(habit -> habit.ordinal() + 1).toArray());
         hello.integer(12, config.mode.ordinal() + 1).text(13, session).integer(14, config.reportsEpisodes ? 1 : 0);
-        send(HELLO, hello);
-        hear(WELCOME);
-        try {
-            socket.setSoTimeout((int) Math.max(1, 1000 * silence));
-        } catch (IOException e) {
-            throw interrupted(0, "the connection is lost: " + e.getMessage(), 0);
-        }
+        return bounds && hello.size() > HANDSHAKE_BYTES - 4 ? hello(false) : hello;
     }
 
     /** Wait before the next try, longer after each failure; or give up. */
@@ -474,7 +548,8 @@ public final class Client implements AutoCloseable {
         if (needed && o.finalObservation == null) throw new IllegalArgumentException("a truncated episode needs its final observation");
         if (!allowed && o.finalObservation != null) throw new IllegalArgumentException("a final observation, but no episode ended");
         boolean known = o.episodes.stream().allMatch(e -> e.environment >= 0 && e.environment < n && e.length > 0 && Math.abs(e.episodeReturn) <= 1e30);
-        if (!known || o.episodes.size() > (config.reportsEpisodes ? n : 0)) {
+        known &= o.episodes.stream().map(Episode::environment).distinct().count() == o.episodes.size();
+        if (!known || !config.reportsEpisodes && !o.episodes.isEmpty()) {
             throw new IllegalArgumentException("episodes: at most one for each environment, if reportsEpisodes was said");
         }
     }

@@ -82,12 +82,14 @@ final class Wire {
             return any ? bytes(field, data) : this;
         }
 
-        Part space(int field, Space space) {
+        /** With or without the bounds of boxes. */
+        Part space(int field, Space space, boolean bounds) {
             Part content = new Part();
             int kind;
             if (space instanceof Space.Box box) {
                 kind = 1;
-                content.integer(1, box.dtype().number()).shape(2, box.shape()).doubles(3, box.low()).doubles(4, box.high());
+                content.integer(1, box.dtype().number()).shape(2, box.shape());
+                if (bounds) content.doubles(3, box.low()).doubles(4, box.high());
             } else if (space instanceof Space.Discrete one) {
                 kind = 2;
                 content.integer(1, one.n()).integer(2, one.start());
@@ -99,10 +101,10 @@ final class Wire {
                 content.shape(1, bits.shape());
             } else if (space instanceof Space.Tuple tuple) {
                 kind = 5;
-                tuple.spaces().forEach(one -> content.space(1, one));
+                tuple.spaces().forEach(one -> content.space(1, one, bounds));
             } else {
                 kind = 6;
-                ((Space.Dict) space).spaces().forEach((key, one) -> content.part(1, new Part().text(1, key).space(2, one)));
+                ((Space.Dict) space).spaces().forEach((key, one) -> content.part(1, new Part().text(1, key).space(2, one, bounds)));
             }
             return part(field, new Part().part(kind, content));
         }
