@@ -3,14 +3,23 @@ package relaax.rlx;
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyStore;
 import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Random;
+import java.util.concurrent.CountDownLatch;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLSocket;
+import javax.net.ssl.TrustManagerFactory;
 import relaax.rlx.RlxException.Meaning;
 
 /**
@@ -20,42 +29,62 @@ import relaax.rlx.RlxException.Meaning;
 final class ClientTest {
     private static final String WELCOME = "0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002";
     private static final String ACTIONS = "0000001312110a0f08091201011a080200000000000000";
+    private static final String FULL = "000000152213080b120466756c6c180121000000000000e83f";
+    private static final String OVER = "000000062a0410c0c407";
     private static final Object[] SEEN = {new float[] {0, 0}};
+    /** For observations that are larger than what sockets hold, and with a heartbeat of 0.1 s. */
+    private static final String ROOM = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
+    private static final Object[] LARGE = {new byte[8_000_000]};
+
+    /** What a server does in place of an answer; the socket to go on with. */
+    private interface Deed {
+        Socket with(Socket socket) throws Exception;
+    }
 
     /** A server that answers each question with the next frame of a script, one script for each connection. */
     private static final class Server extends Thread {
         private final ServerSocket listener;
-        private final String[][] scripts;
+        private final Object[][] scripts;
         private final ByteArrayOutputStream told = new ByteArrayOutputStream();
 
-        Server(String[]... scripts) throws IOException {
+        Server(Object[]... scripts) throws IOException {
             this.scripts = scripts;
             listener = new ServerSocket(0, 5, InetAddress.getLoopbackAddress());
             start();
         }
 
         String address() {
-            return "127.0.0.1:" + listener.getLocalPort();
+            return "localhost:" + listener.getLocalPort();
         }
 
         @Override
         public void run() {
-            for (String[] script : scripts) {
-                try (Socket socket = listener.accept()) {
-                    DataInputStream in = new DataInputStream(socket.getInputStream());
-                    for (String answer : script) {
-                        for (int kind = 7; kind == 5 || kind >= 7;) { // what is not answered: metrics, pongs, byes
-                            byte[] payload = new byte[in.readInt()];
-                            in.readFully(payload);
-                            told.writeBytes(ByteBuffer.allocate(4).putInt(payload.length).array());
-                            told.writeBytes(payload);
-                            kind = payload[0] >> 3;
+            for (Object[] script : scripts) {
+                try (Socket accepted = listener.accept()) {
+                    Socket socket = accepted;
+                    socket.setTcpNoDelay(true);
+                    for (Object answer : script) {
+                        if (answer instanceof Deed deed) {
+                            socket = deed.with(socket);
+                            continue;
                         }
-                        socket.getOutputStream().write(HexFormat.of().parseHex(answer));
+                        asked(socket);
+                        write(socket, (String) answer);
                     }
-                } catch (IOException e) {
+                } catch (Exception e) {
                     // the client has gone
                 }
+            }
+        }
+
+        private void asked(Socket socket) throws IOException {
+            DataInputStream in = new DataInputStream(socket.getInputStream());
+            for (int kind = 7; kind == 5 || kind >= 7;) { // what is not answered: metrics, pongs, byes
+                byte[] payload = new byte[in.readInt()];
+                in.readFully(payload);
+                told.writeBytes(ByteBuffer.allocate(4).putInt(payload.length).array());
+                told.writeBytes(payload);
+                kind = payload[0] >> 3;
             }
         }
 
@@ -64,6 +93,11 @@ final class ClientTest {
             listener.close();
             return HexFormat.of().formatHex(told.toByteArray());
         }
+    }
+
+    private static Socket write(Socket socket, String answer) throws IOException {
+        socket.getOutputStream().write(HexFormat.of().parseHex(answer));
+        return socket;
     }
 
     private interface Action {
@@ -102,7 +136,7 @@ final class ClientTest {
     }
 
     private static void bytesOfThePage() throws Exception {
-        Server server = new Server(new String[] {WELCOME, ACTIONS, ACTIONS});
+        Server server = new Server(new Object[] {WELCOME, ACTIONS, ACTIONS});
         try (Client client = new Client(point(server.address()))) {
             check(((long[]) client.init(new Object[] {new float[] {0.5f, -0.25f}}, null)[0])[0] == 2, "the action");
             check(client.session().equals("s1") && client.algorithm().equals("da3c"), "the welcome");
@@ -116,7 +150,7 @@ final class ClientTest {
     }
 
     private static void refusedBeforeItIsSent() throws Exception {
-        Server server = new Server(new String[] {WELCOME, ACTIONS});
+        Server server = new Server(new Object[] {WELCOME, ACTIONS});
         try (Client client = new Client(point(server.address()))) {
             check(!client.metric("before", 1), "there is no connection yet");
             refused(() -> client.init(new Object[] {new float[] {0, Float.NaN}}, null));
@@ -146,6 +180,8 @@ final class ClientTest {
             wrong.observation = new Space.Box(Space.Dtype.FLOAT32, shape);
             refused(() -> new Client(wrong).close());
         }
+        for (String where : List.of("localhost", "localhost:", ":1")) refused(() -> new Client(point(where)).close());
+        refused(() -> new Client(point()).close());
         Client.Config many = point("a:1");
         many.autoreset = List.of(Client.Autoreset.DISABLED, Client.Autoreset.DISABLED);
         refused(() -> new Client(many).close());
@@ -161,8 +197,7 @@ final class ClientTest {
     }
 
     private static void connectsAgain() throws Exception {
-        Server server = new Server(new String[] {WELCOME, ACTIONS}, new String[] {"000000152213080b120466756c6c180121000000000000e83f"},
-                new String[] {WELCOME, ACTIONS, "000000062a0410c0c407"});
+        Server server = new Server(new Object[] {WELCOME, ACTIONS}, new Object[] {FULL}, new Object[] {WELCOME, ACTIONS, OVER});
         Client.Config config = point(server.address(), server.address());
         config.retrySeconds = 60;
         try (Client client = new Client(config)) {
@@ -180,6 +215,170 @@ final class ClientTest {
             check(meaningOf(() -> client.init(SEEN, null)) == Meaning.FINISHED, "it came back");
         }
         check(server.told().split("6a027331", -1).length == 3, "the session id of the two that came back");
+    }
+
+    private static void oneEntryForEachEnvironment() throws Exception {
+        Server server = new Server(new Object[] {WELCOME, ACTIONS});
+        Client.Config config = point(server.address());
+        config.reportsEpisodes = true;
+        try (Client client = new Client(config)) {
+            refused(() -> client.init(SEEN, new boolean[2]));
+            client.init(SEEN, new boolean[] {true});
+            Client.Outcome twice = outcome(1, SEEN);
+            twice.episodes = List.of(new Client.Episode(0, 1, 1), new Client.Episode(0, 1, 1));
+            refused(() -> client.step(twice));
+        }
+        check(!server.told().contains("1a1c"), "a step was sent");
+    }
+
+    private static void aHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll() throws Exception {
+        double[] ones = new double[5000];
+        Arrays.fill(ones, 1);
+        Space bounded = new Space.Box(Space.Dtype.FLOAT32, new int[] {5000}, ones, ones);
+        Client.Config wrong = point("a:1");
+        wrong.action = bounded;
+        refused(() -> new Client(wrong).close());
+        Server server = new Server(new Object[] {WELCOME, ACTIONS});
+        Client.Config config = point(server.address());
+        config.observation = bounded;
+        try (Client client = new Client(config)) {
+            client.init(new Object[] {new float[5000]}, null);
+        }
+        check(server.told().startsWith("000000"), "a short hello");
+    }
+
+    private static void lastWordsAreHeardBeforeAStep() throws Exception {
+        CountDownLatch played = new CountDownLatch(1), said = new CountDownLatch(1);
+        Deed finish = socket -> {
+            played.await();
+            write(socket, OVER);
+            said.countDown();
+            return socket;
+        };
+        Server server = new Server(new Object[] {WELCOME, ACTIONS, finish, ACTIONS});
+        try (Client client = new Client(point(server.address()))) {
+            client.init(SEEN, null);
+            played.countDown();
+            said.await();
+            check(meaningOf(() -> client.step(outcome(1, SEEN))) == Meaning.FINISHED, "the end of training");
+        }
+        check(!server.told().contains("1a1c"), "a step was sent");
+    }
+
+    private static Client large(Server server) throws Exception {
+        Client.Config config = point(server.address());
+        config.observation = new Space.Box(Space.Dtype.UINT8, 8_000_000);
+        Client client = new Client(config);
+        client.init(LARGE, null);
+        return client;
+    }
+
+    private static void lastWordsAreHeardWhenAWriteFails() throws Exception {
+        for (String word : List.of(OVER, FULL, "")) {
+            Deed leave = socket -> {
+                socket.getInputStream().readNBytes(4);
+                return write(socket, "000000023200" + word);
+            };
+            Server server = new Server(new Object[] {ROOM, ACTIONS, leave});
+            try (Client client = large(server)) {
+                client.step(outcome(1, LARGE));
+                check(false, "the connection was not lost");
+            } catch (RlxException e) {
+                check(e.meaning == (word.equals(OVER) ? Meaning.FINISHED : Meaning.INTERRUPTED), e);
+                check(e.retryAfter == (word.equals(FULL) ? 0.75 : 0), e);
+            }
+            server.told();
+        }
+    }
+
+    private static void aServerThatTakesNothingIsLeft() throws Exception {
+        CountDownLatch over = new CountDownLatch(1);
+        Deed wait = socket -> {
+            over.await();
+            return socket;
+        };
+        Server server = new Server(new Object[] {ROOM, ACTIONS, wait});
+        try (Client client = large(server)) {
+            check(meaningOf(() -> client.step(outcome(1, LARGE))) == Meaning.INTERRUPTED, "the loss");
+        }
+        over.countDown();
+        server.told();
+    }
+
+    private static void mistakesOfTheServer() throws Exception {
+        Object[][] scripts = {{WELCOME.replace("7331", "730a")}, {FULL.replace("e83f", "e8bf")}, {WELCOME, "0002000001"}};
+        for (int i = 0; i < scripts.length; i++) {
+            Server server = new Server(scripts[i]);
+            try (Client client = new Client(point(server.address()))) {
+                client.init(SEEN, null);
+                check(false, "it was believed");
+            } catch (RlxException e) {
+                check(e.meaning == Meaning.FAILED && e.code == (i < 2 ? 8 : 2), e);
+            }
+            server.told();
+        }
+    }
+
+    /** What a server and its client know of each other, as keytool of this Java makes it. */
+    private static SSLContext secrets() throws Exception {
+        Path folder = Files.createTempDirectory("rlx");
+        Path file = folder.resolve("keys");
+        String tool = Path.of(System.getProperty("java.home"), "bin", "keytool").toString();
+        Process made = new ProcessBuilder(tool, "-genkeypair", "-keyalg", "EC", "-dname", "CN=localhost", "-ext", "san=dns:localhost",
+                "-storetype", "PKCS12", "-keystore", file.toString(), "-storepass", "secret").inheritIO().start();
+        check(made.waitFor() == 0, "keytool");
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        try (InputStream in = Files.newInputStream(file)) {
+            store.load(in, "secret".toCharArray());
+        }
+        Files.delete(file);
+        Files.delete(folder);
+        KeyManagerFactory keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        keys.init(store, "secret".toCharArray());
+        KeyStore trusted = KeyStore.getInstance("PKCS12");
+        trusted.load(null, null);
+        trusted.setCertificateEntry("server", store.getCertificate(store.aliases().nextElement()));
+        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(trusted);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(keys.getKeyManagers(), trust.getTrustManagers(), null);
+        return context;
+    }
+
+    private static void aLostConnectionOverTls() throws Exception {
+        SSLContext tls = secrets();
+        Socket[] plain = new Socket[1];
+        Deed secure = socket -> {
+            plain[0] = socket;
+            SSLSocket over = (SSLSocket) tls.getSocketFactory().createSocket(socket, null, 0, true);
+            over.setUseClientMode(false);
+            return over;
+        };
+        Deed cut = socket -> {
+            plain[0].close();
+            return socket;
+        };
+        Deed garbage = socket -> write(plain[0], "78".repeat(64));
+        Server server = new Server(new Object[0], new Object[] {secure, WELCOME, ACTIONS, cut},
+                new Object[] {secure, WELCOME, ACTIONS, garbage}, new Object[] {secure, WELCOME, OVER});
+        Client.Config config = point(server.address());
+        config.tls = tls;
+        config.retrySeconds = 60;
+        try (Client client = new Client(config)) {
+            for (int i = 0; i < 2; i++) {
+                client.init(SEEN, null); // the first server of all hangs up before TLS
+                check(meaningOf(() -> client.step(outcome(1, SEEN))) == Meaning.INTERRUPTED, "the loss");
+            }
+            check(meaningOf(() -> client.init(SEEN, null)) == Meaning.FINISHED, "the end of training");
+        }
+        server.told();
+        Deed talk = socket -> write(socket, "6e6f20544c532068657265");
+        server = new Server(new Object[] {talk});
+        config.addresses = List.of(server.address());
+        try (Client client = new Client(config)) {
+            check(meaningOf(client::connect) == Meaning.FAILED, "a server without TLS");
+        }
+        server.told();
     }
 
     private static void changedAnswersAreUnderstoodOrRefused() throws Exception {
@@ -209,6 +408,13 @@ final class ClientTest {
         bytesOfThePage();
         refusedBeforeItIsSent();
         connectsAgain();
+        oneEntryForEachEnvironment();
+        aHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll();
+        lastWordsAreHeardBeforeAStep();
+        lastWordsAreHeardWhenAWriteFails();
+        aServerThatTakesNothingIsLeft();
+        mistakesOfTheServer();
+        aLostConnectionOverTls();
         changedAnswersAreUnderstoodOrRefused();
         System.out.println("all passed");
     }
