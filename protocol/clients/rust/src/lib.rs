@@ -209,8 +209,9 @@ impl Client {
         }
         for address in &mut config.addresses {
             *address = address.trim().into();
-            let right =
-                |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().map_or(false, |port| port > 0);
+            let right = |(host, port): (&str, &str)| {
+                !host.is_empty() && !host.contains('/') && port.parse::<u16>().map_or(false, |port| port > 0)
+            };
             if !address.rsplit_once(':').map_or(false, right) {
                 return invalid(format!(
                     "the address {address:?} is not HOST:PORT, as in localhost:7001 or [::1]:7001"

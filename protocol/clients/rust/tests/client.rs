@@ -129,9 +129,8 @@ fn refused_before_it_is_sent() {
 
 #[test]
 fn configurations_that_cannot_be() {
-    for address in
-        ["", "localhost", "localhost:", ":7001", "localhost:0", "localhost:70010", "localhost:7001,", "[::1]"]
-    {
+    let hosts = ["", "localhost", "[::1]", "http://a:1"];
+    for address in hosts.into_iter().chain(["localhost:", ":7001", "localhost:0", "localhost:70010", "localhost:7001,"]) {
         match Client::new(point(address)) {
             Err(Error::Invalid { sentence }) => assert!(sentence.contains("HOST:PORT"), "{sentence}"),
             other => panic!("{address:?}: {:?}", other.map(|_| "a client")),
