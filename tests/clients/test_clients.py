@@ -306,6 +306,64 @@ def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> N
             assert not server.answers
 
 
+class BreakingTlsServer:
+    """Breaks three connections off: in TLS' handshake, after an answer, and with what is no TLS; ends the fourth well."""
+
+    def __init__(self, keys: Path) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(keys / "server.pem", keys / "server-key.pem")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE)
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        self.served = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._listener:
+            for last in (None, b"", bytes(64), None):
+                sock, _ = self._listener.accept()
+                with sock:
+                    sock.settimeout(PATIENCE)
+                    if last is None and self.served == 0:
+                        sock.recv(1 << 16)
+                    else:
+                        self._talk(sock, last)
+                self.served += 1
+
+    def _talk(self, sock: socket.socket, last: bytes | None) -> None:
+        with self._context.wrap_socket(sock, server_side=True) as secure:
+            talk = ClientTalk(secure, 0, PATIENCE)
+            if last is None:
+                scripts.serve()(talk)
+                return
+            talk.welcome()
+            talk.answer()
+            talk.hear()
+            with socket.socket(fileno=secure.detach()) as plain:
+                plain.sendall(last)
+
+    def close(self) -> None:
+        self._thread.join(PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [language.name for language in LANGUAGES.values() if language.tls])
+def test_a_connection_over_tls_that_breaks_off_is_made_again(
+    built: Built, name: str, tmp_path: Path, processes: Processes
+) -> None:
+    language, out = built(name)
+    make = rsa_keys if name == "csharp" else elliptic_keys
+    keys = make(tmp_path / "keys")
+    server = BreakingTlsServer(keys)
+    words = cartpole(language, out, "--tls-ca", str(keys / "ca.pem"))
+    client = processes.start(*(word.replace("{address}", server.address) for word in words))
+    assert client.wait(PATIENCE) == 0, client.report()
+    server.close()
+    assert server.served == 4
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @each_language

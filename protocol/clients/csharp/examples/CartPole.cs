@@ -1,4 +1,5 @@
 using System;
+using System.Globalization;
 using System.IO;
 using System.Linq;
 using System.Net.Security;
@@ -150,7 +151,7 @@ public sealed class CartPole
                     catch (RlxException e) when (e.Meaning == Meaning.Finished) { Console.WriteLine(e.Message); }
                 }
             }
-            if (episodes > 0) Console.WriteLine("mean of {0} episodes: {1:F2}", episodes, total / episodes);
+            if (episodes > 0) Console.WriteLine(string.Format(CultureInfo.InvariantCulture, "mean of {0} episodes: {1:F2}", episodes, total / episodes));
             return 0;
         }
         catch (RlxException e)

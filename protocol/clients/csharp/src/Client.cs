@@ -3,6 +3,7 @@ using System.Collections.Generic;
 using System.Diagnostics;
 using System.IO;
 using System.Linq;
+using System.Net;
 using System.Net.Security;
 using System.Net.Sockets;
 using System.Security.Authentication;
@@ -117,13 +118,12 @@ namespace Rlx
         private readonly Random random = new Random();
         private TcpClient tcp;
         private Stream stream;
-        private bool playing, answered;
+        private bool playing, answered, gone;
         private RlxException lost, end;
         private int address, failures, from, to;
-        private long limit;
+        private long limit, most;
         private ulong nameBytes, nameLimit;
-        private double silence;
-        private Stopwatch since;
+        private Stopwatch since, left;
         private byte[] buffer = new byte[HandshakeBytes];
         private Part scalars = new Part();
         private bool[] between, ended, cut;
@@ -146,11 +146,15 @@ namespace Rlx
             Session = config.SessionId;
             Algorithm = "";
             if (!BitConverter.IsLittleEndian) throw new PlatformNotSupportedException("this client is for little-endian machines");
-            if (n < 1 || n > 65536 || (config.Autoreset.Length != 1 && config.Autoreset.Length != n) || config.Addresses.Length == 0)
-                throw new ArgumentException(n + " environments: 1 to 65536, one autoreset for all or for each, and an address");
+            if (n < 1 || n > 65536 || (config.Autoreset.Length != 1 && config.Autoreset.Length != n))
+                throw new ArgumentException(n + " environments: 1 to 65536, and one autoreset for all or for each");
+            if (config.Addresses.Length == 0 || !config.Addresses.All(one => Regex.IsMatch(one, @"\A\S+:[0-9]{1,5}\z")))
+                throw new ArgumentException("the addresses '" + string.Join(",", config.Addresses) + "': HOST:PORT is needed, or several");
             between = new bool[n];
             ended = new bool[n];
             cut = new bool[n];
+            limit = HandshakeBytes;
+            Framed(Hello, HelloOf(true));
         }
 
         private Autoreset Habit(int i) { return config.Autoreset[config.Autoreset.Length == 1 ? 0 : i]; }
@@ -167,7 +171,6 @@ namespace Rlx
                 try { Attempt(); }
                 catch (RlxException e)
                 {
-                    HangUp();
                     if (e.Meaning != Meaning.Interrupted) throw;
                     lost = e;
                 }
@@ -178,6 +181,7 @@ namespace Rlx
         public Array[] Init(Array[] observation, bool[] partial = null)
         {
             if (playing) throw new ArgumentException("an episode is under way: Reset ends it");
+            if (partial != null && partial.Length != n) throw new ArgumentException("partial has " + n + " entries");
             var content = new Part().Leaves(1, this.observation, Pack(observation), n).Mask(2, partial);
             while (true)
             {
@@ -247,26 +251,36 @@ namespace Rlx
             try
             {
                 if (stream == null) return;
+                Patience(0.5);
                 Send(Bye, new Part());
                 tcp.Client.Shutdown(SocketShutdown.Send);
-                stream.ReadTimeout = 500;
-                var until = Stopwatch.StartNew();
-                while (until.ElapsedMilliseconds < 1000 && stream.Read(buffer, 0, buffer.Length) > 0) { }
+                left = Stopwatch.StartNew();
+                while (left.ElapsedMilliseconds < 1000 && stream.Read(buffer, 0, buffer.Length) > 0) { }
             }
-            catch (Exception e) when (e is RlxException || e is IOException || e is SocketException) { } // it is over anyway
+            catch (Exception e) when (e is RlxException || Broken(e)) { } // it is over anyway
             finally { HangUp(); }
         }
 
         private void HangUp()
         {
-            if (stream != null) stream.Dispose();
+            try { if (stream != null) stream.Dispose(); }
+            catch (Exception e) when (Broken(e)) { } // it is over anyway
             if (tcp != null) tcp.Close();
             stream = null;
             tcp = null;
-            playing = false;
+            playing = gone = false;
             from = to = 0;
             scalars = new Part();
         }
+
+        // Whether it says that the connection is lost. Over TLS Mono wraps it.
+        private static bool Broken(Exception e)
+        {
+            return e is IOException || e is SocketException || e is AggregateException || e is AuthenticationException || e is ObjectDisposedException;
+        }
+
+        // How long reads and writes may take.
+        private void Patience(double seconds) { tcp.ReceiveTimeout = tcp.SendTimeout = (int)(1000 * seconds); }
 
         private RlxException Interrupted(ulong code, string sentence, double retryAfter = 0)
         {
@@ -279,23 +293,39 @@ namespace Rlx
         {
             var farewell = new Part().Text(1, what).Frame(Bye);
             try { stream.Write(farewell, 0, farewell.Length); }
-            catch (IOException) { } // it is left in any case
-            if (answered) return Interrupted((ulong)code, "the server's mistake: " + what);
+            catch (Exception e) when (Broken(e)) { } // it is left in any case
+            if (answered || gone) return Interrupted((ulong)code, "the server's mistake: " + what);
             HangUp();
             return new RlxException(Meaning.Failed, (ulong)code, "the server's mistake: " + what);
+        }
+
+        private byte[] Framed(uint kind, Part content)
+        {
+            var frame = content.Frame(kind);
+            if (frame.Length - 4 <= limit) return frame;
+            throw new ArgumentException("a message of " + (frame.Length - 4) + " bytes; the server takes " + limit);
         }
 
         // Write a message in one call, the gathered scalars before it.
         private void Send(uint kind, Part content)
         {
             if (stream == null) throw end ?? lost ?? Interrupted(0, "there is no connection");
-            var frame = content.Frame(kind);
-            if (frame.Length - 4 > limit)
-                throw new ArgumentException("a message of " + (frame.Length - 4) + " bytes; the server takes " + limit);
+            var frame = Framed(kind, content);
             if (scalars.Length > 0) frame = scalars.Raw(frame).ToArray();
             scalars = new Part();
-            try { stream.Write(frame, 0, frame.Length); }
-            catch (IOException e) { throw Interrupted(0, "the connection is lost: " + e.Message); }
+            Write(frame);
+        }
+
+        private void Write(byte[] data)
+        {
+            try { stream.Write(data, 0, data.Length); }
+            catch (Exception e) when (Broken(e)) // the server may have said why
+            {
+                gone = true;
+                left = Stopwatch.StartNew();
+                Patience(0.5);
+                Hear(Finished);
+            }
         }
 
         // The next frame; Array is null where it is not there yet. Its length is judged before its body is waited for.
@@ -304,7 +334,7 @@ namespace Rlx
             if (to - from < 4) return default(ArraySegment<byte>);
             long size = (long)buffer[from] << 24 | (long)buffer[from + 1] << 16 | (long)buffer[from + 2] << 8 | buffer[from + 3];
             if (size == 0) throw Mistake(Message.Malformed, "a frame of length 0");
-            if (size > limit || size > int.MaxValue - 64) throw Mistake(2, "a frame of " + size + " bytes");
+            if (size > most || size > int.MaxValue - 64) throw Mistake(2, "a frame of " + size + " bytes");
             if (to - from < 4 + size)
             {
                 int room = (int)Math.Min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
@@ -316,21 +346,24 @@ namespace Rlx
             return frame;
         }
 
-        // Look at the frames that are there, and read on until what is due has come; 0: do not read.
+        // Look at the frames that are there, and read on until what is due has come. 0: read what is there, without waiting.
         private void Hear(uint due)
         {
             while (true)
             {
                 for (var frame = Frame(); frame.Array != null; frame = Frame())
                     if (Look(frame, due) && due != 0) return;
-                if (due == 0) return;
                 Buffer.BlockCopy(buffer, from, buffer, 0, to - from);
                 to -= from;
                 from = 0;
                 int size;
-                try { size = stream.Read(buffer, to, buffer.Length - to); }
-                catch (IOException e) { throw Interrupted(0, "the server is gone or silent: " + e.Message); }
-                if (size <= 0) throw Interrupted(0, "the server's stream ended");
+                try
+                {
+                    if (due == 0 && tcp.Available == 0) return;
+                    size = stream.Read(buffer, to, buffer.Length - to);
+                }
+                catch (Exception e) when (Broken(e)) { throw Interrupted(0, "the server is gone or silent: " + (e.InnerException ?? e).Message); }
+                if (size <= 0 || (gone && left.ElapsedMilliseconds > 500)) throw Interrupted(0, "the server's stream ended");
                 to += size;
             }
         }
@@ -345,6 +378,7 @@ namespace Rlx
                 uint kind = found.Count == 0 ? 0 : (uint)found[0].Number;
                 var m = found.Count == 0 ? null : new Message(found[0].Bytes);
                 if (kind == Error || kind == Finished || kind == Bye) throw Farewell(kind, m);
+                if (gone) return false;
                 if (kind == Ping) Send(Pong, new Part().Integer(1, m.Integer(1) & uint.MaxValue));
                 if (kind == Ping || kind == Pong) return kind == Pong && due == Pong;
                 if (kind == 0 || kind != due) throw Mistake(3, "message " + kind + " may not be said now");
@@ -361,25 +395,30 @@ namespace Rlx
             var limits = new Message(m.All(5));
             m.Text(2);
             string session = m.Text(3), algorithm = m.Text(4);
-            long most = (long)(limits.Integer(1) & uint.MaxValue);
+            long given = (long)(limits.Integer(1) & uint.MaxValue);
             double idle = limits.Double(2), heartbeat = limits.Double(3);
-            long seen = observation.Sum(leaf => (long)leaf.Size) * (config.Autoreset.Contains(Autoreset.SameStep) ? 2 : 1);
+            long acted = n * action.Sum(leaf => (long)leaf.Size);
+            long seen = n * observation.Sum(leaf => (long)leaf.Size) * (config.Autoreset.Contains(Autoreset.SameStep) ? 2 : 1);
             if (m.Integer(1) != 1) throw new WrongBytes(4);
             if (!(idle > 0 && heartbeat > 0) || double.IsInfinity(idle + heartbeat)) throw new WrongBytes(Message.Value);
-            if (Math.Max(seen, action.Sum(leaf => (long)leaf.Size)) * n > most) throw new WrongBytes(9);
+            if (!Regex.IsMatch(session, @"\A[A-Za-z0-9_-]{0,128}\z")) throw new WrongBytes(Message.Value);
+            if (Math.Max(seen, acted) > given) throw new WrongBytes(9);
             Session = session;
             Algorithm = algorithm;
-            limit = most;
+            limit = given;
+            most = Math.Min(given, HandshakeBytes + 2 * acted + 16 * n); // no more than answers can need
             nameBytes = limits.Integer(4);
             nameLimit = limits.Integer(5);
             names.Clear();
-            silence = Math.Min(3 * heartbeat, 1e6);
+            Patience(Math.Max(5, Math.Min(3 * heartbeat, 1e6)));
         }
 
         // What the server says last.
         private RlxException Farewell(uint kind, Message m)
         {
             string text = m.Text(kind == Error ? 2u : 1u);
+            double after = kind == Error ? m.Double(4) : 0;
+            if (!(after >= 0) || double.IsInfinity(after)) throw new WrongBytes(Message.Value);
             HangUp();
             if (kind == Finished)
                 return end = new RlxException(Meaning.Finished, 0, "training has finished: " + text, m.Integer(2));
@@ -387,52 +426,76 @@ namespace Rlx
             ulong code = m.Integer(1);
             if (text.Length == 0) text = "error " + code;
             if (m.Integer(3) == 0) return new RlxException(Meaning.Failed, code, text);
-            return Interrupted(code, text, m.Double(4) > 0 ? Math.Min(m.Double(4), 1e9) : 0);
+            return Interrupted(code, text, Math.Min(after, 1e9));
         }
 
         // One connection, to the address whose turn it is.
         private void Attempt()
         {
             string where = config.Addresses[address % config.Addresses.Length];
-            int colon = where.LastIndexOf(':'), port;
-            if (colon < 1 || !int.TryParse(where.Substring(colon + 1), out port))
-                throw new ArgumentException("the address '" + where + "' is not HOST:PORT");
+            int colon = where.LastIndexOf(':');
             string host = where.Substring(0, colon).Trim('[', ']');
-            limit = HandshakeBytes;
+            limit = most = HandshakeBytes;
             answered = false;
+            var hello = Framed(Hello, HelloOf(true));
+            bool welcomed = false;
             try
             {
-                tcp = new TcpClient { NoDelay = true };
-                if (!tcp.ConnectAsync(host, port).Wait(10000)) throw new IOException("it took too long");
-                tcp.ReceiveTimeout = tcp.SendTimeout = 60000;
+                tcp = Connected(host, int.Parse(where.Substring(colon + 1)));
+                tcp.NoDelay = true;
+                Patience(60);
                 stream = tcp.GetStream();
                 if (config.Tls) Secure(host, where);
+                Write(hello);
+                Hear(Welcome);
+                welcomed = true;
             }
-            catch (Exception e) when (e is IOException || e is SocketException || e is AggregateException)
+            catch (Exception e) when (Broken(e))
             {
                 throw Interrupted(0, "cannot connect to " + where + ": " + (e.InnerException ?? e).Message);
             }
-            var hello = new Part().Integer(1, 1).Text(2, "relaax-csharp").Text(3, Version).Text(4, config.Token);
-            hello.Text(5, config.Environment).Text(6, config.Host).Integer(7, (ulong)config.FrameSkip);
-            hello.Space(8, config.Observation).Space(9, config.Action).Integer(10, (ulong)n);
-            hello.Packed(11, config.Autoreset.Select(habit => (long)habit)).Integer(12, (ulong)config.Mode).Text(13, Session);
-            hello.Integer(14, config.ReportsEpisodes ? 1u : 0u);
-            Send(Hello, hello);
-            Hear(Welcome);
-            tcp.ReceiveTimeout = (int)Math.Max(1, 1000 * silence);
+            finally { if (!welcomed) HangUp(); }
         }
 
-        // A certificate that is not to be trusted will not be the next time either.
+        // The first of the host's addresses that takes a connection.
+        private static TcpClient Connected(string host, int port)
+        {
+            Exception why = null;
+            foreach (var one in Dns.GetHostAddresses(host))
+            {
+                var client = new TcpClient(one.AddressFamily);
+                try
+                {
+                    if (client.ConnectAsync(one, port).Wait(10000)) return client;
+                    why = new IOException("it took too long");
+                }
+                catch (Exception e) when (Broken(e)) { why = e; }
+                client.Close();
+            }
+            throw why ?? new IOException("it has no address");
+        }
+
+        // A certificate that is not to be trusted, or a peer without TLS, will be there the next time too.
         private void Secure(string host, string where)
         {
             var secure = new SslStream(stream, false, config.Trust);
+            stream = secure;
             try { secure.AuthenticateAsClient(host, null, SslProtocols.Tls12, false); }
-            catch (Exception e) when (!(e is IOException))
+            catch (Exception e) when (!(e is IOException || e.InnerException is IOException || e.InnerException is SocketException))
             {
-                HangUp();
                 throw new RlxException(Meaning.Failed, 0, "no TLS with " + where + ": " + (e.InnerException ?? e).Message);
             }
-            stream = secure;
+        }
+
+        // The bounds of observations are left out where there is no room for them (section 6).
+        private Part HelloOf(bool bounds)
+        {
+            var hello = new Part().Integer(1, 1).Text(2, "relaax-csharp").Text(3, Version).Text(4, config.Token);
+            hello.Text(5, config.Environment).Text(6, config.Host).Integer(7, (ulong)config.FrameSkip);
+            hello.Space(8, config.Observation, bounds).Space(9, config.Action).Integer(10, (ulong)n);
+            hello.Packed(11, config.Autoreset.Select(habit => (long)habit)).Integer(12, (ulong)config.Mode).Text(13, Session);
+            hello.Integer(14, config.ReportsEpisodes ? 1u : 0u);
+            return bounds && hello.Length > HandshakeBytes - 4 ? HelloOf(false) : hello;
         }
 
         // Wait before the next try, longer after each failure; or give up.
@@ -491,7 +554,8 @@ namespace Rlx
             if (needed && o.FinalObservation == null) throw new ArgumentException("a truncated episode needs its final observation");
             if (!allowed && o.FinalObservation != null) throw new ArgumentException("a final observation, but no episode ended");
             bool known = o.Episodes.All(e => e.Environment >= 0 && e.Environment < n && e.Length > 0 && Math.Abs(e.Return) <= 1e30);
-            if (!known || o.Episodes.Count > (config.ReportsEpisodes ? n : 0))
+            known &= o.Episodes.Select(e => e.Environment).Distinct().Count() == o.Episodes.Count;
+            if (!known || (!config.ReportsEpisodes && o.Episodes.Count > 0))
                 throw new ArgumentException("episodes: at most one for each environment, if ReportsEpisodes was said");
         }
     }

@@ -81,18 +81,21 @@ namespace Rlx
             return mask == null || !mask.Contains(true) ? this : Bytes(field, mask.Select(one => (byte)(one ? 1 : 0)).ToArray());
         }
 
-        internal Part Space(uint field, Space s)
+        /// <summary>With or without the bounds of boxes.</summary>
+        internal Part Space(uint field, Space s, bool bounds = true)
         {
             var content = new Part();
             var shape = s.Shape.Select(axis => (long)axis);
-            if (s.Kind == 1) content.Integer(1, (ulong)s.Dtype).Packed(2, shape).Doubles(3, s.Low).Doubles(4, s.High);
+            var none = new double[0];
+            if (s.Kind == 1)
+                content.Integer(1, (ulong)s.Dtype).Packed(2, shape).Doubles(3, bounds ? s.Low : none).Doubles(4, bounds ? s.High : none);
             else if (s.Kind == 2) content.Integer(1, unchecked((ulong)s.N)).Integer(2, unchecked((ulong)s.Start));
             else if (s.Kind == 3) content.Packed(1, s.Nvec);
             else if (s.Kind == 4) content.Packed(1, shape);
             else
                 foreach (var part in s.Parts)
-                    if (s.Kind == 5) content.Space(1, part.Value);
-                    else content.Nested(1, new Part().Text(1, part.Key).Space(2, part.Value));
+                    if (s.Kind == 5) content.Space(1, part.Value, bounds);
+                    else content.Nested(1, new Part().Text(1, part.Key).Space(2, part.Value, bounds));
             return Nested(field, new Part().Nested((uint)s.Kind, content));
         }
 

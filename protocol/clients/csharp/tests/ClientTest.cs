@@ -16,21 +16,27 @@ public static class ClientTest
 {
     private const string Welcome = "0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002";
     private const string Actions = "0000001312110a0f08091201011a080200000000000000";
+    private const string Full = "000000152213080b120466756c6c180121000000000000e83f";
+    private const string Over = "000000062a0410c0c407";
     private static readonly Array[] Seen = { new float[] { 0, 0 } };
+    // For observations that are larger than what sockets hold, and with a heartbeat of 0.1 s.
+    private const string Room = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
+    private static readonly Array[] Large = { new byte[8000000] };
 
     private static byte[] Unhex(string digits)
     {
         return Enumerable.Range(0, digits.Length / 2).Select(i => Convert.ToByte(digits.Substring(2 * i, 2), 16)).ToArray();
     }
 
-    /// <summary>Answers each question with the next frame of a script, one script for each connection; then it hangs up.</summary>
+    /// <summary>Answers each question with the next frame of a script, one script for each connection; then it hangs up.
+    /// In place of an answer may stand what it does with the stream.</summary>
     private sealed class Server
     {
         private readonly TcpListener listener = new TcpListener(IPAddress.Loopback, 0);
         private readonly List<byte> told = new List<byte>();
         private readonly Thread thread;
 
-        internal Server(params string[][] scripts)
+        internal Server(params object[][] scripts)
         {
             listener.Start();
             thread = new Thread(() => { foreach (var script in scripts) Serve(script); }) { IsBackground = true };
@@ -46,17 +52,21 @@ public static class ClientTest
             return string.Concat(told.Select(one => one.ToString("x2")));
         }
 
-        private void Serve(string[] script)
+        private void Serve(object[] script)
         {
             using (var client = listener.AcceptTcpClient())
             {
+                client.NoDelay = true;
                 var stream = client.GetStream();
                 try
                 {
-                    foreach (string answer in script)
+                    foreach (object answer in script)
                     {
+                        var deed = answer as Action<Stream>;
+                        if (deed != null) deed(stream);
+                        if (deed != null) continue;
                         for (int kind = 5; kind == 5 || kind >= 7;) kind = Frame(stream)[0] >> 3; // metrics, pongs, byes: no answer
-                        stream.Write(Unhex(answer), 0, answer.Length / 2);
+                        Write(stream, (string)answer);
                     }
                 }
                 catch (IOException) { } // the client has gone
@@ -66,7 +76,7 @@ public static class ClientTest
         private byte[] Frame(Stream stream)
         {
             var head = Exactly(stream, 4);
-            return Exactly(stream, head[2] << 8 | head[3]);
+            return Exactly(stream, head[0] << 24 | head[1] << 16 | head[2] << 8 | head[3]);
         }
 
         private byte[] Exactly(Stream stream, int size)
@@ -78,6 +88,8 @@ public static class ClientTest
             return data;
         }
     }
+
+    private static void Write(Stream stream, string digits) { stream.Write(Unhex(digits), 0, digits.Length / 2); }
 
     private static void Check(bool right, object what)
     {
@@ -151,6 +163,8 @@ public static class ClientTest
         Check(!server.Told().Contains("1a1c"), "a step was sent");
         foreach (var shape in new[] { new[] { 0 }, new[] { 65536, 65536 } })
             Refused(() => new Client(new Config { Addresses = new[] { "a:1" }, Action = Space.Discrete(2), Observation = Space.Box(Dtype.Float32, shape) }));
+        foreach (string where in new[] { "localhost", "localhost:", ":1" }) Refused(() => new Client(Point(where)));
+        Refused(() => new Client(Point()));
         var many = Point("a:1");
         many.Autoreset = new[] { Autoreset.Disabled, Autoreset.Disabled };
         Refused(() => new Client(many));
@@ -158,8 +172,7 @@ public static class ClientTest
 
     private static void ConnectsAgain()
     {
-        var server = new Server(new[] { Welcome, Actions }, new[] { "000000152213080b120466756c6c180121000000000000e83f" },
-                                new[] { Welcome, Actions, "000000062a0410c0c407" });
+        var server = new Server(new[] { Welcome, Actions }, new[] { Full }, new[] { Welcome, Actions, Over });
         var config = Point(server.Address, server.Address);
         config.RetrySeconds = 60;
         using (var client = new Client(config))
@@ -174,6 +187,133 @@ public static class ClientTest
             Check(Thrown(() => client.Init(Seen)).Meaning == Meaning.Finished, "it came back");
         }
         Check(server.Told().Split(new[] { "6a027331" }, StringSplitOptions.None).Length == 3, "the session id of the two that came back");
+    }
+
+    private static void OneEntryForEachEnvironment()
+    {
+        var server = new Server(new[] { Welcome, Actions });
+        var config = Point(server.Address);
+        config.ReportsEpisodes = true;
+        using (var client = new Client(config))
+        {
+            Refused(() => client.Init(Seen, new bool[2]));
+            client.Init(Seen, new[] { true });
+            var twice = Result(1);
+            for (int i = 0; i < 2; i++) twice.Episodes.Add(new Episode { Environment = 0, Return = 1, Length = 1 });
+            Refused(() => client.Step(twice));
+        }
+        Check(!server.Told().Contains("1a1c"), "a step was sent");
+    }
+
+    private static void AHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll()
+    {
+        var ones = Enumerable.Repeat(1.0, 5000).ToArray();
+        var bounded = Space.Box(Dtype.Float32, new[] { 5000 }, ones, ones);
+        var wrong = Point("a:1");
+        wrong.Action = bounded;
+        Refused(() => new Client(wrong));
+        var server = new Server(new[] { Welcome, Actions });
+        var config = Point(server.Address);
+        config.Observation = bounded;
+        using (var client = new Client(config)) client.Init(new Array[] { new float[5000] });
+        Check(server.Told().StartsWith("000000"), "a short hello");
+    }
+
+    private static void LastWordsAreHeardBeforeAStep()
+    {
+        using (var played = new ManualResetEvent(false))
+        using (var said = new ManualResetEvent(false))
+        {
+            Action<Stream> finish = stream =>
+            {
+                played.WaitOne();
+                Write(stream, Over);
+                said.Set();
+            };
+            var server = new Server(new object[] { Welcome, Actions, finish, Actions });
+            using (var client = new Client(Point(server.Address)))
+            {
+                client.Init(Seen);
+                played.Set();
+                said.WaitOne();
+                Check(Thrown(() => client.Step(Result(1))).Meaning == Meaning.Finished, "the end of training");
+            }
+            Check(!server.Told().Contains("1a1c"), "a step was sent");
+        }
+    }
+
+    private static RlxException LostWith(Server server)
+    {
+        var config = Point(server.Address);
+        config.Observation = Space.Box(Dtype.UInt8, new[] { 8000000 });
+        using (var client = new Client(config))
+        {
+            client.Init(Large);
+            return Thrown(() => client.Step(new Outcome { Reward = new[] { 1.0 }, Observation = Large }));
+        }
+    }
+
+    private static void LastWordsAreHeardWhenAWriteFails()
+    {
+        foreach (string word in new[] { Over, Full, "" })
+        {
+            Action<Stream> leave = stream =>
+            {
+                stream.Read(new byte[4], 0, 4);
+                Write(stream, "000000023200" + word);
+            };
+            var server = new Server(new object[] { Room, Actions, leave });
+            var lost = LostWith(server);
+            Check(lost.Meaning == (word == Over ? Meaning.Finished : Meaning.Interrupted), lost);
+            Check(lost.RetryAfter == (word == Full ? 0.75 : 0), lost);
+            server.Told();
+        }
+    }
+
+    private static void AServerThatTakesNothingIsLeft()
+    {
+        using (var over = new ManualResetEvent(false))
+        {
+            Action<Stream> wait = stream => over.WaitOne();
+            var server = new Server(new object[] { Room, Actions, wait });
+            var took = Stopwatch.StartNew();
+            Check(LostWith(server).Meaning == Meaning.Interrupted, "the loss");
+            Check(took.ElapsedMilliseconds < 50000, "it waited as long as before the welcome");
+            over.Set();
+            server.Told();
+        }
+    }
+
+    private static void MistakesOfTheServer()
+    {
+        var scripts = new[]
+        {
+            new[] { Welcome.Replace("7331", "730a") }, new[] { Full.Replace("e83f", "e8bf") }, new[] { Welcome, "0002000001" }
+        };
+        for (int i = 0; i < scripts.Length; i++)
+        {
+            var server = new Server(scripts[i]);
+            using (var client = new Client(Point(server.Address)))
+            {
+                var failed = Thrown(() => client.Init(Seen));
+                Check(failed.Meaning == Meaning.Failed && failed.Code == (i < 2 ? 8u : 2u), failed);
+            }
+            server.Told();
+        }
+    }
+
+    private static void EveryAddressOfAHostIsTried()
+    {
+        if (!Socket.OSSupportsIPv6) return;
+        var listener = new TcpListener(IPAddress.IPv6Loopback, 0);
+        try { listener.Start(); }
+        catch (SocketException) { return; } // this machine has none
+        var server = new Thread(() => { using (var client = listener.AcceptTcpClient()) Write(client.GetStream(), Over); });
+        server.Start();
+        using (var client = new Client(Point("[::1]:" + ((IPEndPoint)listener.LocalEndpoint).Port)))
+            Check(Thrown(client.Connect).Meaning == Meaning.Finished, "over IPv6");
+        server.Join();
+        listener.Stop();
     }
 
     private static void ChangedAnswersAreUnderstoodOrRefused()
@@ -207,6 +347,13 @@ public static class ClientTest
         BytesOfThePage();
         RefusedBeforeItIsSent();
         ConnectsAgain();
+        OneEntryForEachEnvironment();
+        AHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll();
+        LastWordsAreHeardBeforeAStep();
+        LastWordsAreHeardWhenAWriteFails();
+        AServerThatTakesNothingIsLeft();
+        MistakesOfTheServer();
+        EveryAddressOfAHostIsTried();
         ChangedAnswersAreUnderstoodOrRefused();
         Console.WriteLine("all passed");
     }
