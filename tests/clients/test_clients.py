@@ -307,7 +307,7 @@ def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> N
 
 
 class BreakingTlsServer:
-    """Breaks three connections off: in TLS' handshake, after an answer, and with what is no TLS; ends the fourth well."""
+    """Breaks three connections off: in the handshake, after an answer, with what is no TLS. The fourth ends well."""
 
     def __init__(self, keys: Path) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
