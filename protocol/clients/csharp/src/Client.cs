@@ -109,7 +109,7 @@ namespace Rlx
 
         private const uint Hello = 1, InitKind = 2, StepKind = 3, ResetKind = 4, Metrics = 5, Ping = 6, Pong = 7, Bye = 8;
         private const uint Welcome = 1, Actions = 2, Returns = 3, Error = 4, Finished = 5;
-        private const int HandshakeBytes = 65536;
+        private const int HandshakeBytes = 65536, Slice = 65536;
 
         private readonly Config config;
         private readonly int n;
@@ -318,13 +318,25 @@ namespace Rlx
 
         private void Write(byte[] data)
         {
-            try { stream.Write(data, 0, data.Length); }
+            var slow = tcp;
+            try
+            {
+                // 16 KiB are taken by the system at once, since the server has answered what was before. For more there is
+                // a timer: over TLS Mono keeps to no SendTimeout.
+                for (int at = 0; at < data.Length; at += Slice)
+                    using (data.Length > 16384 ? new Timer(_ => slow.Close(), null, slow.SendTimeout, Timeout.Infinite) : null)
+                        stream.Write(data, at, Math.Min(Slice, data.Length - at));
+            }
             catch (Exception e) when (Broken(e)) // the server may have said why
             {
                 gone = true;
                 left = Stopwatch.StartNew();
-                Patience(0.5);
-                Hear(Finished);
+                try
+                {
+                    Patience(0.5);
+                    Hear(Finished);
+                }
+                catch (ObjectDisposedException) { throw Interrupted(0, "the server takes nothing"); }
             }
         }
 

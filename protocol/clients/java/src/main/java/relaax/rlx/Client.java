@@ -35,7 +35,7 @@ public final class Client implements AutoCloseable {
 
     private static final int HELLO = 1, INIT = 2, STEP = 3, RESET = 4, METRICS = 5, PING = 6, PONG = 7, BYE = 8;
     private static final int WELCOME = 1, ACTIONS = 2, RETURNS = 3, ERROR = 4, FINISHED = 5;
-    private static final int HANDSHAKE_BYTES = 65536;
+    private static final int HANDSHAKE_BYTES = 65536, SLICE = 65536;
 
     /** How an environment passes from one episode to the next. */
     public enum Autoreset { DISABLED, SAME_STEP, NEXT_STEP }
@@ -287,25 +287,32 @@ public final class Client implements AutoCloseable {
     }
 
     private void write(byte[] data) throws RlxException {
-        CompletableFuture<Void> written = new CompletableFuture<>();
-        if (data.length > 16384) { // less is taken by the system at once, since the server has answered what was before
-            Socket slow = tcp;
-            written.orTimeout((long) (1000 * silence), TimeUnit.MILLISECONDS).exceptionally(late -> {
-                try {
-                    slow.close();
-                } catch (IOException e) {
-                    // it is lost in any case
-                }
-                return null;
-            });
-        }
         try {
-            socket.getOutputStream().write(data);
+            // 16 KiB are taken by the system at once, since the server has answered what was before
+            if (data.length <= 16384) socket.getOutputStream().write(data);
+            else for (int at = 0; at < data.length; at += SLICE) writeSlice(data, at);
         } catch (IOException e) { // the server may have said why
             until = System.nanoTime() + 500_000_000;
             gone = true;
             patience(0.5);
             hear(FINISHED);
+        }
+    }
+
+    /** Write a part of what is long. Where the server takes none of it in time the connection is closed, which ends the write. */
+    private void writeSlice(byte[] data, int at) throws IOException {
+        Socket slow = tcp;
+        CompletableFuture<Void> written = new CompletableFuture<>();
+        written.orTimeout((long) (1000 * silence), TimeUnit.MILLISECONDS).exceptionally(late -> {
+            try {
+                slow.close();
+            } catch (IOException e) {
+                // it is lost in any case
+            }
+            return null;
+        });
+        try {
+            socket.getOutputStream().write(data, at, Math.min(SLICE, data.length - at));
         } finally {
             written.complete(null);
         }
