@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import wait_until
+
 
 class Disk:
     """A small file system at `path`."""
@@ -53,15 +55,19 @@ class BreakingDisk:
 
     def break_down(self) -> None:
         """An error is found."""
-        asked = ["losetup", "-n", "-O", "NAME", "-j", str(self._image)]
-        device = subprocess.run(asked, capture_output=True, check=True, text=True).stdout.strip()
-        Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error").write_text("1")
+        Path("/sys/fs/ext4", Path(self._device()).name, "trigger_fs_error").write_text("1")
 
     def repair(self) -> None:
         """Mend it, as after a reboot."""
         subprocess.run(["umount", str(self.path)], check=True)
+        wait_until(lambda: not self._device(), "what was written before has reached the file", 120.0)
         subprocess.run(["e2fsck", "-fy", str(self._image)], capture_output=True, check=False)
         _mount("-o", "loop,errors=remount-ro", str(self._image), str(self.path))
+
+    def _device(self) -> str:
+        """The loop device of the image; empty if there is none."""
+        asked = ["losetup", "-n", "-O", "NAME", "-j", str(self._image)]
+        return subprocess.run(asked, capture_output=True, check=True, text=True).stdout.strip()
 
 
 @contextlib.contextmanager

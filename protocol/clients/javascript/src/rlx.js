@@ -2,7 +2,7 @@
 // JavaScript that a RELAAX server acts on and learns from. Protobuf by hand; nothing but the platform.
 
 import { open } from "./line.js";
-import { encoded, leavesOf } from "./space.js";
+import { encoded, leavesOf, unbounded } from "./space.js";
 import * as wire from "./wire.js";
 
 export { DTYPES, box, dict, discrete, half, multiBinary, multiDiscrete, tuple } from "./space.js";
@@ -227,9 +227,9 @@ export class Client {
     this.#timer.unref?.();
   }
 
-  /** Raises RangeError if it is too long: before there is a connection. */
-  #hello() {
-    const { environment, host, token, frameSkip, reportsEpisodes, observation, action } = this.options;
+  /** Bounds of observations are left out where there is no room for them (section 6). */
+  #hello(observation = this.options.observation) {
+    const { environment, host, token, frameSkip, reportsEpisodes, action } = this.options;
     const hello = wire.join([
       wire.integer(1, 1),
       wire.text(2, "relaax-javascript"),
@@ -246,9 +246,9 @@ export class Client {
       wire.text(13, this.sessionId),
       wire.integer(14, reportsEpisodes ? 1 : 0),
     ]);
-    if (hello.length > HANDSHAKE_BYTES - 8)
-      throw new RangeError(`a hello of ${hello.length} bytes; 64 KiB are allowed: give bounds for all elements together`);
-    return hello;
+    if (hello.length <= HANDSHAKE_BYTES - 8) return hello;
+    if (observation === this.options.observation) return this.#hello(unbounded(observation));
+    throw new RangeError(`a hello of ${hello.length} bytes; 64 KiB are allowed: give bounds for all elements together`);
   }
 
   async #ask(kind, content, due) {
@@ -361,7 +361,8 @@ export class Client {
     if (kind === BYE) this.#interrupt(`the server left: ${text}`);
     const [code, after] = [wire.readUint32(message, 1), wire.readDouble(message, 4)];
     const sentence = text || `error ${code}`;
-    if (wire.readInteger(message, 3)) this.#interrupt(sentence, code, after > 0 && Number.isFinite(after) ? after : 0);
+    if (!(after >= 0 && Number.isFinite(after))) throw new wire.Wrong(wire.VALUE, "a wait of no seconds");
+    if (wire.readInteger(message, 3)) this.#interrupt(sentence, code, after);
     this.#fail(sentence, code);
   }
 
@@ -441,7 +442,8 @@ export class Client {
     if (needed && !final) throw new RangeError("a truncated episode needs its final observation");
     const right = ({ environment: at, episodeReturn, length }) =>
       Number.isInteger(at) && at >= 0 && at < this.count && length >= 1 && Math.abs(episodeReturn) <= 1e30;
-    if (episodes.length > (this.options.reportsEpisodes ? this.count : 0) || !episodes.every(right))
+    const twice = new Set(episodes.map((one) => one.environment)).size < episodes.length;
+    if (twice || (episodes.length && !this.options.reportsEpisodes) || !episodes.every(right))
       throw new RangeError("episodes: at most one for each environment, if reportsEpisodes was said");
     return [ended, cut];
   }

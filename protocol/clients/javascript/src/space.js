@@ -57,6 +57,13 @@ export function encoded(space) {
   return bytes(space.kind, join(content[space.kind]()));
 }
 
+/** The same space without the bounds of its boxes, which may be long. */
+export function unbounded(space) {
+  if (space.spaces) return { ...space, spaces: space.spaces.map(unbounded) };
+  if (space.entries) return { ...space, entries: space.entries.map(([key, part]) => [key, unbounded(part)]) };
+  return { ...space, low: [], high: [] };
+}
+
 /** By code point, which is not how JavaScript compares: its characters are those of UTF-16. */
 function byCodePoint([one], [other]) {
   const [a, b] = [Array.from(one, (c) => c.codePointAt(0)), Array.from(other, (c) => c.codePointAt(0))];

@@ -6,7 +6,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import net from "node:net";
 import test from "node:test";
-import { Client, Failed, Finished, Interrupted, VERSION, box, dict, discrete } from "../src/rlx.js";
+import { Client, Failed, Finished, Interrupted, VERSION, box, dict, discrete, tuple } from "../src/rlx.js";
 import { leavesOf } from "../src/space.js";
 import * as wire from "../src/wire.js";
 
@@ -126,11 +126,17 @@ test("closed while it connects, and while an answer is due", async () => {
 });
 
 test("a hello that is too long is refused before there is a connection", async () => {
-  const told = await serve([], async (address) => {
-    const client = make(address, { observation: box("float32", [9000], { low: Array(9000).fill(-1) }) });
-    for (let i = 0; i < 2; i += 1) await assert.rejects(client.init([Array(9000).fill(0)]), /64 KiB/);
+  const many = box("float32", [9000], { low: Array(9000).fill(-1) });
+  let told = await serve([], async (address) => {
+    const client = make(address, { action: many });
+    for (let i = 0; i < 2; i += 1) await assert.rejects(client.init(SEEN), /64 KiB/);
   });
   assert.equal(told, "");
+  told = await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address, { observation: dict({ a: tuple([many]) }) }); // without its bounds there is room
+    assert.deepEqual(await client.init([Array(9000).fill(0)]), [[2]]);
+  });
+  assert.ok(told.length > 2 * 36000);
 });
 
 test("values are those of the space", () => {

@@ -101,8 +101,6 @@ function panel() {
   element("rate").textContent = Math.round((kept.steps - shown.steps) / seconds);
   shown = { time: performance.now(), steps: kept.steps };
   element("return").textContent = kept.curve.length ? kept.curve.at(-1).toFixed(2) : "none yet";
-  element("episodes").textContent = kept.episodes;
-  element("steps").textContent = kept.steps;
   const { width, height } = element("curve");
   const context = element("curve").getContext("2d");
   const [low, high] = [Math.min(0, ...kept.curve), Math.max(1, ...kept.curve)];
@@ -118,6 +116,8 @@ function panel() {
 }
 
 function paint() {
+  element("episodes").textContent = kept.episodes;
+  element("steps").textContent = kept.steps;
   const canvas = element("game");
   const columns = Math.ceil(Math.sqrt(worlds.length));
   const side = canvas.width / columns;
