@@ -135,6 +135,7 @@ test("a hello that is too long is refused before there is a connection", async (
   told = await serve([[WELCOME, ACTIONS]], async (address) => {
     const client = make(address, { observation: dict({ a: tuple([many]) }) }); // without its bounds there is room
     assert.deepEqual(await client.init([Array(9000).fill(0)]), [[2]]);
+    await client.close();
   });
   assert.ok(told.length > 2 * 36000);
 });
