@@ -91,6 +91,7 @@ def test_places_are_named_after_the_configuration(name: str) -> None:
         assert learner.replay_server == rlx_server.replay_server
 
 
+@pytest.mark.timeout(1200)  # one needs a game that is downloaded
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> None:
     plan = make_plan(name, [])
@@ -144,11 +145,14 @@ def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # the same
 @pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != LAB])
-def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
+def test_a_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
     if name == TORCS:
         require_torcs()
-    steps = 1500
+    steps = 500 if short else 1500
+    if name.startswith("apex_ale"):
+        steps = 1500
     if name.startswith("gorila"):
         steps = 6000  # each worker has a memory of its own to fill
     elif name.startswith("apex_gym"):
