@@ -1628,6 +1628,18 @@ ERRORS = (
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(
+        "request-with-the-handshake",
+        "an HTTP request that comes with the end of TLS' handshake and is refused is a failure of the worker",
+        [(CLIENT_ENTRY_PY, "(PeerGone, PeerSilent, TlsFailed, HttpRefused)", "(PeerGone, PeerSilent, TlsFailed)")],
+        f"{RLX_SERVER_TESTS}/test_guarded.py",
+    ),
+    planted(
+        "pings-count",
+        "pings between the fragments of a message count as parts of it",
+        [("relaax/websocket.py", "else self._limit + _CONTROL_BYTES", "else self._limit")],
+        f"{RLX_SERVER_TESTS}/test_websocket.py",
+    ),
+    planted(
         "plain-http-at-tls",
         "a port with TLS takes a WebSocket in plain text",
         [(WEBSOCKET_PY, "if self._refusal:", "if False:")],

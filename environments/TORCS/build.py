@@ -74,7 +74,9 @@ def keep(headers: dict[str, bytes]) -> None:
         raise NotBuiltError(f"the source of TORCS has no {missing[0]}: name the folder that has src/interfaces")
     for name, content in headers.items():
         path = writable(INCLUDE / Path(name).parent) / Path(name).name
-        path.write_bytes(content)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(content)
+        os.replace(part, path)  # another build may be reading it
 
 
 def writable(folder: Path) -> Path:
