@@ -97,6 +97,15 @@ def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_path: Path) -> None:
+    command = "-m", "relaax.cli.main", "new", "environment", "--browser", "mine"
+    run(installed / "venv/bin/python", *command, cwd=tmp_path)
+    source = ROOT / "protocol/clients/javascript/src"
+    assert {path.name for path in (tmp_path / "mine/rlx").iterdir()} == {path.name for path in source.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
     pages = list((site / "relaax").rglob("*.md"))
