@@ -29,7 +29,7 @@ from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, p
 from support.findings import not_passed
 from support.golden_clients import Different, Player, playable
 from support.keys import Keys
-from support.processes import Processes
+from support.processes import Processes, Running
 from support.run import Runs
 
 Built = Callable[[str], tuple[Language, Path]]
@@ -284,18 +284,27 @@ class TlsServer:
         return self.connections
 
 
+def keys_for(name: str, folder: Path) -> Path:
+    """Keys of a server that this language can judge: Mono no certificates with elliptic curves."""
+    return rsa_keys(folder) if name == "csharp" else elliptic_keys(folder)
+
+
+def plays_over_tls(processes: Processes, language: Language, out: Path, server: TlsServer, trusted: Path) -> Running:
+    """A client that trusts the authority of the keys in the folder `trusted`."""
+    words = cartpole(language, out, "--tls-ca", str(trusted / "ca.pem"))
+    return processes.start(*(word.replace("{address}", server.address) for word in words))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [language.name for language in LANGUAGES.values() if language.tls])
 def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> None:
     """It plays over TLS; it does not talk to, nor try again at, a server whose authority it does not know."""
     language, out = built(name)
-    make = rsa_keys if name == "csharp" else elliptic_keys  # mono judges no certificates with elliptic curves
-    keys, strange = make(tmp_path / "keys"), make(tmp_path / "strange")
+    keys, strange = keys_for(name, tmp_path / "keys"), keys_for(name, tmp_path / "strange")
     for trusted in (keys, strange):
         server = TlsServer(keys)
-        words = cartpole(language, out, "--tls-ca", str(trusted / "ca.pem"))
-        client = processes.start(*(word.replace("{address}", server.address) for word in words))
+        client = plays_over_tls(processes, language, out, server, trusted)
         code = client.wait(PATIENCE)
         assert server.close() == 1
         if trusted is keys:
@@ -306,30 +315,22 @@ def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> N
             assert not server.answers
 
 
-class BreakingTlsServer:
+class BreakingTlsServer(TlsServer):
     """Breaks three connections off: in the handshake, after an answer, with what is no TLS. The fourth ends well."""
 
-    def __init__(self, keys: Path) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(keys / "server.pem", keys / "server-key.pem")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(PATIENCE)
-        self.address = f"localhost:{self._listener.getsockname()[1]}"
-        self.served = 0
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+    served = 0
 
     def _serve(self) -> None:
-        with self._listener:
-            for last in (None, b"", bytes(64), None):
-                sock, _ = self._listener.accept()
-                with sock:
-                    sock.settimeout(PATIENCE)
-                    if last is None and self.served == 0:
-                        sock.recv(1 << 16)
-                    else:
-                        self._talk(sock, last)
-                self.served += 1
+        for last in (None, b"", bytes(64), None):
+            sock, _ = self._listener.accept()
+            self.connections += 1
+            with sock:
+                sock.settimeout(PATIENCE)
+                if last is None and self.served == 0:
+                    sock.recv(1 << 16)
+                else:
+                    self._talk(sock, last)
+            self.served += 1
 
     def _talk(self, sock: socket.socket, last: bytes | None) -> None:
         with self._context.wrap_socket(sock, server_side=True) as secure:
@@ -343,9 +344,6 @@ class BreakingTlsServer:
             with socket.socket(fileno=secure.detach()) as plain:
                 plain.sendall(last)
 
-    def close(self) -> None:
-        self._thread.join(PATIENCE)
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -354,13 +352,11 @@ def test_a_connection_over_tls_that_breaks_off_is_made_again(
     built: Built, name: str, tmp_path: Path, processes: Processes
 ) -> None:
     language, out = built(name)
-    make = rsa_keys if name == "csharp" else elliptic_keys
-    keys = make(tmp_path / "keys")
+    keys = keys_for(name, tmp_path / "keys")
     server = BreakingTlsServer(keys)
-    words = cartpole(language, out, "--tls-ca", str(keys / "ca.pem"))
-    client = processes.start(*(word.replace("{address}", server.address) for word in words))
+    client = plays_over_tls(processes, language, out, server, keys)
     assert client.wait(PATIENCE) == 0, client.report()
-    server.close()
+    assert server.close() == 4
     assert server.served == 4
 
 

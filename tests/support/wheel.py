@@ -17,10 +17,8 @@ def copy_checkout(folder: Path, *without: str) -> None:
     """Copy what is no product of tools, and nothing that matches `without`."""
 
     def left_out(parent: str, names: list[str]) -> set[str]:
-        folders = shutil.ignore_patterns(*_LEFT_OUT)(parent, names)
-        return {name for name in folders if Path(parent, name).is_dir()} | shutil.ignore_patterns(*without)(
-            parent, names
-        )
+        made = {name for name in shutil.ignore_patterns(*_LEFT_OUT)(parent, names) if Path(parent, name).is_dir()}
+        return made | shutil.ignore_patterns(*without)(parent, names)
 
     shutil.copytree(ROOT, folder, symlinks=True, ignore=left_out)
 

@@ -135,17 +135,15 @@ def test_what_is_neither_gets_one_too(guarded: Server, said: bytes, begins: byte
 def test_a_request_that_comes_with_the_end_of_the_handshake(guarded: Server, keys: Keys, said: bytes) -> None:
     """As browsers send it. It is refused as any other."""
     server, address = guarded
-    host, _, port = address.rpartition(":")
-    arrived, left = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = keys.context().wrap_bio(arrived, left, server_hostname=host)
-    with socket.create_connection((host, int(port)), PATIENCE) as sock:
+    sock, tls, arrived, left = hesitant(address, keys)
+    with sock:
         while True:
+            arrived.write(sock.recv(1 << 16))
             try:
                 tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
                 sock.sendall(left.read())
-                arrived.write(sock.recv(1 << 16))
         tls.write(said)
         sock.sendall(left.read())
         answer = b""
@@ -190,7 +188,7 @@ def test_those_who_do_not_go_on_keep_nobody_waiting(serve, keys: Keys) -> None: 
     server, address = serve(handshake_timeout=300.0, **keys.rlx_port())
     with contextlib.ExitStack() as held:
         for _ in range(MAX_STALLED + 16):
-            held.enter_context(contextlib.closing(hesitant(address, keys)))
+            held.enter_context(contextlib.closing(hesitant(address, keys)[0]))
         with Line(address, tls=keys.context()) as line:
             line.open(token=keys.token)
             assert line.init() == 0
@@ -216,8 +214,8 @@ def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(
         assert first.init() == 0
 
 
-def hesitant(address: str, keys: Keys) -> socket.socket:
-    """A connection that has said no more than a ClientHello."""
+def hesitant(address: str, keys: Keys) -> tuple[socket.socket, ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """A connection that has said no more than a ClientHello; its TLS, and what that takes in and gives out."""
     host, _, port = address.rpartition(":")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = keys.context().wrap_bio(incoming, outgoing, server_hostname=host)
@@ -225,7 +223,7 @@ def hesitant(address: str, keys: Keys) -> socket.socket:
         tls.do_handshake()
     connected = socket.create_connection((host, int(port)), timeout=PATIENCE)
     connected.sendall(outgoing.read())
-    return connected
+    return connected, tls, incoming, outgoing
 
 
 def test_an_address_that_fails_again_and_again_is_turned_away_alone(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]

@@ -12,8 +12,9 @@ const settings = await (await fetch("settings.json")).json();
 const servers = settings.servers.join(", ");
 // What a reload does not lose: of another game or another run, which are at this address too, the token alone.
 const before = JSON.parse(sessionStorage.rlx ?? "{}");
-const { token = "", ...rest } = before.run === settings.run ? before : { token: before.token };
-const kept = { run: settings.run, steps: 0, episodes: 0, last: [], curve: [], sessionId: "", token, ...rest };
+const { run } = settings;
+const kept = { run, steps: 0, episodes: 0, last: [], curve: [], sessionId: "", token: before.token ?? "" };
+if (before.run === run) Object.assign(kept, before);
 const worlds = Array.from({ length: settings.environments }, () => new World());
 let client;
 let begun = false;
