@@ -115,7 +115,7 @@ class RayMachines(Host):
 
     def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
         place = functools.partial(self._placed, role, number, name, secrets)
-        return RemoteProcess(name, log, place, self._files, self._metrics, self.refresh)
+        return RemoteProcess(name, log, role.module is not None, place, self._files, self._metrics)
 
     def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
         self._processes = processes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from relaax.cluster.keeper import Look
-from relaax.supervision.process import StartError, Supervised
+from relaax.supervision.process import MAX_FAILURES, StartError, Supervised
 
 _log = logging.getLogger(__name__)
 
@@ -45,15 +44,14 @@ class RemoteProcess(Supervised):
         self,
         name: str,
         log: Path,
+        server: bool,
         placed: Callable[[bool], Any],
         files: Files,
         metrics: Path,
-        meanwhile: Callable[[], None],
     ) -> None:
-        """`metrics`: the folder to which the files of its own grow. `meanwhile`: called while it is waited for."""
-        super().__init__(name, log)
+        """`metrics`: the folder to which the files of its own grow."""
+        super().__init__(name, log, server)
         self._metrics = metrics
-        self._meanwhile = meanwhile
         self._ends: dict[str, int] = {}
         self._placed = placed
         self._files = files
@@ -77,9 +75,9 @@ class RemoteProcess(Supervised):
         self._seen, self._looking, self._lost = None, None, ""
         self._starting = self._keeper.start.remote(list(command), dict(self._files()))
 
-    def restart(self, command: Sequence[str]) -> None:
+    def restart(self, command: Sequence[str], attempts: int = MAX_FAILURES) -> None:
         if not self._lost:
-            super().restart(command)
+            super().restart(command, attempts)
             return
         self.restarts += 1  # a machine that is lost says nothing of the process
         self.start(command)
@@ -89,20 +87,17 @@ class RemoteProcess(Supervised):
         if self._keeper is not None and not self._lost:
             self._keeper.put.remote(dict(files))
 
-    def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        deadline = time.monotonic() + timeout
-        while not self._announced and self.exit_code() is None and time.monotonic() < deadline:
-            self._meanwhile()
-            if stopping.wait(0.05):
-                raise StartError(f"waiting for {self.name} was interrupted")
-        if not self._announced and not self.is_done:
-            if self.exit_code() is None and self._seen is None:
-                raise StartError(
-                    f"{self.name} was not placed within {timeout:g} s: no machine of the cluster has the resources "
-                    "that relaax-cluster.resources asks for (`ray status` shows what there is)"
-                )
-            raise self.start_error("did not start")
-        return self.address or ""
+    def late_error(self, seconds: float) -> StartError:
+        if self._seen is not None:
+            return super().late_error(seconds)
+        return StartError(
+            f"{self.name} was not placed within {seconds:g} s: no machine of the cluster has the resources "
+            "that relaax-cluster.resources asks for (`ray status` shows what there is)"
+        )
+
+    @property
+    def announced(self) -> bool:
+        return self._seen is not None and self._seen.announced
 
     @property
     def pid(self) -> int | None:
@@ -161,10 +156,6 @@ class RemoteProcess(Supervised):
         self._forget()
 
     @property
-    def _announced(self) -> bool:
-        return self._seen is not None and self._seen.announced
-
-    @property
     def _runs(self) -> bool:
         return self._keeper is not None and self.exit_code() is None
 
@@ -181,7 +172,7 @@ class RemoteProcess(Supervised):
                 looking, self._looking = self._looking, None
                 self._take(ray.get(looking))
             if self._looking is None and self._starting is None and not self._lost and now >= self._look_at:
-                self._look_at = now + (LOOK_SECONDS if self._announced else FIRST_LOOKS_SECONDS)
+                self._look_at = now + (LOOK_SECONDS if self.announced else FIRST_LOOKS_SECONDS)
                 self._looking = self._keeper.look.remote(self._log_end, dict(self._ends))
             if self._starting is not None and not self._warned and now - self._started_at > LATE_SECONDS:
                 self._warned = True

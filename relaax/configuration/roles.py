@@ -75,6 +75,10 @@ class Role:
     """The environment variables of the tokens that it needs."""
     arguments: Callable[[Addresses, int, int], list[str]]
     """Return the options of the process of this number, of so many, given the addresses of those it connects to."""
+    needs: tuple[str, ...] = ()
+    """The names of the roles, above it in the table, that its processes connect to: without them they neither become
+    ready nor fail.
+    """
     reserved: bool = False
     """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
     led: bool = False
@@ -192,6 +196,8 @@ REPLAY_SERVER = Role(
     reserved=True,
 )
 
+_SERVICES = (PARAMETER_SERVER.name, REPLAY_SERVER.name)
+
 RLX_SERVER = Role(
     name="rlx-server",
     title="the RLX server",
@@ -205,6 +211,7 @@ RLX_SERVER = Role(
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
     arguments=lambda addresses, _, __: _services(addresses),
+    needs=_SERVICES,
 )
 
 LEARNER = Role(
@@ -220,6 +227,7 @@ LEARNER = Role(
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN),
     arguments=_learner_arguments,
+    needs=_SERVICES,
 )
 
 TENSORBOARD = Role(
@@ -251,6 +259,7 @@ CLIENT = Role(
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
     arguments=lambda _, __, ___: [],
+    needs=(RLX_SERVER.name,),
 )
 
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, TENSORBOARD, CLIENT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import signal
@@ -30,7 +31,7 @@ FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
 READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
 QUICK_FAILURE_SECONDS = 20.0
-MAX_QUICK_FAILURES = 3
+MAX_FAILURES = 3
 EXIT_REFUSED = 2
 # One thread each: on a machine full of processes, more would only compete.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -64,27 +65,34 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class Supervised(ABC):
-    """A process of a run, wherever it runs. `address`, `failed` and `restarts` are as `Process` says."""
+    """A process of a run, wherever it runs. `address` and `failed` are as `Process` says."""
 
-    def __init__(self, name: str, log: Path) -> None:
-        """`log`: where its output goes. What it holds already is of earlier runs."""
+    def __init__(self, name: str, log: Path, server: bool) -> None:
+        """`log`: where its output goes. What it holds already is of earlier runs. `server`: whether it announces that
+        it is ready.
+        """
         self.name = name
         self.log = log
+        self._server = server
         self.address: str | None = None
         self.failed = ""
         self.restarts = 0
+        self.was_ready = False
+        """Whether it announced that it was ready before the last restart."""
         self._started_at = 0.0
-        self._quick_failures = 0
+        self._held_at = -math.inf
+        self._failures = 0
         self._complained = False
         self._log_begins = log.stat().st_size if log.exists() else 0
 
     @abstractmethod
     def start(self, command: Sequence[str]) -> None:
-        """Start the process; for a server, call `wait_ready` next."""
+        """Start the process."""
 
+    @property
     @abstractmethod
-    def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        """Return the server's address; empty if it has none, or is done already. Raises StartError."""
+    def announced(self) -> bool:
+        """Return whether it has announced that it is ready, since it was last started."""
 
     @property
     @abstractmethod
@@ -100,13 +108,37 @@ class Supervised(ABC):
     def is_done(self) -> bool:
         """Return whether it has ended with exit code 0 after it said that it is done."""
 
-    def restart(self, command: Sequence[str]) -> None:
-        """Start the process again after it ended. Raises StartError if it repeatedly ends early."""
-        quick = time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS
-        self._quick_failures = self._quick_failures + 1 if quick else 0
-        if self._quick_failures >= MAX_QUICK_FAILURES or self.exit_code() == EXIT_REFUSED:
-            raise self.start_error("fails repeatedly")
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it runs and has announced that it is ready, or is done."""
+        return self.announced if self.exit_code() is None else self.is_done
+
+    def hold(self) -> None:
+        """Note that another process that it needs is not ready. Meanwhile it is neither late nor does it fail."""
+        self._held_at = time.monotonic()
+
+    def is_late(self, seconds: float) -> bool:
+        """Return whether a server runs and is not ready, `seconds` after all that it needs was ready."""
+        deadline = max(self._started_at, self._held_at) + seconds
+        return self._server and time.monotonic() > deadline and self.exit_code() is None and not self.announced
+
+    def late_error(self, seconds: float) -> StartError:
+        """Return the error for a server that is late."""
+        return self.start_error(f"did not start within {seconds:g} s")
+
+    def restart(self, command: Sequence[str], attempts: int = MAX_FAILURES) -> None:
+        """Start the process again after it ended. Raises StartError if it has failed `attempts` times in a row.
+
+        A failure is an end within 20 s, or before a server is ready, while all that it needs was ready.
+        """
+        if self._held_at < self._started_at:
+            quick = time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS
+            failed = quick or (self._server and not self.announced)
+            self._failures = self._failures + 1 if failed else 0
+        if self._failures >= attempts or self.exit_code() == EXIT_REFUSED:
+            raise self.start_error("did not start" if attempts == 1 else "fails repeatedly")
         self.restarts += 1
+        self.was_ready = self.was_ready or self.announced
         self.start(command)
 
     @abstractmethod
@@ -157,10 +189,9 @@ class Process(Supervised):
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
         """`secrets`: tokens by environment variable, replacing those of this process."""
-        super().__init__(name, log)
+        super().__init__(name, log, server)
         self._secrets = secrets
         self._done = False
-        self._server = server
         self._popen: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._ready = threading.Event()
@@ -169,7 +200,6 @@ class Process(Supervised):
         """Where it serves its status, once it has said so."""
 
     def start(self, command: Sequence[str]) -> None:
-        """Start the process; for a server, call `wait_ready` next."""
         self._ready = threading.Event()
         self._announced = False
         self.status_url = None
@@ -240,7 +270,8 @@ class Process(Supervised):
 
     @property
     def announced(self) -> bool:
-        """Return whether it has announced that it is ready."""
+        if not self._announced:
+            self._take_in()
         return self._announced
 
     @property
@@ -254,9 +285,10 @@ class Process(Supervised):
 
     @property
     def is_done(self) -> bool:
-        """Return whether it has ended with exit code 0 after it said that it is done."""
+        if self.exit_code() != 0:
+            return False
         self._take_in()
-        return self.exit_code() == 0 and self._done
+        return self._done
 
     def terminate(self) -> None:
         """Send SIGTERM to the process."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.supervision.process import EXIT_REFUSED, MAX_QUICK_FAILURES, Process, StartError
+from relaax.supervision.process import EXIT_REFUSED, MAX_FAILURES, QUICK_FAILURE_SECONDS, Process, StartError
 from support.processes import Processes, wait_until
 
 SERVER = "import signal; print('it is listening on 127.0.0.1:7', flush=True); signal.pause()"
@@ -101,13 +101,55 @@ def test_what_says_nothing_is_given_up(process: Process, monkeypatch: pytest.Mon
 def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
-    for _ in range(MAX_QUICK_FAILURES - 1):
+    for _ in range(MAX_FAILURES - 1):
         process.wait(60)
         process.restart(failing)
     process.wait(60)
     with pytest.raises(StartError, match=r"(?s)fails repeatedly.*no"):
         process.restart(failing)
-    assert process.restarts == MAX_QUICK_FAILURES - 1
+    assert process.restarts == MAX_FAILURES - 1
+
+
+def test_failures_before_a_long_life_do_not_count(process: Process) -> None:
+    failing = python("raise SystemExit('no')")
+    process.start(failing)
+    for _ in range(2):
+        for _ in range(MAX_FAILURES - 1):
+            process.wait(60)
+            process.restart(failing)
+        process.wait(60)
+        process._started_at -= 2 * QUICK_FAILURE_SECONDS
+        process._announced = True
+        process.restart(failing)
+    assert process.restarts == 2 * MAX_FAILURES
+
+
+def test_server_that_ends_before_it_is_ready_fails_however_long_it_took(process: Process) -> None:
+    failing = python("raise SystemExit('no')")
+    process.start(failing)
+    process.wait(60)
+    process._started_at -= 2 * QUICK_FAILURE_SECONDS
+    with pytest.raises(StartError, match=r"(?s)did not start.*no"):
+        process.restart(failing, attempts=1)
+
+
+def test_ends_while_another_is_away_are_no_failures(process: Process) -> None:
+    failing = python("raise SystemExit('no')")
+    process.start(failing)
+    for _ in range(2 * MAX_FAILURES):
+        process.hold()
+        process.wait(60)
+        process.restart(failing)
+    assert process.restarts == 2 * MAX_FAILURES
+
+
+def test_server_is_late_from_when_all_that_it_needs_is_ready(process: Process) -> None:
+    process.start(python("import signal; signal.pause()"))
+    process._started_at -= 100.0
+    assert (process.is_late(60.0), process.is_late(200.0)) == (True, False)
+    process.hold()
+    assert not process.is_late(60.0)
+    assert "did not start within 60 s" in str(process.late_error(60.0))
 
 
 def test_a_refusal_is_told_without_the_log_before_it(process: Process) -> None:

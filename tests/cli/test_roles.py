@@ -23,7 +23,7 @@ from relaax.configuration import SECTIONS, ConfigurationError, roles
 from relaax.supervision.process import Process
 from support.echo_role import ECHO, with_echo
 from support.processes import wait_until
-from support.supervised import supervised
+from support.supervised import supervised, watch_until_ready
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -67,7 +67,7 @@ def test_it_is_started_watched_and_ended(running: Supervisor) -> None:
     assert echoes[0].pid is not None
     os.kill(echoes[0].pid, signal.SIGKILL)
     wait_until(lambda: echoes[0].exit_code() is not None, "it has ended")
-    running.watch()
+    watch_until_ready(running, echoes)
     assert echoes[0].restarts == 1
     assert heard(echoes[0]).startswith("good morning 0 of 2")
     running.stop_training()

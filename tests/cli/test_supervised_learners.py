@@ -15,7 +15,7 @@ from relaax.cli.run.plan import make_plan
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import roles
 from support.processes import wait_until
-from support.supervised import supervised
+from support.supervised import supervised, watch_until_ready
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -51,6 +51,7 @@ def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.
         "learner has ended (0); restarting",
         "learner-1 has ended (-9); restarting",
     ]
+    watch_until_ready(running, learners)
     running.stop_training()
     assert [learner.exit_code() for learner in learners] == [0, 0]
     assert running.parameter_server.exit_code() is None

@@ -11,7 +11,7 @@ import pytest
 
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.supervisor import Supervisor
-from relaax.supervision.process import MAX_QUICK_FAILURES
+from relaax.supervision.process import MAX_FAILURES
 from support.processes import wait_until
 from support.supervised import supervised
 
@@ -33,7 +33,7 @@ def test_a_run_has_one_if_it_is_asked_for_and_goes_on_without(tmp_path: Path, ca
             assert str(tmp_path / "run" / "metrics") in answer.read().decode()
         end_board(running)
         assert running.tensorboard_url == url, "a browser finds it where it was"
-        for _ in range(MAX_QUICK_FAILURES):
+        for _ in range(MAX_FAILURES):
             if running.tensorboard_url is not None:
                 end_board(running)
         assert running.tensorboard_url is None

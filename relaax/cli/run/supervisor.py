@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Sequence
 
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.run_directory import RunDirectory
@@ -13,9 +14,12 @@ from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, TENSORBOARD, Restart, Role
 from relaax.supervision.host import Host, ThisMachine
-from relaax.supervision.process import StartError, Supervised
+from relaax.supervision.process import MAX_FAILURES, StartError, Supervised
 
 _log = logging.getLogger(__name__)
+
+START_LOOK_SECONDS = 0.05
+"""Pause between two checks of processes that start."""
 
 
 class Supervisor:
@@ -33,13 +37,15 @@ class Supervisor:
             role.name: [self._process(role, number) for number in range(self._host.count(role, sections))]
             for role in roles.ROLES
         }
+        self._watched: Sequence[Role] = ()
+        self._unstarted: set[Supervised] = set()
         self._leaving: list[tuple[Role, Supervised, float]] = []
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
         self.rlx_server = self._processes[RLX_SERVER.name][0]
         self.clients = self._processes[CLIENT.name]
         self.stopping = threading.Event()
-        """Set by a signal: ends the wait for processes that are starting."""
+        """Set by a signal: ends the start."""
 
     @property
     def parameter_server_address(self) -> str:
@@ -67,83 +73,87 @@ class Supervisor:
         return [process.pid for process in self._processes[role.name]]
 
     def start_servers(self) -> None:
-        """Start all processes but the clients, in parallel. Raises StartError."""
-        self._host.prepare(self._processes)
-        if not self._host.reserves:
-            self._start_in_turn()
-            return
-        led, others = ([role for role in roles.own() if role.led is leads] for leads in (True, False))
-        for role in others:
-            self._start_all(role)
-        for role in led:
-            self._start_led(role)
-        for role in others:
-            self._await_all(role)
-
-    def _start_in_turn(self) -> None:
-        """Start role after role, as each must be told where those before it are. Raises StartError."""
-        for role in roles.own():
-            if role.led:
-                self._start_led(role)
-            else:
-                self._start_all(role)
-                self._await_all(role, 0, None if role.reserved else 1)  # those who come later find their way
-            self._host.refresh()
+        """Start all processes but the clients. Raises StartError."""
+        self._bring_up(roles.own())
 
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""
-        self._host.prepare(self._processes)
-        self._start_led(PARAMETER_SERVER)
+        self._bring_up([PARAMETER_SERVER])
 
     def start_replay_servers(self) -> None:
         """Start only the replay servers. Raises StartError."""
-        self._host.prepare(self._processes)
-        self._start_all(REPLAY_SERVER)
-        self._await_all(REPLAY_SERVER)
-
-    def _start_led(self, role: Role) -> None:
-        """Start the first process, on which the others depend, then the others together."""
-        self._start(role, 0)
-        self._processes[role.name][0].wait_ready(self._host.start_seconds, self.stopping)
-        self._start_all(role, 1)
-        self._await_all(role, 1)
-
-    def _start_all(self, role: Role, first: int = 0) -> None:
-        """Start the processes from number `first` on."""
-        for number in range(first, len(self._processes[role.name])):
-            self._start(role, number)
-
-    def _await_all(self, role: Role, first: int = 0, end: int | None = None) -> None:
-        """Wait until those from number `first` on, and before `end`, are ready. Raises StartError."""
-        for process in self._processes[role.name][first:end]:
-            process.wait_ready(self._host.start_seconds, self.stopping)
+        self._bring_up([REPLAY_SERVER])
 
     def start_clients(self) -> None:
-        """Start the environment clients."""
-        self._start_all(CLIENT)
+        """Start the environment clients. Raises StartError."""
+        self._watched = roles.ROLES
+        self._unstarted.update(self.clients)
+        self.watch()
+
+    def _bring_up(self, started: Sequence[Role]) -> None:
+        """Start the processes of some roles, and watch them until they are ready. Raises StartError."""
+        self._host.prepare(self._processes)
+        self._watched = started
+        self._unstarted = {process for role in started for process in self._processes[role.name]}
+        self.watch()
+        while not all(self._is_up(role) for role in started):
+            if self.stopping.wait(START_LOOK_SECONDS):
+                raise StartError("the start was interrupted")
+            self.watch()
+
+    def _is_up(self, role: Role) -> bool:
+        """Return whether the processes of a role are ready; on other machines one is enough where all do the same."""
+        ready = [process.is_ready for process in self._processes[role.name]]
+        return all(ready) if self._host.reserves or role.reserved else any(ready) or not ready
 
     def _start(self, role: Role, number: int) -> None:
         self._processes[role.name][number].start(self._command(role, number))
 
     def watch(self) -> None:
-        """Restart processes that have ended unexpectedly, and start or end some where the host wants more or fewer.
+        """Start, restart and end processes as needed, without blocking on any of them.
 
         Raises StartError if a restart does not help.
         """
-        for role in roles.ROLES:
+        serving: set[str] = set()
+        for role in self._watched:
             self._resize(role)
+            has_needs = serving.issuperset(role.needs)
             for number, process in enumerate([*self._processes[role.name]]):
-                if process.exit_code() is None or _is_done(role, number, process):
-                    continue
                 try:
-                    self._restart(role, number, process)
+                    self._attend(role, number, process, has_needs)
                 except StartError as error:
-                    if role.vital:
+                    if role.vital or self._is_new(role, process):
                         raise
                     _log.warning("training goes on without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
+            if has_needs and self._is_up(role):
+                serving.add(role.name)
         self._take_leave()
         self._host.refresh()
+
+    def _attend(self, role: Role, number: int, process: Supervised, has_needs: bool) -> None:
+        """Start or restart a process if it is time to. Raises StartError if it is late, or fails repeatedly.
+
+        `has_needs`: whether the roles that it needs are ready.
+        """
+        has_leader = number == 0 or not role.led or self._processes[role.name][0].is_ready
+        if not (has_needs and has_leader):
+            process.hold()
+        if process in self._unstarted:
+            if has_leader and (has_needs or self._host.reserves):
+                self._unstarted.remove(process)
+                self._start(role, number)
+        elif process.exit_code() is None:
+            bounded = self._is_new(role, process) or (role.vital and self._host.reserves)
+            if bounded and process.is_late(self._host.start_seconds):
+                raise process.late_error(self._host.start_seconds)
+        elif not _is_done(role, number, process) and (process.announced or (has_needs and has_leader)):
+            self._restart(role, number, process)
+
+    def _is_new(self, role: Role, process: Supervised) -> bool:
+        """Return whether a server was never ready, and its role is not without it: then one failure ends the run."""
+        never = not (process.was_ready or process.announced)
+        return never and role.module is not None and not self._is_up(role)
 
     def _resize(self, role: Role) -> None:
         """Start processes after the last one, or ask the last ones to end."""
@@ -152,9 +162,12 @@ class Supervisor:
             return
         while len(processes) < wanted:
             processes.append(self._process(role, len(processes)))
-            self._start(role, len(processes) - 1)
+            self._unstarted.add(processes[-1])
         while len(processes) > wanted:
             process = processes.pop()
+            if process in self._unstarted:
+                self._unstarted.remove(process)
+                continue
             process.terminate()
             self._leaving.append((role, process, time.monotonic() + self._stop_seconds[role.name]))
 
@@ -171,18 +184,15 @@ class Supervisor:
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
         code = process.exit_code()
+        process.restart(self._command(role, number), 1 if self._is_new(role, process) else MAX_FAILURES)
         if role.module is None:
-            process.restart(self._command(role, number))
             _log.warning("%s died (%s) and was restarted", process.name, code)
             return
         several = len(self._processes[role.name]) > 1
         what = f"shard {number} of {role.title}" if several and role.reserved else role.title
         if not role.listens:
             what = process.name
-        process.restart(self._command(role, number))
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
-        if role.vital and self._host.reserves:
-            process.wait_ready(self._host.start_seconds, self.stopping)
 
     @property
     def ended_by_itself(self) -> bool:

@@ -1,0 +1,194 @@
+"""A supervisor of real but small processes: it waits for none of them while it watches the others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relaax.cli.run.plan import Plan, make_plan
+from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration import roles
+from relaax.supervision.process import StartError, Supervised
+from support.processes import wait_until
+from support.small_program import Gates
+from support.small_role import small_roles
+from support.supervised import supervised, unstarted, watch_until_ready
+
+TESTS = Path(__file__).resolve().parent.parent
+CLIENT = """
+import signal, socket, sys
+host, _, port = sys.argv[1].rpartition(":")
+socket.create_connection((host, int(port)), 10)
+signal.pause()
+"""
+PARTS = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Gates:
+    folder = tmp_path / "gates"
+    folder.mkdir()
+    return Gates(folder)
+
+
+@pytest.fixture
+def plan(gates: Gates, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plan:
+    """Ape-X with two processes of each role that can have two; small programs act for all of them."""
+    monkeypatch.setattr(roles, "ROLES", small_roles(tmp_path / "gates"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "mine.py").write_text(CLIENT)
+    document = {
+        "relaax-parameter-server": {"shards": 2},
+        "relaax-replay-server": {"shards": 2},
+        "relaax-learner": {"learners": 2},
+        "relaax-run": {"environment": str(tmp_path / "mine.py"), "name": "mine", "clients": 1},
+        "algorithm": {"path": "apex"},
+    }
+    file = tmp_path / "small.yaml"
+    file.write_text(json.dumps(document))  # JSON is YAML
+    return make_plan(str(file), [])
+
+
+@pytest.fixture
+def running(plan: Plan, tmp_path: Path) -> Iterator[Supervisor]:
+    with supervised(plan, tmp_path / "run") as supervisor:
+        supervisor.start_clients()
+        yield supervisor
+
+
+def process(running: Supervisor, name: str) -> Supervised:
+    return next(each for each in everything(running) if each.name == name)
+
+
+def everything(running: Supervisor) -> list[Supervised]:
+    return [each for processes in running._processes.values() for each in processes]
+
+
+def servers(running: Supervisor) -> list[Supervised]:
+    return [each for each in everything(running) if each not in running.clients]
+
+
+def kill(*victims: Supervised) -> None:
+    for victim in victims:
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+    for victim in victims:
+        wait_until(lambda v=victim: v.exit_code() is not None, "it has ended")  # type: ignore[misc]
+
+
+def watch_until_ended(running: Supervisor, watched: Supervised) -> None:
+    """Watch until it runs no more and the supervisor has seen it."""
+    wait_until(lambda: (running.watch(), watched.exit_code() is not None)[1], "it has ended")
+    running.watch()
+
+
+def test_shard_that_dies_while_a_learner_starts_is_restarted(running: Supervisor, gates: Gates) -> None:
+    learner, shard = process(running, "learner-1"), process(running, "parameter-server-1")
+    gates.close("learner-1")
+    kill(learner)
+    running.watch()
+    assert (learner.restarts, learner.is_ready) == (1, False)
+    kill(shard)
+    running.watch()
+    assert shard.restarts == 1
+    gates.open("learner-1")
+    watch_until_ready(running, servers(running))
+    assert (learner.restarts, shard.restarts) == (1, 1)
+
+
+def test_any_two_that_die_together_are_restarted(running: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaax.supervision.process.QUICK_FAILURE_SECONDS", 0.0)  # many kills, one after the other
+    for first, second in itertools.combinations_with_replacement(PARTS, 2):
+        both = running._processes[first][0], running._processes[second][-1]
+        victims = list(dict.fromkeys(both))
+        before = [victim.restarts for victim in victims]
+        kill(*victims)
+        watch_until_ready(running, servers(running))
+        running.watch()
+        assert [victim.restarts for victim in victims] == [count + 1 for count in before], (first, second)
+
+
+def test_end_while_another_is_away_is_no_failure_and_waits_for_it(running: Supervisor, gates: Gates) -> None:
+    learner, shard = process(running, "learner"), process(running, "parameter-server")
+    gates.close("parameter-server")
+    gates.make_impatient("learner")
+    kill(learner, shard)
+    watch_until_ended(running, learner)
+    for _ in range(5):
+        running.watch()
+    assert learner.restarts == 1, "it waits for the shard"
+    gates.open("parameter-server")
+    watch_until_ready(running, servers(running))
+    assert (learner.restarts, learner._failures) == (2, 0)
+
+
+def test_client_is_restarted_when_its_server_is_ready(running: Supervisor, gates: Gates) -> None:
+    (client,) = running.clients
+    server = process(running, "rlx-server")
+    gates.close("rlx-server")
+    kill(client, server)
+    for _ in range(5):
+        running.watch()
+    assert (server.restarts, client.restarts) == (1, 0)
+    gates.open("rlx-server")
+    watch_until_ready(running, [server])
+    running.watch()
+    assert client.restarts == 1
+
+
+def test_shard_that_dies_before_all_have_started_is_restarted(plan: Plan, gates: Gates, tmp_path: Path) -> None:
+    gates.close("rlx-server")
+    with unstarted(plan, tmp_path / "run") as starting:
+        thread = threading.Thread(target=starting.start_servers)
+        thread.start()
+        try:
+            shard = process(starting, "parameter-server-1")
+            wait_until(lambda: shard.is_ready, "the shard is ready")
+            kill(shard)
+            wait_until(lambda: shard.restarts == 1 and shard.is_ready, "the shard is ready again")
+            assert thread.is_alive(), "this test proves nothing otherwise"
+        finally:
+            gates.open("rlx-server")
+            thread.join(60)
+        assert not thread.is_alive()
+        assert all(each.is_ready for each in servers(starting))
+
+
+@pytest.mark.parametrize("name", ["parameter-server", "parameter-server-1", "learner-1"])
+def test_time_to_start_counts_from_when_what_it_needs_is_ready(
+    plan: Plan, gates: Gates, tmp_path: Path, name: str
+) -> None:
+    gates.close(name)
+    with unstarted(plan, tmp_path / "run") as starting:
+        late = process(starting, name)
+        bound = late.is_late
+        late.is_late = lambda seconds: bound(seconds - 89.0)  # type: ignore[method-assign]
+        with pytest.raises(StartError, match=rf"^{name} did not start within 90 s"):
+            starting.start_servers()
+        shards, above = starting._processes["parameter-server"], starting._processes["replay-server"]
+        needed = {"parameter-server": [], "parameter-server-1": shards[:1], "learner-1": [*shards, *above]}[name]
+        assert all(each.is_ready for each in needed)
+
+
+def test_server_that_ends_before_it_is_ready_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> None:
+    gates.make_impatient("rlx-server")
+    with unstarted(plan, tmp_path / "run") as starting:
+        told, away = starting._host.told, {"replay-server": ["127.0.0.1:1"]}
+        starting._host.told = lambda: {**told(), **away}  # type: ignore[method-assign]
+        with pytest.raises(StartError, match=r"(?s)^rlx-server did not start:.*127.0.0.1:1 does not answer"):
+            starting.start_servers()
+
+
+def test_interrupt_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> None:
+    gates.close("learner")
+    with unstarted(plan, tmp_path / "run") as starting:
+        starting.stopping.set()
+        with pytest.raises(StartError, match="interrupted"):
+            starting.start_servers()
