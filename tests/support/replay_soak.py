@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,18 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ReplaySoakPlan:
-    """`kills`: of each kind of process. `stops`: how often a replay server stands still for longer than inserts wait.
-    `bound`: seconds until all is well again after some of them.
+    """`kills`: number of kills of each kind of process. `stops`: how often a replay server stands still for longer than
+    inserts wait. `bound`: seconds within which training must recover from a storm.
+
+    About half of these faults happen two at a time, in a random order. `storms` replaces them: faults of each storm
+    happen together.
     """
 
-    kills: int
-    stops: int
+    kills: int = 0
+    stops: int = 0
     seed: int = 1
     bound: float = 240.0
+    storms: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass
@@ -174,15 +178,9 @@ class ReplaySoak:
         try:
             self._expect_calm("the start")
             before = self._memory()
-            for storm in self._storms():
-                time.sleep(self._random.uniform(0, 2))
-                for fault in storm:
-                    if fault == STOP:
-                        self._stop(self._random.choice(self._run.of("replay-server")))
-                    else:
-                        self._kill(fault)
-                    self._faults[fault] += 1
-                    time.sleep(self._random.uniform(0, 1))
+            for storm in self._plan.storms or self._storms():
+                self._strike(storm)
+                self._faults.update(storm)
                 self._expect_calm(" and ".join(storm))
             self._expect_bounds(before)
             inserted = self._end()
@@ -191,7 +189,7 @@ class ReplaySoak:
             self._archive.close()
         return self._account(inserted)
 
-    def _storms(self) -> Iterator[list[str]]:
+    def _storms(self) -> Iterator[Sequence[str]]:
         """Every kind so often, in a random order, one or two at a time."""
         cards = [part for part in VICTIMS for _ in range(self._plan.kills)] + [STOP] * self._plan.stops
         self._random.shuffle(cards)
@@ -199,19 +197,30 @@ class ReplaySoak:
         while storm := list(itertools.islice(rest, self._random.choice((1, 1, 2)))):
             yield storm
 
-    def _kill(self, part: str) -> None:
-        victims = wait_until(lambda: self._old(part), f"there is a {part} to kill", self._plan.bound)
-        victim = self._random.choice(victims)
-        victim.send_signal(signal.SIGKILL)
-        wait_until(lambda: not is_alive(victim), f"the {part} is dead")
-
-    def _stop(self, victim: psutil.Process) -> None:
-        """Let it stand still for a while, as on a machine that swaps."""
-        victim.suspend()
+    def _strike(self, storm: Sequence[str]) -> None:
+        """Kill processes of these kinds within a fraction of a second, while one may stand still."""
+        killed = Counter(fault for fault in storm if fault != STOP)
+        for part, count in killed.items():
+            what = f"there are {count} of {part} to kill"
+            wait_until(lambda p=part, n=count: len(self._old(p)) >= n, what, self._plan.bound)  # type: ignore[misc]
+        time.sleep(self._random.uniform(0, 2))
+        victims = [v for part, count in killed.items() for v in self._random.sample(self._old(part), count)]
+        stopped = self._random.sample(self._run.of("replay-server"), storm.count(STOP))
+        self._random.shuffle(victims)
+        for process in stopped:
+            process.suspend()
         try:
-            time.sleep(STOP_SECONDS)
+            for victim in victims:
+                victim.send_signal(signal.SIGKILL)
+                time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.5))))
+            for victim in victims:
+                wait_until(lambda v=victim: not is_alive(v), f"{victim} is dead")  # type: ignore[misc]
+            if stopped:
+                time.sleep(STOP_SECONDS)  # as on a machine that swaps
         finally:
-            victim.resume()
+            for process in stopped:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     def _old(self, part: str) -> list[psutil.Process]:
         found = sorted(self._run.of(part), key=lambda process: process.pid)

@@ -1,0 +1,42 @@
+"""A training by replay memory of which two or three processes are killed within the same second, whichever they are."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.replay_soak import COUNTS, ReplaySoak, ReplaySoakPlan
+from support.run import Runs
+
+PARTS = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
+
+
+def together(size: int) -> list[tuple[str, ...]]:
+    """Return every choice of so many processes by their kinds, as far as there are as many."""
+    choices = itertools.combinations_with_replacement(PARTS, size)
+    return [storm for storm in choices if all(count <= COUNTS[part] for part, count in Counter(storm).items())]
+
+
+def expect_survived(storms: list[tuple[str, ...]], runs: Runs, folder: Path) -> None:
+    account = ReplaySoak(ReplaySoakPlan(storms=tuple(storms)), runs, folder).run()
+    assert account.violations == []
+    assert account.faults == Counter(itertools.chain(*storms))
+    assert len(account.calms) == len(storms) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_run_survives_every_two_processes_that_die_together(runs: Runs, tmp_path: Path, short: bool) -> None:
+    first = [("learner", "parameter-server"), ("parameter-server", "rlx-server"), ("replay-server", "learner")]
+    storms = first if short else together(2)
+    expect_survived(storms, runs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_run_survives_every_three_processes_that_die_together(runs: Runs, tmp_path: Path, short: bool) -> None:
+    first = [("parameter-server", "replay-server", "learner")]
+    expect_survived(first if short else together(3), runs, tmp_path)
