@@ -1,4 +1,4 @@
-"""A training by replay memory of which two or three processes are killed within the same second, whichever they are."""
+"""A training by replay memory: every choice of two or three processes is killed within the same second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
 
 
 def together(size: int) -> list[tuple[str, ...]]:
-    """Return every choice of so many processes by their kinds, as far as there are as many."""
+    """Return every choice of `size` processes, by their kinds."""
     choices = itertools.combinations_with_replacement(PARTS, size)
     return [storm for storm in choices if all(count <= COUNTS[part] for part, count in Counter(storm).items())]
 

@@ -1,4 +1,4 @@
-"""A supervisor of real but small processes: it waits for none of them while it watches the others."""
+"""A supervisor of real but small processes: it watches all of them while some start."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def kill(*victims: Supervised) -> None:
 
 
 def watch_until_ended(running: Supervisor, watched: Supervised) -> None:
-    """Watch until it runs no more and the supervisor has seen it."""
+    """Watch until a process has ended, and once more."""
     wait_until(lambda: (running.watch(), watched.exit_code() is not None)[1], "it has ended")
     running.watch()
 

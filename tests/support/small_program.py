@@ -1,4 +1,4 @@
-"""A small program in the place of a role's own: it waits for what it needs, says that it is ready, and does nothing.
+"""A small program in the place of a role's own: it connects to the servers that it needs, announces itself, and pauses.
 
 It imports the standard library only, to start within a fraction of a second.
 """

@@ -1,0 +1,69 @@
+"""Rate limits of clients by a clock of the test's own: what the workers of a name may do, to the step."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from relaax.server.rlx_server import meters
+from relaax.server.rlx_server.meters import BURST_SECONDS, Meter, Meters
+
+RATE = 40.0
+LAB, ROOM = 0, 1
+PACE = 0.001
+
+
+class Clock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(meters, "time", clock)
+    return clock
+
+
+def served(clock: Clock, connections: list[tuple[Meter, int]], seconds: float, pace: float) -> list[int]:
+    """Return the steps of connections that send the next message as soon as the last one is answered.
+
+    Each has a meter and its number of environments. A message takes `pace` seconds beside the wait for the quota.
+    """
+    began, steps = clock.now, [0] * len(connections)
+    due = [(clock.now, index) for index in range(len(connections))]
+    while due:
+        clock.now, index = heapq.heappop(due)
+        meter, environments = connections[index]
+        end = clock.now + meter.pay(environments, 0) + pace
+        if end <= began + seconds:
+            steps[index] += environments
+            heapq.heappush(due, (end, index))
+    clock.now = began + seconds
+    return steps
+
+
+def test_connections_of_one_name_share_its_rate_exactly(clock: Clock) -> None:
+    shared = Meters(rows=3, buckets=2)
+    shared.allow(LAB, RATE, None)
+    first, second, other = (shared.meter(row, bucket) for row, bucket in ((0, LAB), (1, LAB), (2, ROOM)))
+    steps = served(clock, [(first, 4), (second, 30), (other, 4)], 12.0, PACE)
+    assert steps[0] + steps[1] == pytest.approx(RATE * (12.0 + BURST_SECONDS), abs=34)
+    assert min(steps[:2]) > 24, "each has its turn"
+    assert steps[2] == pytest.approx(4 * 12.0 / PACE, abs=4), "another name does not wait"
+
+
+def test_rate_that_was_not_used_is_lost_but_for_a_burst(clock: Clock) -> None:
+    shared = Meters(rows=1, buckets=1)
+    shared.allow(0, RATE, None)
+    meter = shared.meter(0, 0)
+    for _ in range(2):
+        clock.now += 100.0
+        (steps,) = served(clock, [(meter, 4)], 12.0, PACE)
+        assert steps == pytest.approx(RATE * (12.0 + BURST_SECONDS), abs=4)
