@@ -6,8 +6,9 @@ import itertools
 import json
 import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import pytest
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import roles
+from relaax.configuration.roles import RLX_SERVER, Role
+from relaax.supervision.host import ThisMachine
 from relaax.supervision.process import StartError, Supervised
 from support.processes import wait_until
 from support.small_program import Gates
@@ -89,6 +92,22 @@ def watch_until_ended(running: Supervisor, watched: Supervised) -> None:
     running.watch()
 
 
+@contextmanager
+def meanwhile(act: Callable[[], None], afterwards: Callable[[], None]) -> Iterator[None]:
+    """Act in another thread, then do what lets the block end. Processes end with the thread that started them."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def run() -> None:
+            try:
+                act()
+            finally:
+                afterwards()
+
+        acted = pool.submit(run)
+        yield
+        acted.result(60)
+
+
 def test_shard_that_dies_while_a_learner_starts_is_restarted(running: Supervisor, gates: Gates) -> None:
     learner, shard = process(running, "learner-1"), process(running, "parameter-server-1")
     gates.close("learner-1")
@@ -146,18 +165,16 @@ def test_client_is_restarted_when_its_server_is_ready(running: Supervisor, gates
 def test_shard_that_dies_before_all_have_started_is_restarted(plan: Plan, gates: Gates, tmp_path: Path) -> None:
     gates.close("rlx-server")
     with unstarted(plan, tmp_path / "run") as starting:
-        thread = threading.Thread(target=starting.start_servers)
-        thread.start()
-        try:
-            shard = process(starting, "parameter-server-1")
+        shard = process(starting, "parameter-server-1")
+
+        def kill_shard() -> None:
             wait_until(lambda: shard.is_ready, "the shard is ready")
             kill(shard)
             wait_until(lambda: shard.restarts == 1 and shard.is_ready, "the shard is ready again")
-            assert thread.is_alive(), "this test proves nothing otherwise"
-        finally:
-            gates.open("rlx-server")
-            thread.join(60)
-        assert not thread.is_alive()
+            assert not starting.rlx_server.is_ready, "this test proves nothing otherwise"
+
+        with meanwhile(kill_shard, lambda: gates.open("rlx-server")):
+            starting.start_servers()
         assert all(each.is_ready for each in servers(starting))
 
 
@@ -192,3 +209,75 @@ def test_interrupt_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> N
         starting.stopping.set()
         with pytest.raises(StartError, match="interrupted"):
             starting.start_servers()
+
+
+class WithoutReservations(ThisMachine):
+    """A host like that of a cluster: addresses are known when servers listen, and it may want more RLX servers."""
+
+    reserves = False
+    rlx_servers_wanted = 1
+
+    def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
+        self._processes = processes
+
+    def bind(self, role: Role, number: int, process: Supervised) -> str:
+        return "127.0.0.1:0"
+
+    def wanted(self, role: Role) -> int | None:
+        return self.rlx_servers_wanted if role.name == RLX_SERVER.name else None
+
+
+def test_process_is_started_when_the_addresses_that_it_needs_are_known(
+    plan: Plan, gates: Gates, tmp_path: Path
+) -> None:
+    gates.close("replay-server-1")
+    with unstarted(plan, tmp_path / "run", WithoutReservations()) as starting:
+        shards = [*starting._processes["parameter-server"], process(starting, "replay-server")]
+
+        def look() -> None:
+            wait_until(lambda: all(shard.is_ready for shard in shards), "all shards but one are ready")
+            assert process(starting, "learner").pid is None
+            assert starting.rlx_server.pid is None
+
+        with meanwhile(look, lambda: gates.open("replay-server-1")):
+            starting.start_servers()
+        watch_until_ready(starting, servers(starting))
+        assert not any(each.restarts for each in servers(starting))
+
+
+def test_one_ready_server_of_several_is_enough_on_a_cluster(plan: Plan, gates: Gates, tmp_path: Path) -> None:
+    host = WithoutReservations()
+    host.rlx_servers_wanted = 2
+    gates.close("rlx-server-1")
+    with unstarted(plan, tmp_path / "run", host) as running:
+        running.start_servers()
+        running.start_clients()
+        assert (running.rlx_server.is_ready, process(running, "rlx-server-1").is_ready) == (True, False)
+        kill(*running.clients)
+        running.watch()
+        assert running.clients[0].restarts == 1, "it does not wait for the second server"
+        second = process(running, "rlx-server-1")
+        host.rlx_servers_wanted = 1
+        watch_until_ended(running, second)
+        assert second not in everything(running)
+
+
+def test_server_that_is_not_wanted_any_more_before_its_turn_is_never_started(
+    plan: Plan, gates: Gates, tmp_path: Path
+) -> None:
+    host = WithoutReservations()
+    host.rlx_servers_wanted = 2
+    gates.close("parameter-server")
+    with unstarted(plan, tmp_path / "run", host) as starting:
+        of_role = starting._processes["rlx-server"]
+        second: list[Supervised] = []
+
+        def want_one() -> None:
+            wait_until(lambda: len(of_role) == 2, "there are to be two")
+            second.append(of_role[1])
+            host.rlx_servers_wanted = 1
+            wait_until(lambda: len(of_role) == 1, "there is to be one")
+
+        with meanwhile(want_one, lambda: gates.open("parameter-server")):
+            starting.start_servers()
+        assert (starting.rlx_server.is_ready, second[0].pid) == (True, None)

@@ -10,17 +10,18 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
+from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised
 from support.processes import wait_until
 
 
 @contextmanager
-def unstarted(plan: Plan, folder: Path) -> Iterator[Supervisor]:
+def unstarted(plan: Plan, folder: Path, host: Host | None = None) -> Iterator[Supervisor]:
     """Make a supervisor that has started nothing; kill what it has started when the block ends."""
     directory = RunDirectory(folder)
     directory.open(fresh=False, max_steps=1)
     directory.write_configuration(plan)
-    supervisor = Supervisor(plan, directory, run_tokens(plan))
+    supervisor = Supervisor(plan, directory, run_tokens(plan), host)
     try:
         yield supervisor
     finally:
