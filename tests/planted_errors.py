@@ -154,8 +154,11 @@ EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
 CLIENT_PLACES_PY = "relaax/client/places.py"
 CLIENT_PLACES = "tests/client/test_places.py"
+PROCESS_PY = "relaax/supervision/process.py"
 SCALING_PY = "relaax/cluster/scaling.py"
 SCALING = "tests/cluster/test_scaling.py"
+SUPERVISOR = "tests/cli/test_supervisor.py"
+SUPERVISOR_PY = "relaax/cli/run/supervisor.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
@@ -2015,6 +2018,42 @@ ERRORS = (
         "each look at a process brings its whole log",
         [("relaax/cluster/keeper.py", "log.seek(log_end)", "log.seek(0)")],
         "tests/cluster/test_keeper.py",
+    ),
+    planted(
+        "failures-counted-for-ever",
+        "failures of a process count even if it has run for long in between",
+        [(PROCESS_PY, "self._failures = self._failures + 1 if failed else 0", "self._failures += failed")],
+        "tests/cli/test_process.py",
+    ),
+    planted(
+        "slow-failures-not-counted",
+        "a server that ends before it is ready is restarted for ever, if it takes long to end",
+        [(PROCESS_PY, "failed = quick or (self._server and not self.announced)", "failed = quick")],
+        "tests/cli/test_process.py",
+    ),
+    planted(
+        "late-because-of-another",
+        "the time to start runs while something that a process needs is not ready",
+        [(PROCESS_PY, "deadline = max(self._started_at, self._held_at)", "deadline = self._started_at")],
+        "tests/cli/test_process.py",
+    ),
+    planted(
+        "failed-because-of-another",
+        "a process that ends because something that it needs is not ready has failed",
+        [(SUPERVISOR_PY, "if not (has_needs and has_leader):", "if not has_leader:")],
+        SUPERVISOR,
+    ),
+    planted(
+        "restarted-too-early",
+        "a process that ends because its server is away is restarted before the server is ready",
+        [(SUPERVISOR_PY, "(process.announced or (has_needs and has_leader))", "role.vital")],
+        SUPERVISOR,
+    ),
+    planted(
+        "waits-for-every-server",
+        "on a cluster all RLX servers must be ready before training starts",
+        [(SUPERVISOR_PY, "else any(ready) or not ready", "else all(ready)")],
+        SUPERVISOR,
     ),
 )
 
