@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.supervision.process import EXIT_REFUSED, MAX_QUICK_FAILURES, Process, StartError
+from relaax.supervision.process import EXIT_REFUSED, MAX_QUICK_FAILURES, QUICK_FAILURE_SECONDS, Process, StartError
 from support.processes import Processes, wait_until
 
 SERVER = "import signal; print('it is listening on 127.0.0.1:7', flush=True); signal.pause()"
@@ -108,6 +108,22 @@ def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
     with pytest.raises(StartError, match=r"(?s)fails repeatedly.*no"):
         process.restart(failing)
     assert process.restarts == MAX_QUICK_FAILURES - 1
+
+
+def test_quick_failures_are_forgotten_after_a_long_run(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = python("raise SystemExit('no')")
+    process.start(failing)
+
+    def restart_after(seconds: float) -> None:
+        process.wait(60)
+        monkeypatch.setattr(process, "_started_at", process._started_at - seconds)
+        process.restart(failing)
+
+    for life in (0.0, 0.0, QUICK_FAILURE_SECONDS, 0.0, 0.0):
+        restart_after(life)
+    with pytest.raises(StartError, match="fails repeatedly"):
+        restart_after(0.0)
+    assert process.restarts == 5
 
 
 def test_a_refusal_is_told_without_the_log_before_it(process: Process) -> None:
