@@ -19,37 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from planted_errors_of_operation import OPERATION_ERRORS
+
+from support.planting import Planted, planted
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = ("algorithms", "config", "environments", "protocol", "relaax", "tests", "pyproject.toml")
 TESTS_FAILED = 1  # pytest's exit code
-
-
-@dataclass(frozen=True)
-class Edit:
-    """In `file`, `old`, which must stand there exactly once, becomes `new`."""
-
-    file: str
-    old: str
-    new: str
-
-    def applied(self, text: str) -> str:
-        found = text.count(self.old)
-        if found != 1:
-            raise ValueError(f"{self.file}: found {found} times, not once: {self.old!r}")
-        return text.replace(self.old, self.new)
-
-
-@dataclass(frozen=True)
-class Planted:
-    """An error, and the tests of which at least one must notice it."""
-
-    name: str
-    what: str
-    edits: tuple[Edit, ...]
-    tests: tuple[str, ...]
 
 
 GRADIENT = "tests/algorithms/da3c/test_gradient.py"
@@ -159,10 +137,6 @@ SCALING_PY = "relaax/cluster/scaling.py"
 SCALING = "tests/cluster/test_scaling.py"
 SUPERVISOR = "tests/cli/test_supervisor.py"
 SUPERVISOR_PY = "relaax/cli/run/supervisor.py"
-
-
-def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
-    return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
 
 
 _POLICY_SIGN = (LOSS_PY, "by_log_probability=-advantages", "by_log_probability=advantages")
@@ -2055,6 +2029,7 @@ ERRORS = (
         [(SUPERVISOR_PY, "else any(ready) or not ready", "else all(ready)")],
         SUPERVISOR,
     ),
+    *OPERATION_ERRORS,
 )
 
 SOAK_ERRORS = (

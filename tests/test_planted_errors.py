@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from planted_errors import ERRORS, SOAK_ERRORS, Planted
+from planted_errors import ERRORS, SOAK_ERRORS
+
+from support.planting import Planted
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -145,7 +145,8 @@ def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "a
     messages = wanted(workload, costs, delay) / workload.per_connection
     asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0, 0.0 if workload.rate is None else 1.0 - FULL)
     programs = workload.connections * costs.client_mb * MEGABYTE
-    count = max(_count(messages * asked.client, size), _by_memory(programs, size))
+    traffic = _by_traffic(messages * asked.wire_bytes / 2, size)
+    count = max(_count(messages * asked.client, size), _by_memory(programs, size), traffic)
     environments = Pool(size.cores, count, asked.client)
     workers = Pool(size.cores, _worker_machines(workload, costs, asked, messages, size), asked.worker)
     circle = _circle(workload, costs, asked, environments, workers, delay, 1e3 * size.round_trip_ms)
@@ -164,16 +165,16 @@ def _by_memory(memory: float, size: MachineSize) -> int:
     return math.ceil(memory / (FULL_MEMORY * size.gigabytes * GIGABYTE))
 
 
+def _by_traffic(bytes_per_second: float, size: MachineSize) -> int:
+    return math.ceil(bytes_per_second / (FULL * size.bytes_per_second))
+
+
 def _worker_machines(workload: Workload, costs: Costs, asked: Demand, messages: float, size: MachineSize) -> int:
     by_cores = _count(messages * asked.worker, size)
     memory = workload.connections * worker_mb(workload, costs) * MEGABYTE
     half = asked.wire_bytes / 2
     traffic = messages * (half + max(asked.worker_out_bytes, asked.worker_in_bytes))
-    return max(
-        by_cores,
-        _by_memory(memory, size),
-        math.ceil(traffic / (FULL * size.bytes_per_second)),
-    )
+    return max(by_cores, _by_memory(memory, size), _by_traffic(traffic, size))
 
 
 def _circle(
@@ -260,7 +261,7 @@ def _parts(
             machines = counts.get(name) or max(
                 _count(x * us, size),
                 _by_memory(memory, size),
-                math.ceil(x * max(inward, outward) / (FULL * size.bytes_per_second)),
+                _by_traffic(x * max(inward, outward), size),
             )
         used = x / own[because] if own else cores / (size.cores * (machines or 1))
         asks = used * steps / workload.per_connection / x  # what it would be used if all had their rate

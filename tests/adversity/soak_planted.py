@@ -22,7 +22,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from planted_errors import SOAK_ERRORS, Planted, copy_tree, plant
+from planted_errors import SOAK_ERRORS, copy_tree, plant
+
+from support.planting import Planted
 
 BRIDGES = ("grpc", "auto")
 FAULTS = 60

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Registration
-from relaax.algorithm_base.gradient_filters import FilteredParameters
+from relaax.algorithm_base.gradient_filters import FilteredParameters, GradientFilter
 from relaax.algorithm_base.loss_outliers import MEMORY, WARM_UP, LossOutliers, RunningLoss
 from relaax.algorithm_base.testing import FakeParameters
 
@@ -96,6 +96,42 @@ def test_the_gradient_of_an_outlier_is_withheld_and_its_steps_count() -> None:
     assert (pushed.discarded, pushed.global_step) == ("loss", 5 * (WARM_UP + 1))
     assert pushed.pulled is not None
     assert bridge.pushes[-1].gradient is None
+    later = guarded.push_later(gradient, 5, loss=7.0)()
+    assert (later.discarded, later.global_step) == ("loss", 5 * (WARM_UP + 2))
     # Who says no loss is not judged, and neither is a push without a gradient.
     assert guarded.push(gradient, 5).discarded is None
     assert guarded.push(None, 5).discarded is None
+
+
+class Remembering(GradientFilter):
+    """Counts the gradients since the model was rolled back."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, gradient: np.ndarray, loss: float | None, global_step: int) -> np.ndarray:
+        self.seen += 1
+        return gradient * self.seen
+
+    def forget(self) -> None:
+        self.seen = 0
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_filters_are_reset_after_a_roll_back(later: bool) -> None:
+    bridge, remembering = FakeParameters(np.zeros(2, np.float32)), Remembering()
+    filtered = FilteredParameters(bridge, [remembering])
+    bridge.register(Registration("x"))
+    filtered.pull()
+    gradient = np.ones(2, np.float32)
+
+    def push() -> str | None:
+        return (filtered.push_later(gradient, 1)() if later else filtered.push(gradient, 1)).discarded
+
+    assert [push(), push()] == [None, None]
+    bridge.discard.append("stale")
+    assert push() == "stale"
+    bridge.discard.append("incarnation")
+    assert push() == "incarnation"
+    assert push() is None
+    assert [float(sent.gradient[0]) for sent in bridge.pushes if sent.gradient is not None] == [1, 2, 3, 4, 1]

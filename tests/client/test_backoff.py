@@ -59,6 +59,62 @@ def test_the_servers_wait_is_honoured_and_never_shortened():
     assert backoff(None, clock, max).failed(ConnectionInterrupted("full", retry_after=5.0)) == pytest.approx(6.0)
 
 
+def full(seconds):
+    return ConnectionInterrupted("full", retry_after=seconds)
+
+
+def test_several_servers_are_tried_before_the_shortest_wait():
+    clock = Clock()
+    tried = backoff(None, clock, min)
+    for _ in range(2):
+        assert [tried.failed(full(5.0), elsewhere=True), tried.failed(full(2.0), elsewhere=True)] == [0.0, 0.0]
+        assert tried.failed(full(30.0)) == 2.0
+        tried.wait()
+    assert clock.slept == [2.0, 2.0]
+
+
+def test_server_without_a_wait_shortens_that_of_all():
+    clock = Clock()
+    tried = backoff(None, clock, max)
+    tried.failed(full(30.0), elsewhere=True)
+    assert tried.failed(ConnectionInterrupted("gone")) == FIRST_WAIT
+
+
+def test_requested_waits_count_for_one_round():
+    clock = Clock()
+    tried = backoff(None, clock, min)
+    tried.failed(full(2.0), elsewhere=True)
+    tried.failed(full(30.0))
+    tried.failed(full(9.0), elsewhere=True)
+    assert tried.failed(full(30.0)) == 9.0
+    tried.failed(full(1.0), elsewhere=True)
+    tried.succeeded()
+    assert tried.failed(full(30.0)) == 30.0
+
+
+def test_waits_double_with_each_round_of_servers():
+    clock = Clock()
+    tried = backoff(None, clock)
+    for _ in range(4):
+        for _ in range(2):
+            tried.failed(ConnectionInterrupted("gone"), elsewhere=True)
+            tried.wait()
+        tried.failed(ConnectionInterrupted("gone"))
+        tried.wait()
+    assert clock.slept == [FIRST_WAIT, 2 * FIRST_WAIT, 4 * FIRST_WAIT, 8 * FIRST_WAIT]
+
+
+def test_another_server_is_tried_instead_of_giving_up():
+    clock = Clock()
+    tried = backoff(3.0, clock, min)
+    assert tried.failed(full(60.0), elsewhere=True) == 0.0
+    assert tried.failed(full(1.0)) == 1.0
+    tried.wait()
+    clock.now += 2.0
+    with pytest.raises(Failure, match="gave up after 3 s"):
+        tried.failed(full(0.0), elsewhere=True)
+
+
 def test_success_begins_again():
     clock = Clock()
     tried = backoff(10.0, clock)

@@ -231,6 +231,35 @@ def test_a_push_that_is_answered_later_survives_a_new_incarnation(way: Way) -> N
             assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
 
 
+@both_ways
+def test_withheld_gradients_count_as_discarded(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        now = bridge.push(None, env_steps=5, withheld=True)
+        later = bridge.push_later(None, env_steps=5, withheld=True)()
+        assert [(p.discarded, p.version) for p in (now, later)] == [("loss", 0)] * 2
+        status = server.core.status()
+        assert (status.global_step, status.discarded_loss, status.discarded) == (10, 2, 2)
+        assert bridge.push_later(None, env_steps=5)().discarded is None, "there was none"
+
+
+@both_ways
+def test_push_later_after_a_roll_back_sends_no_gradient(way: Way) -> None:
+    with running() as first, bridge_to(first.address, way=way) as bridge:
+        bridge.register(registration(session_id="s"))
+        bridge.pull()
+        first.stop()
+        with running(address=first.address) as second:
+            bridge.metrics.episode(3.0, 1)
+            bridge.flush()  # registers again: what the gradient was computed on is gone
+            pushed = bridge.push_later(gradient(1), env_steps=7)()
+            assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
+            assert pushed.pulled is not None, "new parameters"
+            np.testing.assert_array_equal(second.parameters, np.zeros(SIZE))
+            assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
+
+
 def test_a_push_whose_answer_is_cut_off_meanwhile_is_applied_once() -> None:
     with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())

@@ -114,3 +114,15 @@ def test_what_was_seen_with_64_connections_is_said_again() -> None:
     assert found.messages == pytest.approx(4192, rel=0.05)
     assert found.quantile(0.5) == pytest.approx(12_200, rel=0.3)
     assert found.quantile(0.99) == pytest.approx(63_000, rel=0.3)
+
+
+def test_learning_within_the_period_blocks_no_action() -> None:
+    held = circle(1, period=1e5, learn=10_000.0)
+    assert turn(held).blocked == 0.0
+    assert turn(replace(held, overlap=False)).blocked == 10_000.0
+    longer = turn(replace(held, learn=2e5))
+    assert longer.blocked == pytest.approx(2e5 - (1e5 - 350)), "what is left when the message is there"
+
+
+def test_action_time_includes_the_client() -> None:
+    assert turn(circle(1, asking=30.0)).act == 30 + 200 + 50

@@ -174,6 +174,50 @@ def test_accounts_are_restored() -> None:
     assert other.await_sample(1, 0)
 
 
+def test_restored_balance_is_moved_into_the_bounds() -> None:
+    loose = begun(2.0, 10, 400.0)
+    assert loose.await_insert(150, 0)
+    tight = RateLimiter(2.0, 10, 4.0)
+    tight.restore(loose.state())
+    assert (tight.inserts, tight.balance) == (160, 24.0)
+    starved = begun(2.0, 10, 400.0)
+    assert starved.await_sample(300, 0)
+    tight.restore(starved.state())
+    assert tight.balance == 16.0
+    few = RateLimiter(2.0, 100, 400.0)
+    few.restore(starved.state())
+    assert few.balance == -280.0, "bounds hold once sampling has begun"
+
+
+def waiting(queue: object, call: Callable[[], bool], answers: list[bool]) -> threading.Thread:
+    """Return a thread whose call waits in `queue`."""
+    before = len(queue)  # type: ignore[arg-type]
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    wait_until(lambda: len(queue) > before, "the call waits")  # type: ignore[arg-type]
+    return thread
+
+
+def test_restore_wakes_waiting_samplers() -> None:
+    limiter, answers = RateLimiter(None, 10), list[bool]()
+    sampler = waiting(limiter._sampling, lambda: limiter.await_sample(1, 60), answers)
+    other = RateLimiter(None, 10)
+    assert other.await_insert(10, 0)
+    limiter.restore(other.state())
+    sampler.join(10)
+    assert answers == [True]
+
+
+def test_timeout_wakes_the_next_in_the_queue() -> None:
+    limiter, first, second = begun(1.0, 10, 4.0), list[bool](), list[bool]()
+    assert limiter.await_insert(3, 0)
+    large = waiting(limiter._inserting, lambda: limiter.await_insert(4, 1.0), first)
+    small = waiting(limiter._inserting, lambda: limiter.await_insert(1, 60), second)
+    small.join(20)
+    assert (first, second) == ([False], [True])
+    large.join(60)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, Box, Discrete, load_algorithm
+from relaax.algorithm_base import AgentBase, Box, Discrete, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.configuration import ConfigurationError
+from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 from support.table_copies import state_of
@@ -33,7 +34,15 @@ def agent_of(
     algorithm = load_algorithm(name, Path())
     config = algorithm.configure({"path": name} | SMALL | keys)
     interval = algorithm.ParameterServer(config, *SPACES).target_interval()
-    bridge = FakeParameters(BIASES, learning_rate=0.0, target=interval, frame_skip=frame_skip, actor_count=actor_count)
+    statistics = algorithm.ParameterServer(config, *SPACES).statistics()
+    bridge = FakeParameters(
+        BIASES,
+        learning_rate=0.0,
+        target=interval,
+        frame_skip=frame_skip,
+        actor_count=actor_count,
+        statistics=statistics,
+    )
     replay = local_replay(algorithm, config, *SPACES, environments)
     assert replay is not None
     agent, _ = make_agent(
@@ -159,6 +168,87 @@ def test_an_agent_beside_learners_counts_its_steps() -> None:
     gradients = [push for push in bridge.pushes if push.gradient is not None]
     assert len(gradients) > 50
     assert {push.env_steps for push in gradients} == {0}
+
+
+def actions_of(agent: AgentBase, environments: int, steps: int) -> list[list[int]]:
+    """The actions of each step of a life that begins now."""
+    surroundings, taken = world(environments), []
+    actions = agent.reset(surroundings.reset())
+    for _ in range(steps):
+        actions = agent.step(surroundings.step(actions))
+        agent.learn()
+        taken.append(actions[0].tolist())
+    return taken
+
+
+GREEDY: dict[str, Any] = {"initial_epsilon": 0, "final_epsilon": 0}
+PLACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bundle": ("gorila", GREEDY),
+    "beside-learners": ("gorila", GREEDY | {"learner": "separate", "actor_interval": 5}),
+    "apex": ("apex", {"epsilon": 0, "actor_interval": 5}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_agent_acts_by_the_newest_parameters(place: str) -> None:
+    name, keys = PLACES[place]
+    agent, bridge, _ = agent_of(name, 4, **keys)
+    assert actions_of(agent, 4, 60)[-1] == [1] * 4
+    assert len([push for push in bridge.pushes if push.gradient is not None]) > 10, "it has learned"
+    bridge.publish(BIASES[::-1] + np.array([0, 0, 0, 0, 1, 0], np.float32))
+    assert actions_of(agent, 4, 10)[-1] == [0] * 4
+
+
+def test_bundle_explores_less_with_the_frames() -> None:
+    agent, bridge, _ = agent_of("gorila", 8, exploration_frames=800, final_epsilon=0)
+    taken = actions_of(agent, 8, 130)
+    assert bridge.global_step > 800
+    assert 0.2 < 1 - np.mean(taken[:10]) < 0.8, "half of the first actions are wrong at random"
+    assert 0.05 < 1 - np.mean(taken[45:55]) < 0.45, "a quarter at half of the annealing"
+    assert taken[-10:] == [[1] * 8] * 10
+
+
+@pytest.mark.parametrize("exploit", [False, True])
+def test_agent_acts_by_normalized_observations(exploit: bool) -> None:
+    """The first action is worth x, the second nothing: with a mean of 10, x is above nothing from 10 on."""
+    gorila = load_algorithm("gorila", Path())
+    box = Box(-99, 99, shape=(1,))
+    config = gorila.configure({"path": "gorila", "normalize_observations": True} | SMALL | GREEDY)
+    bridge = FakeParameters(
+        np.array([1, 0, 0, 0], np.float32),
+        statistics=gorila.ParameterServer(config, box, SPACES[1]).statistics(),
+        target=TargetInterval(updates=1000),
+    )
+    bridge.publish(bridge.parameters, {"observation": Moments.of(np.array([[8.0], [12.0]]))})
+    agent, _ = make_agent(
+        gorila,
+        config,
+        box,
+        SPACES[1],
+        environments=3,
+        exploit=exploit,
+        parameters=bridge,
+    )
+    assert agent.reset([np.array([[5.0], [9.0], [11.0]], np.float32)])[0].tolist() == [1, 1, 0]
+
+
+def test_memory_keeps_observations_unnormalized() -> None:
+    agent, _, replay = agent_of("gorila", 2, normalize_observations=True, learning_starts=1000)
+    bounded = RandomEnvironments(*SPACES, 2, end_probability=0.2)
+    seen = [bounded.reset()]
+    actions = agent.reset(seen[0])
+    finals = []
+    for _ in range(80):
+        step = bounded.step(actions)
+        seen.append(step.observations)
+        finals += step.final_observations or []
+        actions = agent.step(step)
+        agent.learn()
+    came = {tuple(row) for leaves in seen for row in leaves[0].tolist()} | {tuple(row) for f in finals for row in f}
+    kept = replay.table.sample(500).columns
+    assert replay.table.size == 100
+    for name in ("observation", "next_observation"):
+        assert {tuple(row) for row in kept[name].tolist()} <= came, name
 
 
 def test_an_agent_that_only_acts_has_no_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from relaax.algorithm_base import (
     load_algorithm,
 )
 from relaax.algorithm_base.testing import FakeParameters
+from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 
 GORILA = load_algorithm("gorila", Path())
@@ -44,6 +46,7 @@ BATCH = Sampled(
     keys=np.array([7, 8, 9], np.uint64),
     incarnations={0: "here"},
 )
+SEEN = Moments.of(np.array([[-1.0], [3.0]]))  # of mean 1 and standard deviation 2
 ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights by beta 1: 1 / (4 P), divided by the largest
 OFFSET = 0.25  # of the priorities
 
@@ -66,7 +69,7 @@ class Priorities(ReplayMemory):
         raise AssertionError("a learner is given its samples")
 
     def update_priorities(self, sampled: Sampled, priorities: np.ndarray) -> None:
-        assert sampled is BATCH
+        assert sampled.keys is BATCH.keys
         self.given.append(priorities)
 
     def close(self) -> None:
@@ -85,11 +88,14 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
         "AdaGrad": {"gradient_norm_clipping": None},
         "network": {"dense": []},
     } | keys
-    bridge = FakeParameters(THETA_MINUS, learning_rate=0.1, target=TargetInterval(updates=renewed))
-    bridge.publish(THETA)
+    config = GORILA.configure(section)
+    statistics = GORILA.ParameterServer(config, *SPACES).statistics()
+    bridge = FakeParameters(
+        THETA_MINUS, learning_rate=0.1, target=TargetInterval(updates=renewed), statistics=statistics
+    )
+    bridge.publish(THETA, dict.fromkeys(statistics, SEEN))
     bridge.register(Registration("", environments=1))
     memory = Priorities()
-    config = GORILA.configure(section)
     assert GORILA.Learner is not None
     learner = GORILA.Learner(config, LearnerContext(*SPACES, 0, 0, bridge, bridge.metrics, memory))
     return learner, bridge, memory
@@ -184,3 +190,31 @@ def test_values_of_held_out_states_are_said_now_and_then() -> None:
         learner.step(BATCH)
     seen = [value for name, value in bridge.scalars if name == "q/held_out"]
     assert seen == [pytest.approx((2 + 4 - 3) / 3)], "max Q of 1, 2 and -3 by the first parameters"
+
+
+def normalized(mean: float, std: float) -> Sampled:
+    """The batch as a network is given it."""
+    columns = BATCH.columns | {
+        name: (BATCH.columns[name] - np.float32(mean)) / np.float32(std) for name in ("observation", "next_observation")
+    }
+    return replace(BATCH, columns=columns)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_learner_normalizes_by_the_merged_statistics(double: bool) -> None:
+    keys: dict[str, Any] = {"double": double, "sync_interval": 1}
+    learner, bridge, memory = learner_with(normalize_observations=True, **keys)
+    plain, expected, priorities = learner_with(**keys)
+    learner.step(BATCH)
+    plain.step(normalized(1, 2))
+    np.testing.assert_allclose(bridge.pushes[0].gradient, expected.pushes[0].gradient, rtol=1e-5)
+    np.testing.assert_allclose(memory.given, priorities.given, rtol=1e-5)
+    # Of -1, 3, 1 and 9 the mean is 3 and the standard deviation 14 ** 0.5.
+    bridge.publish(THETA, {"observation": Moments.of(np.array([[1.0], [9.0]]))})
+    expected.publish(THETA)
+    for one, batch in ((learner, BATCH), (plain, normalized(1, 2))):
+        one.step(batch)
+        one.finish()  # type: ignore[attr-defined]  # the answer brings them
+    learner.step(BATCH)
+    plain.step(normalized(3, 14**0.5))
+    np.testing.assert_allclose(bridge.pushes[2].gradient, expected.pushes[2].gradient, rtol=1e-4)

@@ -1,0 +1,62 @@
+"""`Worlds`: seeds, partial resets and observations outside the space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.client import Box, Discrete, Worlds
+
+
+class Drawn:
+    """Each episode begins with a number that was drawn; then come the actions that were taken."""
+
+    observation_space = Box(-100, 100, shape=(1,))
+    action_space = Discrete(5)
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self._random = random
+
+    def restart(self) -> Any:
+        return np.array([self._random.random()], np.float32)
+
+    def do(self, action: Any) -> tuple[Any, float, bool, bool]:
+        return np.array([action + 1], np.float32), 10.0 * action, action == 3, action == 4
+
+
+def drawn(count: int, seed: int | None) -> list[float]:
+    observations, _ = Worlds(Drawn, count, seed).reset()
+    return [float(row[0]) for row in observations]
+
+
+def test_world_i_has_seed_plus_i() -> None:
+    assert drawn(4, 7) == [drawn(1, seed)[0] for seed in (7, 8, 9, 10)]
+    assert len(set(drawn(4, 7))) == 4
+    assert drawn(4, 7) == drawn(4, 7)
+
+
+def test_worlds_without_a_seed_differ() -> None:
+    assert len({*drawn(4, None), *drawn(4, None)}) == 8
+
+
+def test_reset_mask_resets_only_its_worlds() -> None:
+    worlds = Worlds(Drawn, 3, seed=1)
+    first, _ = worlds.reset()
+    seen, rewards, terminated, truncated, _ = worlds.step(np.array([1, 3, 4]))
+    assert seen.tolist() == [[2], [4], [5]]
+    assert rewards.tolist() == [10, 30, 40]
+    assert (terminated.tolist(), truncated.tolist()) == ([False, True, False], [False, False, True])
+    again, _ = worlds.reset(options={"reset_mask": terminated | truncated})
+    assert again[0] == 2
+    assert not {*again[1:, 0].tolist()} & {*first[:, 0].tolist()}, "it draws on"
+
+
+def test_observation_outside_the_space_is_refused() -> None:
+    class Wide(Drawn):
+        def restart(self) -> Any:
+            return np.zeros(2, np.float32)
+
+    with pytest.raises(ValueError, match="shape"):
+        Worlds(Wide, 1).reset()

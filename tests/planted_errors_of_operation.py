@@ -1,0 +1,681 @@
+"""Errors in the operation of the service: quotas, copies, suites, planning, replay shards, bundles and clusters."""
+
+from __future__ import annotations
+
+from support.planting import planted
+
+CLAIMS_PY = "relaax/server/rlx_server/claims.py"
+FORECAST_PY = "relaax/planning/forecast.py"
+DEMAND_PY = "relaax/planning/demand.py"
+MEMORY_PY = "relaax/planning/memory.py"
+QUEUEING_PY = "relaax/planning/queueing.py"
+DECLARATION_PY = "relaax/replay/declaration.py"
+LIMITER_PY = "relaax/replay/limiter.py"
+HELD_TABLE_PY = "relaax/server/replay_server/held_table.py"
+KEEPING_PY = "relaax/server/replay_server/keeping.py"
+CLIENT_PY = "relaax/parameters/client.py"
+FILTERS_PY = "relaax/algorithm_base/gradient_filters.py"
+BACKOFF_PY = "relaax/client/backoff.py"
+WORLDS_PY = "relaax/client/worlds.py"
+COPYING_PY = "relaax/checkpoint/copying.py"
+JOBS_PY = "relaax/cli/suite/jobs.py"
+PROCESS_PY = "relaax/supervision/process.py"
+REMOTE_PROCESS_PY = "relaax/cluster/remote_process.py"
+MACHINES_PY = "relaax/cluster/machines.py"
+REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+LEARNER_PY = "algorithms/gorila/learner.py"
+
+CLAIMS = "tests/server/rlx_server/test_claims.py"
+FIGURES = "tests/planning/test_figures.py"
+QUEUEING = "tests/planning/test_queueing.py"
+DECLARATION = "tests/replay/test_declaration.py"
+HELD_TABLE = "tests/server/replay_server/test_held_table.py"
+LIMITER = "tests/replay/test_limiter.py"
+KEEPING = "tests/server/replay_server/test_kept_tables.py"
+CLIENT = "tests/parameters/test_client.py"
+FILTERS = "tests/algorithm_base/test_loss_outliers.py"
+BACKOFF = "tests/client/test_backoff.py"
+WORLDS = "tests/client/test_worlds.py"
+COPYING = "tests/checkpoint/test_copying.py"
+JOBS = "tests/cli/test_suite_jobs.py"
+PROCESS = "tests/cli/test_process.py"
+REMOTE_PROCESS = "tests/cluster/test_remote_process.py"
+MACHINES = "tests/cluster/test_machines.py"
+AGENT = "tests/algorithms/gorila/test_agent.py"
+LEARNER = "tests/algorithms/gorila/test_learner.py"
+
+LEARNING_ERRORS = (
+    planted(
+        "bundle-acts-by-its-first-parameters",
+        "the agent of a bundle never uses the parameters that its learner has pulled",
+        [(REPLAY_AGENT_PY, "if learner.pulled is not self._pulled:", "if False:")],
+        AGENT,
+    ),
+    planted(
+        "learner-without-statistics",
+        "a learner normalizes observations by no statistics",
+        [(LEARNER_PY, "        self._normalization.pulled(pulled)\n", "")],
+        LEARNER,
+    ),
+    planted(
+        "agent-without-statistics",
+        "an agent normalizes observations by no statistics of the parameter server",
+        [("relaax/algorithm_base/network_agent.py", "        self._normalization.pulled(pulled)\n", "")],
+        AGENT,
+    ),
+    planted(
+        "memory-of-normalized-observations",
+        "transitions hold normalized observations, which a learner normalizes again",
+        [(REPLAY_AGENT_PY, "self._transitions.act(self._seen,", "self._transitions.act(self._inputs,")],
+        AGENT,
+    ),
+    planted(
+        "memory-of-normalized-final-observations",
+        "transitions end with normalized final observations",
+        [
+            (
+                REPLAY_AGENT_PY,
+                "self._transitions.outcome(step, rewards, inputs, values)",
+                "if inputs is not None:\n            inputs = self._normalization.observations(inputs)\n"
+                "        self._transitions.outcome(step, rewards, inputs, values)",
+            )
+        ],
+        AGENT,
+    ),
+    planted(
+        "targets-of-raw-observations",
+        "a learner evaluates the next observations without normalization",
+        [(LEARNER_PY, 'self._inputs(columns["next_observation"])', 'self._layout.of(columns["next_observation"])')],
+        LEARNER,
+    ),
+    planted(
+        "actor-never-pulls",
+        "an agent beside learners never uses the parameters that it pulls",
+        [
+            (
+                "relaax/algorithm_base/network_agent.py",
+                "        if pushed.pulled is not None:\n            self._take(pushed.pulled)",
+                "        if pushed.pulled is not None and gradient is not None:\n            self._take(pushed.pulled)",
+            )
+        ],
+        AGENT,
+    ),
+    planted(
+        "withheld-is-not-sent-later",
+        "a gradient withheld from `push_later` does not count as discarded",
+        [
+            (
+                CLIENT_PY,
+                "common = self._common(env_steps, want_parameters, withheld)\n        calls",
+                "common = self._common(env_steps, want_parameters, False)\n        calls",
+            )
+        ],
+        CLIENT,
+    ),
+    planted(
+        "filtered-and-forgotten-later",
+        "a gradient that a filter withholds is not reported by `push_later`",
+        [
+            (
+                FILTERS_PY,
+                "self._client.push_later(sent, env_steps, want_parameters, withheld=withheld)",
+                "self._client.push_later(sent, env_steps, want_parameters)",
+            )
+        ],
+        FILTERS,
+    ),
+    planted(
+        "filters-after-a-late-roll-back",
+        "filters are not reset after a roll-back during `push_later`",
+        [(FILTERS_PY, "return lambda: self._heard(answer())", "return answer")],
+        FILTERS,
+    ),
+    planted(
+        "gradient-of-before-a-roll-back",
+        "a gradient computed before a roll-back is pushed to the new incarnation",
+        [(CLIENT_PY, "if self._hogwild is not None or self._received.rolled_back:", "if self._hogwild is not None:")],
+        CLIENT,
+    ),
+)
+
+SERVER_ERRORS = (
+    planted(
+        "max-connections-off",
+        "a client may have any number of connections",
+        [(CLAIMS_PY, "and len(own) >= client.max_connections", "and False")],
+        CLAIMS,
+    ),
+    planted(
+        "max-connections-plus-one",
+        "a client may have one connection more",
+        [(CLAIMS_PY, "and len(own) >= client.max_connections", "and len(own) > client.max_connections")],
+        CLAIMS,
+    ),
+    planted(
+        "quotas-over-all-clients",
+        "connections and environments of all clients count against the quota of each",
+        [(CLAIMS_PY, "if other.client == claim.client]", "]")],
+        CLAIMS,
+    ),
+    planted(
+        "replaced-token-granted",
+        "a claim with a token that was just replaced is granted",
+        [(CLAIMS_PY, "client is None or client.digest != claim.digest)", "client is None)")],
+        CLAIMS,
+    ),
+    planted(
+        "replaced-token-stays",
+        "connections that came with a token that was replaced stay",
+        [(CLAIMS_PY, "or known[each.client].digest != each.digest", "")],
+        CLAIMS,
+    ),
+    planted(
+        "changed-quota-for-new-connections",
+        "a quota that changes applies after the last connection of its client has ended",
+        [(CLAIMS_PY, "            self._bucket_of(known[name])\n", "            pass\n")],
+        CLAIMS,
+    ),
+    planted(
+        "bucket-freed-too-early",
+        "the bucket of a client is freed although it has other connections",
+        [(CLAIMS_PY, "all(other.client != name for other in self._by_pid.values())", "True")],
+        CLAIMS,
+    ),
+    planted(
+        "rows-are-lost",
+        "the row of a worker that has ended is not used again",
+        [(CLAIMS_PY, "        self._free.append(connection.row)\n", "")],
+        CLAIMS,
+    ),
+    planted(
+        "row-of-another-worker",
+        "the meter of a new worker begins with the figures of the last one",
+        [(CLAIMS_PY, "        self.meters.clear(row)\n", "")],
+        CLAIMS,
+    ),
+    planted(
+        "totals-of-open-connections",
+        "totals forget connections that have ended",
+        [(CLAIMS_PY, "_add(self._totals_of(connection.client), self.meters.read(connection.row))", "pass")],
+        CLAIMS,
+    ),
+    planted(
+        "refusals-fill-the-log",
+        "every refusal of a client is logged",
+        [(CLAIMS_PY, "return self.count <= LOGGED_REFUSALS", "return True")],
+        CLAIMS,
+    ),
+    planted(
+        "stuck-at-once",
+        "a connection that waits for its client is stuck at once",
+        [(CLAIMS_PY, "and now - reading.stuck_since >= STUCK_SECONDS", "")],
+        CLAIMS,
+    ),
+    planted(
+        "throttled-time-as-demand",
+        "the demand of a throttled client is measured over the time that it waits",
+        [(CLAIMS_PY, "busy = max(seconds - sum(waited), seconds / 1000)", "busy = seconds")],
+        CLAIMS,
+    ),
+    planted(
+        "copy-without-its-lease",
+        "a copy is published although another server has taken over the lease",
+        [(COPYING_PY, "        lease.check()\n", "")],
+        COPYING,
+    ),
+    planted(
+        "copy-not-read-back",
+        "a part that arrived damaged is published",
+        [(COPYING_PY, 'verify_part(target.pieces(description["key"]), description)', "pass")],
+        COPYING,
+    ),
+    planted(
+        "copy-leaves-its-parts",
+        "the parts of a copy that failed stay",
+        [(COPYING_PY, 'written.append(description["key"])', "pass")],
+        COPYING,
+    ),
+    planted(
+        "part-of-any-size",
+        "a part is read whatever its size",
+        [(COPYING_PY, 'if size != description["bytes"]:', "if False:")],
+        COPYING,
+    ),
+    planted(
+        "one-life-of-a-table",
+        "a kept table remembers its last life only, so that writers of earlier ones insert twice",
+        [(KEEPING_PY, "[*held.earlier, held.incarnation][-MOST_LIVES:]", "[held.incarnation]")],
+        KEEPING,
+    ),
+    planted(
+        "all-lives-of-a-table",
+        "the lives of a kept table grow with every restart",
+        [(KEEPING_PY, "[*held.earlier, held.incarnation][-MOST_LIVES:]", "[*held.earlier, held.incarnation]")],
+        KEEPING,
+    ),
+    planted(
+        "min-size-of-each-shard",
+        "each replay shard waits for the items that all should have together",
+        [(DECLARATION_PY, "min_size = math.ceil(self.min_size / shards)", "min_size = self.min_size")],
+        DECLARATION,
+    ),
+    planted(
+        "error-buffer-of-each-shard",
+        "each replay shard has the error buffer of all",
+        [(DECLARATION_PY, "buffer = max(buffer / shards, least)", "pass")],
+        DECLARATION,
+    ),
+    planted(
+        "frames-of-each-shard",
+        "each replay shard has room for the frames of all",
+        [(DECLARATION_PY, "math.ceil(slots / shards)", "slots")],
+        DECLARATION,
+    ),
+    planted(
+        "large-requests-of-many-shards",
+        "the default buffer of many shards is too small for a large request",
+        [(DECLARATION_PY, "1_000 * least)", "1_000 * least / shards)")],
+        DECLARATION,
+    ),
+    planted(
+        "refused-insert-is-booked",
+        "an insert that is refused counts for the limiter",
+        [(HELD_TABLE_PY, "self.limiter.undo_insert(insert.count)", "pass")],
+        HELD_TABLE,
+    ),
+    planted(
+        "failed-sample-is-booked",
+        "a sample of an empty table counts for the limiter",
+        [(HELD_TABLE_PY, "                self.limiter.undo_sample(count)\n", "")],
+        HELD_TABLE,
+    ),
+    planted(
+        "silent-too-soon",
+        "a writer is forgotten however lately it has inserted",
+        [(HELD_TABLE_PY, "if not name or self._clock() - heard < seconds:", "if not name:")],
+        HELD_TABLE,
+    ),
+    planted(
+        "age-of-a-part",
+        "the mean age of samples counts each call as one sample",
+        [(HELD_TABLE_PY, "min(1.0, _RECENT * count)", "_RECENT")],
+        HELD_TABLE,
+    ),
+    planted(
+        "restored-balance-without-bounds",
+        "a restored balance beyond the bounds of the limiter holds one side for long",
+        [(LIMITER_PY, "if self._ratio is not None and self.begun:", "if False:")],
+        LIMITER,
+    ),
+    planted(
+        "restore-wakes-nobody",
+        "samplers wait on although the restored table has enough items",
+        [
+            (
+                LIMITER_PY,
+                "self._middle + self._buffer)\n            self._changed.notify_all()",
+                "self._middle + self._buffer)",
+            )
+        ],
+        LIMITER,
+    ),
+    planted(
+        "timeout-wakes-nobody",
+        "a call waits on behind one that has given up",
+        [(LIMITER_PY, "queue.remove(turn)\n            self._changed.notify_all()", "queue.remove(turn)")],
+        LIMITER,
+    ),
+)
+
+RUN_ERRORS = (
+    planted(
+        "slow-failures-count",
+        "a process that ends is given up however long it has run",
+        [(PROCESS_PY, "self._failures + 1 if failed else 0", "self._failures + 1")],
+        PROCESS,
+    ),
+    planted(
+        "whole-time-again",
+        "an interrupted training of a suite has its whole time again",
+        [(JOBS_PY, "plan.max_seconds - seconds", "plan.max_seconds")],
+        JOBS,
+    ),
+    planted(
+        "killed-suite-forgets",
+        "the time of a suite that was killed does not count",
+        [
+            (
+                JOBS_PY,
+                "        self._count(name, run)\n        if not job.trained and not self.stopping.is_set():",
+                "        if not job.trained and not self.stopping.is_set():",
+            )
+        ],
+        JOBS,
+    ),
+    planted(
+        "override-of-the-environment",
+        "the overrides of a suite come after the name of the environment",
+        [
+            (
+                JOBS_PY,
+                '            *plan.overrides,\n            f"run.name={environment}",\n',
+                '            f"run.name={environment}",\n            *plan.overrides,\n',
+            )
+        ],
+        JOBS,
+    ),
+    planted(
+        "failed-job-ends-the-suite",
+        "a job that fails stops the others",
+        [(JOBS_PY, 'failures.append(f"{name}: {failure}")', "raise")],
+        JOBS,
+    ),
+    planted(
+        "one-job-after-another",
+        "the jobs of a suite run one by one",
+        [(JOBS_PY, "ThreadPoolExecutor(at_once)", "ThreadPoolExecutor(1)")],
+        JOBS,
+    ),
+    planted(
+        "one-seed-for-all-worlds",
+        "all worlds draw the same random numbers",
+        [(WORLDS_PY, "None if seed is None else seed + i", "seed")],
+        WORLDS,
+    ),
+    planted(
+        "all-worlds-begin-anew",
+        "a reset of some worlds resets all",
+        [(WORLDS_PY, 'if options is None or options["reset_mask"][i]:', "if True:")],
+        WORLDS,
+    ),
+    planted(
+        "longest-wait-of-several-servers",
+        "the server that asks for the longest wait decides",
+        [(BACKOFF_PY, "else min(self._asked, reason.retry_after)", "else max(self._asked, reason.retry_after)")],
+        BACKOFF,
+    ),
+    planted(
+        "wait-before-another-server",
+        "a client waits before it tries another server",
+        [(BACKOFF_PY, "        if elsewhere:\n            wait = 0.0\n        else:\n", "        if True:\n")],
+        BACKOFF,
+    ),
+    planted(
+        "waits-of-earlier-rounds",
+        "what a server asked for in an earlier round still counts",
+        [(BACKOFF_PY, "self._asked = asked if elsewhere else None", "self._asked = asked")],
+        BACKOFF,
+    ),
+    planted(
+        "waits-double-with-each-server",
+        "waits grow with each server that is tried",
+        [
+            (
+                BACKOFF_PY,
+                "            wait = 0.0\n        else:\n            self._failures += 1",
+                "            wait = 0.0\n        self._failures += 1",
+            )
+        ],
+        BACKOFF,
+    ),
+    planted(
+        "gives-up-before-the-others",
+        "a client gives up at a server that asks for too long a wait, although others are left",
+        [(BACKOFF_PY, "(asked > left and not elsewhere)", "asked > left")],
+        BACKOFF,
+    ),
+)
+
+PLANNING_ERRORS = (
+    planted(
+        "plan-used-by-one-machine",
+        "the used share of a part is that of one machine",
+        [(FORECAST_PY, "(size.cores * (machines or 1))", "size.cores")],
+        FIGURES,
+    ),
+    planted(
+        "plan-both-ways",
+        "a message counts whole in each direction",
+        [(FORECAST_PY, "half, push, pull = asked.wire_bytes / 2,", "half, push, pull = asked.wire_bytes,")],
+        FIGURES,
+    ),
+    planted(
+        "plan-without-rlx-servers",
+        "the memory of RLX servers is left out",
+        [(FORECAST_PY, "            servers * RLX_SERVER_MB,\n", "            0.0,\n")],
+        FIGURES,
+    ),
+    planted(
+        "plan-hold-of-all-shards",
+        "the hold of a checkpoint is as long as with one shard",
+        [(FORECAST_PY, "written / workload.shards / COPY_BYTES", "written / COPY_BYTES")],
+        FIGURES,
+    ),
+    planted(
+        "plan-checkpoint-of-all-shards",
+        "shards write a checkpoint one after another",
+        [(FORECAST_PY, "written / WRITE_BYTES / workload.shards", "written / WRITE_BYTES")],
+        FIGURES,
+    ),
+    planted(
+        "plan-replay-traffic-swapped",
+        "replay servers receive what they send",
+        [
+            (
+                FORECAST_PY,
+                "asked.replay, table, into, out,",
+                "asked.replay, table, out, into,",
+            )
+        ],
+        FIGURES,
+    ),
+    planted(
+        "plan-learner-traffic-swapped",
+        "learners receive what they send",
+        [(FORECAST_PY, "learner_mb(workload), out, push,", "learner_mb(workload), push, out,")],
+        FIGURES,
+    ),
+    planted(
+        "plan-actors-push-gradients",
+        "actors beside learners are charged for gradients",
+        [(DEMAND_PY, "(1.0 if workload.workers_push else ASKS)", "1.0")],
+        FIGURES,
+    ),
+    planted(
+        "plan-update-of-one-item",
+        "an update costs a learner the time of one item",
+        [(DEMAND_PY, "replay.batch * costs.learner_us_per_item", "costs.learner_us_per_item")],
+        FIGURES,
+    ),
+    planted(
+        "plan-insert-of-one-environment",
+        "a message inserts the item of one environment",
+        [(DEMAND_PY, "inserted * replay.insert_bytes", "replay.insert_bytes")],
+        FIGURES,
+    ),
+    planted(
+        "plan-connections-of-one-environment",
+        "a parameter server's bound of connections is one of environments",
+        [(FORECAST_PY, "MOST_CONNECTIONS * workload.per_connection", "MOST_CONNECTIONS")],
+        FIGURES,
+    ),
+    planted(
+        "plan-breaks-at-connections",
+        "a part breaks at a number of connections, not of environments",
+        [(FORECAST_PY, "int(workload.environments / asks)", "int(workload.connections / asks)")],
+        FIGURES,
+    ),
+    planted(
+        "plan-one-machine-of-any-memory",
+        "one machine is enough whatever its memory",
+        [(FORECAST_PY, "and memory <= FULL_MEMORY * size.gigabytes", "")],
+        FIGURES,
+    ),
+    planted(
+        "plan-clients-without-traffic",
+        "the network of machines with environment programs is not looked at",
+        [(FORECAST_PY, "_by_memory(programs, size), traffic)", "_by_memory(programs, size))")],
+        FIGURES,
+    ),
+    planted(
+        "plan-workers-without-traffic",
+        "the network of machines with workers is not looked at",
+        [(FORECAST_PY, "_by_memory(memory, size), _by_traffic(traffic, size))", "_by_memory(memory, size))")],
+        FIGURES,
+    ),
+    planted(
+        "plan-one-learner",
+        "all learners together do as much as one",
+        [(FORECAST_PY, "workload.learners * 1e6 / asked.learner", "1e6 / asked.learner")],
+        FIGURES,
+    ),
+    planted(
+        "plan-one-replay-network",
+        "the traffic of all replay shards goes to one machine",
+        [(FORECAST_PY, "asked.replay_out_bytes) / workload.replay.shards", "asked.replay_out_bytes)")],
+        FIGURES,
+    ),
+    planted(
+        "plan-one-parameter-network",
+        "the traffic of all parameter shards goes to one machine",
+        [
+            (
+                FORECAST_PY,
+                "max(asked.push_bytes, asked.pull_bytes) / workload.shards",
+                "max(asked.push_bytes, asked.pull_bytes)",
+            )
+        ],
+        FIGURES,
+    ),
+    planted(
+        "plan-shard-without-slots",
+        "a shard's memory is without the optimizer's slots",
+        [(MEMORY_PY, "2 * (1 + workload.slots) + workload.target", "2 + workload.target")],
+        FIGURES,
+    ),
+    planted(
+        "plan-endless-rollout",
+        "a worker keeps rollouts of any length",
+        [(MEMORY_PY, "min(workload.rollout, 100)", "workload.rollout")],
+        FIGURES,
+    ),
+    planted(
+        "plan-warm-workers",
+        "cold caches do not make a worker's exchange dearer",
+        [(DEMAND_PY, "exchange_worker=warmth[at_worker]", "exchange_worker=1.0")],
+        FIGURES,
+    ),
+    planted(
+        "plan-learning-blocks-paced-workers",
+        "learning blocks an action although the next message comes later",
+        [(QUEUEING_PY, "free = max(away, circle.period - through)", "free = away")],
+        QUEUEING,
+    ),
+)
+
+CLUSTER_ERRORS = (
+    planted(
+        "lost-machine-is-a-quick-failure",
+        "a machine that is lost again and again ends the training",
+        [
+            (
+                REMOTE_PROCESS_PY,
+                "        if not self._lost:\n            super()",
+                "        if True:\n            super()",
+            )
+        ],
+        REMOTE_PROCESS,
+    ),
+    planted(
+        "log-comes-twice",
+        "the log of a process is written again from its start",
+        [(REMOTE_PROCESS_PY, "        self._log_end = look.log_end\n", "")],
+        REMOTE_PROCESS,
+    ),
+    planted(
+        "metrics-come-twice",
+        "metrics are copied from the start of their files each time",
+        [(REMOTE_PROCESS_PY, "self._ends[name] = begin + len(piece)", "self._ends[name] = 0")],
+        REMOTE_PROCESS,
+    ),
+    planted(
+        "unavailable-is-lost",
+        "a machine that does not answer for a moment is lost",
+        [
+            (
+                REMOTE_PROCESS_PY,
+                "            self._looking = None  # its machine does not answer; Ray says so when it is lost",
+                '            self.lose_place("it does not answer")',
+            )
+        ],
+        REMOTE_PROCESS,
+    ),
+    planted(
+        "address-of-before",
+        "a process that is restarted keeps its old address until it announces another one",
+        [(REMOTE_PROCESS_PY, 'self.address, self.failed = None, ""', 'self.failed = ""')],
+        REMOTE_PROCESS,
+    ),
+    planted(
+        "queued-for-ever",
+        "a process that is not needed any more still waits for a place",
+        [
+            (
+                REMOTE_PROCESS_PY,
+                'self.lose_place("it is not needed any more")  # it was not placed: nothing to end in order',
+                "pass",
+            )
+        ],
+        REMOTE_PROCESS,
+    ),
+    planted(
+        "shards-without-the-first",
+        "no parameter shard is listed until all have started, which wait for the first",
+        [(MACHINES_PY, "places = places[:1]  # the first", "pass  # the first")],
+        MACHINES,
+    ),
+    planted(
+        "away-is-unlisted",
+        "a shard that is away for a moment is taken off the list",
+        [(MACHINES_PY, "if len(before) == len(places):", "if False:")],
+        MACHINES,
+    ),
+    planted(
+        "book-that-stays",
+        "processes that run are not told of changed addresses",
+        [(MACHINES_PY, "                process.put(now)\n", "                pass\n")],
+        MACHINES,
+    ),
+    planted(
+        "shards-on-one-bundle",
+        "all shards ask for the first place of their group",
+        [(MACHINES_PY, "placement_group_bundle_index=number", "placement_group_bundle_index=0")],
+        MACHINES,
+    ),
+    planted(
+        "servers-on-the-first-machine",
+        "all RLX servers ask for the first machine",
+        [
+            (
+                MACHINES_PY,
+                "NodeAffinitySchedulingStrategy(machines[number], soft=True)",
+                "NodeAffinitySchedulingStrategy(machines[0], soft=True)",
+            )
+        ],
+        MACHINES,
+    ),
+    planted(
+        "all-clients-make-room",
+        "every look at a waiting shard ends another environment program",
+        [(MACHINES_PY, "            self._room_at = time.monotonic() + ROOM_SECONDS\n", "")],
+        MACHINES,
+    ),
+    planted(
+        "requests-ignored",
+        "numbers that somebody asks for are ignored",
+        [(MACHINES_PY, "        if role.name in self._asked:\n            return self._asked[role.name]\n", "")],
+        MACHINES,
+    ),
+)
+
+OPERATION_ERRORS = (*LEARNING_ERRORS, *SERVER_ERRORS, *RUN_ERRORS, *PLANNING_ERRORS, *CLUSTER_ERRORS)

@@ -1,0 +1,75 @@
+"""Kept tables, saved and restored in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.checkpoint import CheckpointManager, LocalStore, Store, StoreError
+from relaax.server.replay_server.held_table import HeldTable, WriterInsert
+from relaax.server.replay_server.keeping import MOST_LIVES, Keeping
+from relaax.server.replay_server.service import ReplayService
+from relaax.server.termination import EndRequests
+from support.replay_servers import LARGE, numbered
+
+
+@pytest.fixture
+def ends() -> Iterator[EndRequests]:
+    made = EndRequests()
+    yield made
+    made.close()
+
+
+def keeping_of(service: ReplayService, store: Store, ends: EndRequests) -> Keeping:
+    """Return what keeps the tables of a service, restored."""
+    keeping = Keeping(service, CheckpointManager(store, 1, 0, finite=False), 3600.0)
+    keeping.restore(ends)
+    return keeping
+
+
+def fill(service: ReplayService, count: int, sequence: int = 1) -> HeldTable:
+    """Insert items of one writer into a table; return it."""
+    held = service.register(numbered(100))
+    columns = {"number": np.arange(count)}
+    service.insert(held, WriterInsert("ab" * 16, sequence, count, columns, force=True))
+    return held
+
+
+def test_restored_table_remembers_its_last_lives(tmp_path: Path, ends: EndRequests) -> None:
+    store, lives = LocalStore(tmp_path), []
+    for restart in range(MOST_LIVES + 2):
+        service = ReplayService(LARGE)
+        keeping = keeping_of(service, store, ends)
+        held = fill(service, 1, sequence=restart + 1)
+        assert (held.size, held.earlier) == (restart + 1, tuple(lives[-MOST_LIVES:]))
+        lives.append(held.incarnation)
+        assert keeping.finish()
+    assert len(set(lives)) == len(lives)
+
+
+def test_failed_checkpoint_leaves_only_the_one_before(tmp_path: Path, ends: EndRequests) -> None:
+    class Refusing(LocalStore):
+        refuses = False
+
+        def put_if(self, key: str, value: bytes, tag: str | None) -> str:
+            if self.refuses:
+                raise StoreError("full")
+            return super().put_if(key, value, tag)
+
+    store, service = Refusing(tmp_path), ReplayService(LARGE)
+    keeping = keeping_of(service, store, ends)
+    fill(service, 10)
+    first = keeping.save(10, {}, {})
+    before = store.list()
+    fill(service, 10, sequence=2)
+    store.refuses = True
+    with pytest.raises(StoreError, match="full"):
+        keeping.save(20, {}, {})
+    assert store.list() == before
+    store.refuses = False
+    second = keeping.save(20, {}, {})
+    assert CheckpointManager(store).published() == [second.checkpoint_id] != [first.checkpoint_id]
+    assert keeping.bytes > 0 and keeping.seconds is not None
