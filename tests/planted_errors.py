@@ -301,8 +301,8 @@ ERRORS = (
         [
             (
                 "algorithms/apex/agent.py",
-                "ladder_of_epsilons(actors, count,",
-                "ladder_of_epsilons([0] * len(actors), count,",
+                "ladder_of_epsilons(ranks, count,",
+                "ladder_of_epsilons([0] * len(ranks), count,",
             )
         ],
         REPLAY_AGENT,
@@ -310,7 +310,7 @@ ERRORS = (
     planted(
         "actors-by-connection",
         "the ladder of epsilons has as many rungs as a connection has environments",
-        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(actors)", "len(actors)")],
+        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
         REPLAY_AGENT,
     ),
     # Replay memory.
@@ -509,7 +509,7 @@ ERRORS = (
     planted(
         "ladder-one-rung-short",
         "the last actor of Ape-X explores more than it should",
-        [(EXPLORATION_PY, "max(count, 1) / max(count - 1, 1)", "max(count, 1) / max(count, 1)")],
+        [(EXPLORATION_PY, "/ max(count - 1, 1)", "/ max(count, 1)")],
         EXPLORATION,
     ),
     planted(
@@ -601,7 +601,13 @@ ERRORS = (
     planted(
         "connections-explore-alike",
         "the environments of all connections draw the same epsilons",
-        [(VALUE_AGENT_PY, "context.seed, context.actors, config.final", "context.seed, range(n), config.final")],
+        [
+            (
+                VALUE_AGENT_PY,
+                "context.seed, self._drawn_for, config.final",
+                "context.seed, range(len(self._drawn_for)), config.final",
+            )
+        ],
         VALUE_AGENT,
     ),
     planted(
@@ -711,7 +717,7 @@ ERRORS = (
     planted(
         "one-epsilon-for-all",
         "all actors draw the same final epsilon",
-        [(EXPLORATION_PY, "np.random.default_rng([seed, actor, _DRAW])", "np.random.default_rng([seed, _DRAW])")],
+        [(EXPLORATION_PY, "np.random.default_rng([seed, rank, _DRAW])", "np.random.default_rng([seed, _DRAW])")],
         EXPLORATION,
     ),
     planted(

@@ -193,6 +193,7 @@ class ParameterService:
             counters, vector, statistics = model.shard.pull()
             version = counters.version
         modified = not request.HasField("have_version") or request.have_version != version
+        rank, count = self._core.registry.ranks(request.worker_id)
         response = pb.PullResponse(
             not_modified=not modified,
             version=version,
@@ -202,7 +203,8 @@ class ParameterService:
             statistics=statistics_to_messages(statistics),
             frames=counters.frames,
             target_generation=None if target is None else target.generation,
-            actor_count=self._core.registry.actor_count,
+            actor_count=count,
+            actor_rank=rank,
         )
         return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
@@ -252,6 +254,7 @@ class ParameterService:
     def _answer(self, applied: Applied, request: pb.PushRequest, have_version: int | None) -> Carrier[pb.PushResponse]:
         wanted, version = request.want_parameters, applied.counters.version
         not_modified = wanted and have_version == version
+        rank, count = self._core.registry.ranks(request.worker_id)
         response = pb.PushResponse(
             discard=_DISCARDS[applied.outcome.discard],
             global_step=applied.counters.env_steps,
@@ -263,7 +266,8 @@ class ParameterService:
             not_modified=not_modified,
             frames=applied.counters.frames,
             target_generation=applied.target_generation,
-            actor_count=self._core.registry.actor_count,
+            actor_count=count,
+            actor_rank=rank,
         )
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)
