@@ -62,7 +62,7 @@ class Actors:
         return line
 
     def disconnect(self, connections: int) -> None:
-        """End the first ones without a goodbye, as killed clients do."""
+        """Close the sockets of the first ones, as killed clients do."""
         for _ in range(connections):
             self._lines.pop(0).socket.close()
 
