@@ -313,6 +313,42 @@ ERRORS = (
         [("algorithms/apex/agent.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
         REPLAY_AGENT,
     ),
+    planted(
+        "ranks-of-absent-workers",
+        "ranks of workers that have gone are held for ever",
+        [("relaax/server/parameter_server/ranks.py", "seat.until = self._clock() + self._hold", "pass")],
+        "tests/server/parameter_server/test_ranks.py",
+    ),
+    planted(
+        "exploiting-actors-have-ranks",
+        "exploiting connections take rungs of the ladder of epsilons",
+        [("relaax/server/parameter_server/registry.py", "worker.purpose.trains and", "worker.purpose.acts and")],
+        "tests/server/parameter_server/test_ranks.py",
+    ),
+    planted(
+        "rewards-without-a-unit",
+        "a learner does not scale the rewards that memory holds",
+        [(REPLAY_LEARNER_PY, "np.float32(self._normalization.reward_unit)", "np.float32(1.0)")],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "priorities-without-a-unit",
+        "priorities of actors are by rewards that are not scaled",
+        [(TRANSITIONS_PY, "errors = returns / self._reward_unit", "errors = returns")],
+        REPLAY_AGENT,
+    ),
+    planted(
+        "a-bundle-keeps-its-epsilon-to-itself",
+        "a worker that learns does not record epsilon",
+        [
+            (
+                REPLAY_AGENT_PY,
+                "            self._take(learner.pulled)\n            self._record_exploration()\n",
+                "            self._take(learner.pulled)\n",
+            )
+        ],
+        REPLAY_AGENT,
+    ),
     # Replay memory.
     planted(
         "rare-items-count-less",
