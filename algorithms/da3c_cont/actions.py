@@ -52,7 +52,7 @@ class ActionMap:
         self._radius = np.where(bounded, high - low, 1.0)
 
     def unused_bounds(self) -> str | None:
-        """Return a sentence about the first finite bound that is too large to be spanned; None if there is none."""
+        """Return a sentence about the first finite bound that is too large to be spanned, or None."""
         for index, bounds in enumerate(zip(self._low.tolist(), self._high.tolist(), strict=True)):
             for bound in bounds:
                 if LARGEST_BOUND <= abs(bound) < np.inf:
