@@ -278,8 +278,8 @@ ERRORS = (
         [
             (
                 "algorithms/apex/agent.py",
-                "ladder_of_epsilons(actors, count,",
-                "ladder_of_epsilons([0] * len(actors), count,",
+                "ladder_of_epsilons(ranks, count,",
+                "ladder_of_epsilons([0] * len(ranks), count,",
             )
         ],
         REPLAY_AGENT,
@@ -287,7 +287,43 @@ ERRORS = (
     planted(
         "actors-by-connection",
         "the ladder of epsilons has as many rungs as a connection has environments",
-        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(actors)", "len(actors)")],
+        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
+        REPLAY_AGENT,
+    ),
+    planted(
+        "ranks-of-absent-workers",
+        "ranks of workers that have gone are held for ever",
+        [("relaax/server/parameter_server/ranks.py", "seat.until = self._clock() + self._hold", "pass")],
+        "tests/server/parameter_server/test_ranks.py",
+    ),
+    planted(
+        "exploiting-actors-have-ranks",
+        "exploiting connections take rungs of the ladder of epsilons",
+        [("relaax/server/parameter_server/registry.py", "worker.purpose.trains and", "worker.purpose.acts and")],
+        "tests/server/parameter_server/test_ranks.py",
+    ),
+    planted(
+        "rewards-without-a-unit",
+        "a learner does not scale the rewards that memory holds",
+        [(REPLAY_LEARNER_PY, "np.float32(self._normalization.reward_unit)", "np.float32(1.0)")],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "priorities-without-a-unit",
+        "priorities of actors are by rewards that are not scaled",
+        [(TRANSITIONS_PY, "errors = returns / self._reward_unit", "errors = returns")],
+        REPLAY_AGENT,
+    ),
+    planted(
+        "a-bundle-keeps-its-epsilon-to-itself",
+        "a worker that learns does not record epsilon",
+        [
+            (
+                REPLAY_AGENT_PY,
+                "            self._take(learner.pulled)\n            self._record_exploration()\n",
+                "            self._take(learner.pulled)\n",
+            )
+        ],
         REPLAY_AGENT,
     ),
     # Replay memory.
@@ -486,7 +522,7 @@ ERRORS = (
     planted(
         "ladder-one-rung-short",
         "the last actor of Ape-X explores more than it should",
-        [(EXPLORATION_PY, "max(count, 1) / max(count - 1, 1)", "max(count, 1) / max(count, 1)")],
+        [(EXPLORATION_PY, "/ max(count - 1, 1)", "/ max(count, 1)")],
         EXPLORATION,
     ),
     planted(
@@ -578,7 +614,13 @@ ERRORS = (
     planted(
         "connections-explore-alike",
         "the environments of all connections draw the same epsilons",
-        [(VALUE_AGENT_PY, "context.seed, context.actors, config.final", "context.seed, range(n), config.final")],
+        [
+            (
+                VALUE_AGENT_PY,
+                "context.seed, self._drawn_for, config.final",
+                "context.seed, range(len(self._drawn_for)), config.final",
+            )
+        ],
         VALUE_AGENT,
     ),
     planted(
@@ -688,7 +730,7 @@ ERRORS = (
     planted(
         "one-epsilon-for-all",
         "all actors draw the same final epsilon",
-        [(EXPLORATION_PY, "np.random.default_rng([seed, actor, _DRAW])", "np.random.default_rng([seed, _DRAW])")],
+        [(EXPLORATION_PY, "np.random.default_rng([seed, rank, _DRAW])", "np.random.default_rng([seed, _DRAW])")],
         EXPLORATION,
     ),
     planted(

@@ -43,6 +43,11 @@ class ActionValueAgent(NetworkAgent):
         head = "advantage" if self.config.dueling else "q"  # the state's value moves no action before another
         return tuple(self._q.heads), LargestOutput(head, self._first_action)
 
+    @property
+    def _ranks(self) -> range:
+        """Ranks of the environments among all actors that train."""
+        return range(self._pulled.actor_rank, self._pulled.actor_rank + self.context.environments)
+
     def _take(self, pulled: Pulled) -> None:
         super()._take(pulled)
         self._pulled = pulled

@@ -36,8 +36,7 @@ class ValueAgent(ActionValueAgent):
         n, actions = context.environments, self._q.choices
         self._rollout = RolloutSteps(config.update_interval, n, self._spec, self._input_dtype, value_shape=(actions,))
         self._target = None if context.exploit else make_engine(self._spec, self._input_dtype, (1, None))
-        final = drawn_epsilons(context.seed, context.actors, config.final_epsilons, config.final_epsilon_probabilities)
-        self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
+        self._drawn_for: range | None = None  # the ranks that final epsilons were drawn for
         self._held_out = HeldOutStates(0 if config.recurrent else config.held_out_states)
         self._target_parameters: Array | None = None
         self._begin(self._rollout)
@@ -56,6 +55,13 @@ class ValueAgent(ActionValueAgent):
     def _exploration(self) -> npt.NDArray[np.float64]:
         exploration: npt.NDArray[np.float64] = self._epsilon(self._pulled.frames)
         return exploration
+
+    def _draw_epsilons(self) -> None:
+        config, self._drawn_for = self.config, self._ranks
+        final = drawn_epsilons(
+            self.context.seed, self._drawn_for, config.final_epsilons, config.final_epsilon_probabilities
+        )
+        self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
 
     @abstractmethod
     def _targets(self, rollout: RolloutSteps) -> Array:
@@ -88,6 +94,8 @@ class ValueAgent(ActionValueAgent):
 
     def _take(self, pulled: Pulled) -> None:
         super()._take(pulled)
+        if self._ranks != self._drawn_for:
+            self._draw_epsilons()
         if self._target is not None and pulled.target is not self._target_parameters:
             assert pulled.target is not None, "the parameter server declares a target network"
             self._target.set_parameters(pulled.target)

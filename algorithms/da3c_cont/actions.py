@@ -28,23 +28,39 @@ def gaussian(config: Config, action_space: Space) -> Gaussian:
     return Gaussian(space_size(action_space), spherical=config.spherical)
 
 
+LARGEST_BOUND = 1e6
+"""Bounds of at least this size count as no bounds: ±3.4e38, for example, is the largest float32."""
+
+
 class ActionMap:
     """Brings the policy's actions u, float32 [N, D], into an action space of real Boxes: one, or a Tuple or Dict.
 
-    If a dimension is bounded on both sides, u from -1 to 1 spans it; elsewhere u is taken as it is. What is then out
-    of bounds is cut to the bound. That cut is part of the environment: what the policy sampled, and what its likelihood
-    is asked of, is u before it, so the policy gradient has no bias.
+    If a dimension is bounded on both sides, below `LARGEST_BOUND`, u from -1 to 1 spans it. Elsewhere u is added to the
+    number within the bounds that is nearest to 0. What is then out of bounds is cut to the bound. That cut is part of
+    the environment: what the policy sampled, and what its likelihood is asked of, is u before it, so the policy
+    gradient has no bias.
     """
 
     def __init__(self, space: Space) -> None:
         self._boxes = [box for box in space.elements() if isinstance(box, Box)]
         self._low = np.concatenate([box.low.reshape(-1) for box in self._boxes])
         self._high = np.concatenate([box.high.reshape(-1) for box in self._boxes])
-        bounded = np.isfinite(self._low) & np.isfinite(self._high)
-        # Halves first: the difference of the largest numbers is not a number.
+        bounded = np.maximum(np.abs(self._low), np.abs(self._high)) < LARGEST_BOUND
         low, high = (np.where(bounded, bound, 0.0) / 2 for bound in (self._low, self._high))
-        self._centre = low + high
+        nearest = np.clip(0.0, self._low, self._high)
+        self._centre = np.where(bounded, low + high, nearest)
         self._radius = np.where(bounded, high - low, 1.0)
+
+    def unused_bounds(self) -> str | None:
+        """Return a sentence about the first finite bound that is too large to be spanned, or None."""
+        for index, bounds in enumerate(zip(self._low.tolist(), self._high.tolist(), strict=True)):
+            for bound in bounds:
+                if LARGEST_BOUND <= abs(bound) < np.inf:
+                    return (
+                        f"the bound {bound:g} of action element {index} is not below {LARGEST_BOUND:,.0f}: the element "
+                        "is taken as unbounded and actions begin near 0; if the bound is meant, scale the action space"
+                    )
+        return None
 
     def __call__(self, actions: npt.NDArray[Any]) -> Leaves:
         """Return leaves [N, ...] of the space."""

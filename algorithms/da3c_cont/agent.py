@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy.typing as npt
@@ -15,12 +16,16 @@ from .actions import ActionMap, action_refusal, gaussian
 from .config import Config
 from .episodes import Episodes
 
+_log = logging.getLogger(__name__)
+
 
 class Agent(ActorCritic):
     """An actor-critic whose policy is Gaussian."""
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         self._map = ActionMap(context.action_space)
+        if sentence := self._map.unused_bounds():
+            _log.warning("%s", sentence)
         super().__init__(config, context, gaussian(config, context.action_space))
 
     @classmethod

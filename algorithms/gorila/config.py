@@ -20,12 +20,6 @@ class ReplayConfig(ActionValueConfig):
         description="Bring the learning rate down to zero at max_global_step, linearly. The papers give no schedule.",
     )
     network: Fixed[NatureNetworkConfig] = Field(NatureNetworkConfig(), description="The network.")
-    normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
-        None,
-        description="For learning, never in what is reported: scale divides by the standard deviation of the "
-        "discounted return so far, standardize gives (r - mean) / std, both as they were when a reward came; null "
-        "leaves them as they are, auto means null for images alone and scale for all else.",
-    )
     errors: Free[Literal["squared", "huber"]] = Field(
         "huber",
         description="What an error of the value costs: Huber's loss, as in Mnih et al. 2015, or its square, as the "

@@ -98,7 +98,8 @@ class Learner(LearnerBase):
             target_values = self._values(self._target, inputs)
         selector = self._values(self._online, inputs) if self.config.double else None
         values = greedy_values(target_values, selector)
-        return one_step_targets(columns["reward"], columns["discount"], values)
+        rewards = columns["reward"] / np.float32(self._normalization.reward_unit)
+        return one_step_targets(rewards, columns["discount"], values)
 
     def _inputs(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return what a network is given of what was sampled; images are overwritten by the next call."""

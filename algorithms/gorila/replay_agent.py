@@ -62,7 +62,7 @@ class ReplayAgent(ActionValueAgent):
         if self._unsaid >= self.config.actor_interval:
             self._unsaid = 0
             self._push(None, None)
-            self.context.metrics.scalar("epsilon", float(np.mean(self._exploration())))
+            self._record_exploration()
 
     def _drive(self, learner: Learner) -> None:
         assert self.context.replay is not None, "who learns has a memory"
@@ -76,6 +76,10 @@ class ReplayAgent(ActionValueAgent):
         learner.finish()
         if learner.pulled is not self._pulled:
             self._take(learner.pulled)
+            self._record_exploration()
+
+    def _record_exploration(self) -> None:
+        self.context.metrics.scalar("epsilon", float(np.mean(self._exploration())))
 
     def _see(self, inputs: Inputs, restart: Mask) -> None:
         self._seen = inputs
@@ -94,4 +98,5 @@ class ReplayAgent(ActionValueAgent):
         if inputs is not None and self.config.actors_know_priorities:
             outputs = self._online_values(self._normalization.observations(inputs), no_state(len(inputs)))
             values = outputs.max(axis=1)
-        self._transitions.outcome(step, rewards, inputs, values)
+        unit = self._normalization.reward_unit
+        self._transitions.outcome(step, rewards * unit, inputs, values, unit)

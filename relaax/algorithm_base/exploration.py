@@ -29,15 +29,13 @@ class LinearAnnealing:
         return self.initial + done * (self.final - self.initial)
 
 
-def drawn_epsilons(
-    seed: int, actors: Sequence[int], epsilons: Sequence[float], probabilities: Sequence[float]
-) -> Array:
-    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, section 5.1).
+def drawn_epsilons(seed: int, ranks: Sequence[int], epsilons: Sequence[float], probabilities: Sequence[float]) -> Array:
+    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, section 8).
 
-    An actor's depends on the seed and on its index alone: it is the same whoever it is connected with, and after a
-    reconnection.
+    An actor's depends on the seed and its rank alone (`Pulled.actor_rank`). So N actors have the same N epsilons after
+    a run is resumed, whatever their actor indices are.
     """
-    draws = [np.random.default_rng([seed, actor, _DRAW]).random() for actor in actors]
+    draws = [np.random.default_rng([seed, rank, _DRAW]).random() for rank in ranks]
     bounds = np.cumsum(probabilities) / np.sum(probabilities)
     chosen = np.searchsorted(bounds, draws, side="right")
     drawn: Array = np.asarray(epsilons, np.float64)[np.minimum(chosen, len(epsilons) - 1)]
@@ -48,14 +46,13 @@ _DRAW = 0xE9
 """Tells these random numbers from those that actions are drawn with."""
 
 
-def ladder_of_epsilons(actors: Sequence[int], count: int, base: float = 0.4, alpha: float = 7.0) -> Array:
+def ladder_of_epsilons(ranks: Sequence[int], count: int, base: float = 0.4, alpha: float = 7.0) -> Array:
     """Give each actor an epsilon of its own, float64 [N]: base^(1 + alpha i / (count - 1)) (Horgan et al. 2018).
 
-    `actors` are indices, `count` how many actors there are. An index beyond them begins the ladder anew: environments
-    that connect after others have gone have higher indices. One actor alone has `base`.
+    `ranks` are the places of these actors among the `count` that train (`Pulled.actor_rank`). One actor alone has
+    `base`.
     """
-    places = np.asarray(actors) % max(count, 1) / max(count - 1, 1)
-    ladder: Array = base ** (1.0 + alpha * places)
+    ladder: Array = base ** (1.0 + alpha * np.asarray(ranks) / max(count - 1, 1))
     return ladder
 
 

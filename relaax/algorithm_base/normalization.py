@@ -203,6 +203,11 @@ class Normalization:
         """Plus and minus this is what `observations` cuts to: infinity if only images are normalised."""
         return LIMIT if self._observation else math.inf
 
+    @property
+    def reward_unit(self) -> float:
+        """The standard deviation that `rewards` divides by; 1 if it does not scale."""
+        return float(self._return.mean_and_std[1][0]) if self._return else 1.0
+
     def rewards(self, step: StepResult) -> Array:
         """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""
         if self._reward:

@@ -84,8 +84,9 @@ class WriterTransitions:
     - It was truncated: the observation is its final one, with the frames that came before.
     - A void step (`StepResult.first`) is part of none.
 
-    `priority_offset`: each is inserted with the priority |R + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)| + offset, by
-    the values that were acted on (Horgan et al. 2018, Algorithm 1); None for the memory's largest.
+    `priority_offset`: each is inserted with the priority |R / unit + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)| +
+    offset, by the values that were acted on (Horgan et al. 2018, Algorithm 1); None for the memory's largest. The unit
+    is the newest `reward_unit`.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class WriterTransitions:
         self._returns = np.zeros((steps, count), np.float64)
         self._ages = np.zeros(steps, np.int64)  # outcomes since a row was acted on
         self._open = np.zeros((steps, count), np.bool_)
+        self._reward_unit = 1.0
         self._row = 0
         self._completed: _Completed | None = None
         self._columns: list[dict[str, npt.NDArray[Any]]] = []  # not inserted yet
@@ -142,14 +144,19 @@ class WriterTransitions:
             self._insert()
 
     def outcome(
-        self, step: StepResult, rewards: npt.NDArray[Any], final_inputs: Inputs | None, final_values: Array | None
+        self,
+        step: StepResult,
+        rewards: npt.NDArray[Any],
+        final_inputs: Inputs | None,
+        final_values: Array | None,
+        reward_unit: float = 1.0,
     ) -> None:
-        """Take what came of it. `rewards` [N] are those to learn from.
+        """Take the outcome of the last actions. `rewards` [N] are inserted; learners divide them by `reward_unit`.
 
         final_inputs: [N, ...] after which truncated episodes would have gone on; None if none was truncated.
         final_values: float32 [N], what these are worth; needed for priorities only.
         """
-        at = self._environments
+        at, self._reward_unit = self._environments, reward_unit
         first, terminated = step.first[at], step.terminated[at]
         cut_off = step.truncated[at] & ~terminated
         self._open[:, first] = False
@@ -186,7 +193,7 @@ class WriterTransitions:
         if self._offset is not None:
             if completed.values is not None:
                 values = np.where(completed.cut_off, completed.values, values)
-            errors = returns + discounts * values[places] - self._chosen[rows, places]
+            errors = returns / self._reward_unit + discounts * values[places] - self._chosen[rows, places]
             self._priorities.append(priorities_of(errors, self._offset))
         self._count += len(rows)
 
@@ -220,7 +227,12 @@ class Transitions:
             writer.act(inputs, restart, actions, values)
 
     def outcome(
-        self, step: StepResult, rewards: npt.NDArray[Any], final_inputs: Inputs | None, final_values: Array | None
+        self,
+        step: StepResult,
+        rewards: npt.NDArray[Any],
+        final_inputs: Inputs | None,
+        final_values: Array | None,
+        reward_unit: float = 1.0,
     ) -> None:
         for writer in self._writers:
-            writer.outcome(step, rewards, final_inputs, final_values)
+            writer.outcome(step, rewards, final_inputs, final_values, reward_unit)

@@ -17,6 +17,17 @@ def is_finite(vector: FlatVector) -> bool:
         return bool(np.isfinite(np.dot(vector, vector)))
 
 
+def not_finite_sentence(vector: FlatVector, start: int = 0) -> str:
+    """Say what is wrong with a vector that `is_finite` refuses. `start`: the index of its first element."""
+    where = np.flatnonzero(~np.isfinite(vector))
+    if where.size:
+        first = vector[where[0]]
+        return (
+            f"{where.size:,} of {vector.size:,} elements are NaN or infinite, the first is {start + where[0]} ({first})"
+        )
+    return f"the sum of the squares of its {vector.size:,} elements is too large for a float32"
+
+
 class Vector(ABC):
     """A float32 vector of shape [size] that is updated in place. Not thread-safe."""
 

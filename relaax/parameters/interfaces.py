@@ -76,8 +76,10 @@ class Pulled:
     `target` is the target network, float32 of shape [parameters], read-only, and the same array until it is renewed.
     None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
 
-    `actor_count` is how many actor indices there are over all connections: the highest that is allotted, and 1. 0 if
-    that is not known, as without a parameter server.
+    `actor_count` is the number of actors that train now: the environments of all connected training workers. 0 if that
+    is not known, as without a parameter server. `actor_rank` is the rank of the connection's first environment among
+    them, from 0; its other environments have the next ranks. Ranks have no gaps, and change when actors connect or
+    disconnect, other than actor indices.
     """
 
     parameters: FlatVector
@@ -87,6 +89,7 @@ class Pulled:
     frames: int = 0
     target: FlatVector | None = None
     actor_count: int = 0
+    actor_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)

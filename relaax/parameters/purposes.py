@@ -26,6 +26,11 @@ class Purpose:
     outlives_training: bool
     """Whether a server that started with a finished model serves it for ever: it wants to act with this model."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether its environments are actors of the training."""
+        return self.acts and self.changes
+
 
 TRAIN = Purpose("a training worker", "train", 1, acts=True, changes=True, outlives_training=False)
 EXPLOIT = Purpose("an exploit worker", "exploit", 2, acts=True, changes=False, outlives_training=True)

@@ -82,11 +82,18 @@ class ReceivedState:
             and held.statistics is statistics
             and held.target is target
             and held.frames == first.frames
-            and held.actor_count == first.actor_count
+            and (held.actor_count, held.actor_rank) == (first.actor_count, first.actor_rank)
         ):
             return held
         self.pulled = Pulled(
-            parameters, version, first.global_step, statistics, first.frames, target, first.actor_count
+            parameters,
+            version,
+            first.global_step,
+            statistics,
+            first.frames,
+            target,
+            first.actor_count,
+            first.actor_rank,
         )
         self.rolled_back = False
         return self.pulled

@@ -75,9 +75,25 @@ def test_gradients_that_were_discarded_are_shown_by_reason() -> None:
     progress = dataclasses.replace(
         PROGRESS, discarded=2_015, discarded_stale=2_000, discarded_not_finite=1, discarded_loss=14
     )
-    line = next(line for line in rendered(progress).splitlines() if "discarded" in line)
+    line = next(line for line in rendered(progress).splitlines() if "stale, not finite, loss" in line)
     assert "2,015" in line
     assert "2_000, 1, 14" in line
+
+
+NOT_FINITE = "3 gradients held NaN or infinite numbers and were discarded; the parameter server's log names the workers"
+
+
+def test_gradients_that_are_not_finite_stand_in_the_panel() -> None:
+    text = " ".join(rendered(dataclasses.replace(PROGRESS, discarded_not_finite=3)).replace("│", "").split())
+    assert NOT_FINITE in text
+
+
+def test_gradients_that_are_not_finite_are_reported_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+        for count in (0, 3, 3, 4, 7, 8):
+            view.show(dataclasses.replace(PROGRESS, discarded_not_finite=count))
+    said = [line for line in capsys.readouterr().out.splitlines() if "gradients held" in line]
+    assert said == [NOT_FINITE, NOT_FINITE.replace("3", "7", 1)]
 
 
 def test_a_run_that_has_just_begun_has_a_panel_too() -> None:

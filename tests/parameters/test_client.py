@@ -104,8 +104,8 @@ def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, purpose: Purp
     ):
         bridge.register(registration(purpose=purpose))
         other.register(registration())
-        first = bridge.pull()
         other.pull()
+        first = bridge.pull()
         assert bridge.pull() is first
         other.push(gradient(1), env_steps=1)
         second = bridge.pull()

@@ -82,6 +82,7 @@ class Session:
             {"normalize_observations": True, "network": {"dense": [8], "flatten_images": True}},
         ),
         ("da3c_cont", VECTOR, Box(-2, 2, (2,)), {"normalize_observations": True, "lstm": False}),
+        ("da3c_cont", VECTOR, Box(-1e6, 3.4e38, (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Box(np.array([-1, -np.inf]), np.array([3, 0.1]), (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Tuple([Box(-1, 1, (2, 2)), Box(0, 5, (1,), np.float64)]), LSTM),
         ("da3c", COLORED, Discrete(4), {"history_len": 2, "subtract_mean_image": True}),
@@ -95,7 +96,18 @@ class Session:
     ],
     ids=[
         *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools"),
-        *("parts", "real", "half", "tuple", "mean-image", "choices-beside", "one-part", "n_step_q-beside", "bits"),
+        *(
+            "parts",
+            "real",
+            "unbounded",
+            "half",
+            "tuple",
+            "mean-image",
+            "choices-beside",
+            "one-part",
+            "n_step_q-beside",
+            "bits",
+        ),
         *("async_q", "async_sarsa", "n_step_q"),
     ],
 )

@@ -55,8 +55,9 @@ def through_the_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> l
         ("da3c", IMAGE, Discrete(4), {"history_len": 3, "network": {"convolutions": [], "dense": [16]}}),
         ("da3c", Dict({"a": Discrete(4), "b": VECTOR}), Discrete(3), {"network": {"dense": [8]}}),
         ("da3c_cont", VECTOR, Box(-2, 2, (2,)), {"normalize_rewards": "scale", "network": {"lstm_size": 8}}),
+        ("da3c_cont", VECTOR, Box(-1e6, 3.4e38, (2,)), {"network": {"lstm_size": 8}}),
     ],
-    ids=["da3c", "lstm", "frames", "dict", "da3c_cont"],
+    ids=["da3c", "lstm", "frames", "dict", "da3c_cont", "unbounded"],
 )
 def test_it_acts_as_the_agent_does(
     tmp_path: Path, name: str, observation: Space, action: Space, keys: Mapping[str, Any]

@@ -59,8 +59,8 @@ class FakeParameters(ParameterClientBase, Parameters):
     `failures` a queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
 
     `target` is how often the target network is renewed (`ParameterServerBase.target_interval`): right after the push
-    that completes an interval. A worker pushes `frame_skip` frames with each step. There are `actor_count` actors, or
-    else only those of who registers.
+    that completes an interval. A worker pushes `frame_skip` frames with each step. `actor_count` actors train, or those
+    up to the registered ones. `first_actor` is the index and the rank of the first registered one.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         self._merged = self._no_samples()
         self._interval = target
         self._frame_skip = frame_skip
+        self.first_actor = 0
         self._actor_count = actor_count
         self._intervals = 0
         self._newest = self._frozen(self._initial, 0)
@@ -127,17 +128,20 @@ class FakeParameters(ParameterClientBase, Parameters):
         self._renew()
 
     def register(self, registration: Registration) -> Registered:
-        """Actors are numbered from zero, and one that only acts has no target network. Once, before anything else."""
+        """Actors are numbered from `first_actor`; one that only acts has no target network. Once, before anything
+        else.
+        """
         _demand(self.registration is None, "register was called twice")
         acts = registration.purpose.acts
         _demand(acts == (registration.environments >= 1), "a connection has at least one environment, a learner none")
         self.registration = registration
-        self._actor_count = max(self._actor_count, registration.environments)
-        self._newest = replace(self._newest, actor_count=self._actor_count)
+        end = self.first_actor + registration.environments
+        self._actor_count = max(self._actor_count, end)
+        self._newest = replace(self._newest, actor_count=self._actor_count, actor_rank=self.first_actor)
         if not registration.purpose.changes:
             self._interval = None
             self._newest = replace(self._newest, target=None)
-        return Registered(len(self._initial), tuple(range(registration.environments)), self._global_step)
+        return Registered(len(self._initial), tuple(range(self.first_actor, end)), self._global_step)
 
     def pull(self) -> Pulled:
         """Return the same object as long as parameters, statistics, target network and frames are the same."""
@@ -254,7 +258,8 @@ class FakeParameters(ParameterClientBase, Parameters):
         frozen.flags.writeable = False
         target = self._newest.target if version else None
         merged = MappingProxyType(self._merged)
-        return Pulled(frozen, version, self._global_step, merged, self._frames, target, self._actor_count)
+        count, rank = self._actor_count, self.first_actor
+        return Pulled(frozen, version, self._global_step, merged, self._frames, target, count, rank)
 
     @property
     def _frames(self) -> int:

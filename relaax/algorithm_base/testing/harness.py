@@ -42,6 +42,7 @@ def make_agent(
         parameters = FakeParameters(
             server.initial_parameters(config.seed), statistics=server.statistics(), target=server.target_interval()
         )
+    parameters.first_actor = first_actor
     name = fingerprint(algorithm.name, config, observation_space, action_space)
     registered = parameters.register(
         Registration(name, environments=environments, purpose=EXPLOIT if exploit else TRAIN)
@@ -52,7 +53,7 @@ def make_agent(
         observation_space=observation_space,
         action_space=action_space,
         environments=environments,
-        actors=tuple(actor + first_actor for actor in registered.actors),
+        actors=registered.actors,
         seed=config.seed,
         exploit=exploit,
         parameters=parameters,

@@ -47,6 +47,7 @@ class ProgressView:
         self._line_at = 0.0
         self._late: threading.Timer | None = None
         self._trouble = ""
+        self._not_finite = 0  # gradients that were last reported
 
     def __enter__(self) -> ProgressView:
         if self._live:
@@ -98,6 +99,9 @@ class ProgressView:
             self.say(
                 _late_checkpoint(progress) if trouble else f"checkpoints are written again: {_checkpoint(progress)}"
             )
+        if progress.discarded_not_finite > 2 * self._not_finite:  # few lines, however many gradients
+            self._not_finite = progress.discarded_not_finite
+            self.say(_not_finite(progress))
         if self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
             self._line_at = time.monotonic()
             self.say(_line(progress, replay))
@@ -139,6 +143,13 @@ def _checkpoint(progress: Progress) -> str:
 def _late_checkpoint(progress: Progress) -> str:
     last = "there is none yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
     return f"the checkpoint is late ({last}), training continues: {progress.checkpoint_error}"
+
+
+def _not_finite(progress: Progress) -> str:
+    return (
+        f"{progress.discarded_not_finite:,} gradients held NaN or infinite numbers and were discarded; the parameter "
+        "server's log names the workers"
+    )
 
 
 def _versions(value: float | None) -> str:
@@ -217,6 +228,8 @@ def _panel(plan: Plan, progress: Progress, replay: ReplayProgress | None = None)
     outer.add_row(table)
     if progress.checkpoint_error:
         outer.add_row(Text(_late_checkpoint(progress), style="red"))
+    if progress.discarded_not_finite:
+        outer.add_row(Text(_not_finite(progress), style="red"))
     if replay is not None and replay.answering < replay.shards:
         outer.add_row(Text(f"{replay.answering} of {replay.shards} replay servers answer", style="red"))
     if end:

@@ -68,11 +68,6 @@ class ActorTable:
     def __contains__(self, session: object) -> bool:
         return session in self._sessions
 
-    @property
-    def end(self) -> int:
-        """Return the highest index that is allotted, and 1. For any thread."""
-        return self._end
-
     def comes(self, session: str, environments: int) -> Indices:
         """Return the indices of the session's first `environments` environments."""
         self.expire()

@@ -12,6 +12,7 @@ from typing import Any
 from relaax.parameters.purposes import Purpose
 from relaax.server.parameter_server.activity import WorkerActivity
 from relaax.server.parameter_server.actors import ActorTable, Indices
+from relaax.server.parameter_server.ranks import ActorRanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,11 @@ class Registry:
         self._capacity = capacity
         self._clock = clock
         self._workers: OrderedDict[str, RegisteredWorker] = OrderedDict()
-        self._lock = threading.Lock()  # of the workers; every push takes it
+        self._ranks = ActorRanks(clock=clock)
+        self._lock = threading.Lock()  # of the workers and ranks; every push takes it
         self._actors = ActorTable(capacity, forget_after, clock)
         self._speakers: dict[str, set[str]] = {}  # the workers of each session
-        self._actors_lock = threading.Lock()  # of the two above, never taken within the other
+        self._actors_lock = threading.Lock()  # of indices and speakers, never taken within the other
 
     def register(
         self,
@@ -107,7 +109,7 @@ class Registry:
             worker = self._workers.setdefault(worker_id, newcomer)  # it may say the same twice at the same time
             self._touch(worker)
             for other in before & self._workers.keys():
-                self._workers[other].is_lost = True
+                self._lose(self._workers[other])
             return worker
 
     def hear(self, worker_id: str, leaves: bool = False) -> RegisteredWorker | None:
@@ -117,12 +119,15 @@ class Registry:
             if worker is not None:
                 worker.is_new &= leaves
                 self._touch(worker)
+                if worker.purpose.trains and not leaves:
+                    self._ranks.add(worker_id, worker.session, worker.actors[0], len(worker.actors))
             return worker
 
     def leave(self, worker_id: str) -> RegisteredWorker | None:
         """Return and remove the worker; None if it is unknown."""
         with self._lock:
             worker = self._workers.pop(worker_id, None)
+            self._ranks.remove(worker_id)
         if worker is not None:
             self._depart(worker)
         return worker
@@ -134,7 +139,7 @@ class Registry:
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
-                worker.is_lost = True
+                self._lose(worker)
 
     def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
         """Return whether a report is new, and so to be counted."""
@@ -153,6 +158,7 @@ class Registry:
                 if worker.heard > limit and len(self._workers) <= self._capacity:
                     break
                 del self._workers[worker.worker_id]
+                self._ranks.remove(worker.worker_id)
                 gone.append(worker)
         for worker in gone:
             self._depart(worker, for_good=worker.heard <= limit)
@@ -163,6 +169,8 @@ class Registry:
         with self._lock:
             gone = list(self._workers.values())
             self._workers.clear()
+            for worker in gone:
+                self._ranks.remove(worker.worker_id)
         for worker in gone:
             self._depart(worker)
         return [worker.worker_id for worker in gone]
@@ -178,10 +186,13 @@ class Registry:
         """Return the number of workers heard of lately, of one purpose or of all."""
         return sum(purpose in (None, worker.purpose) for worker in self.connected())
 
-    @property
-    def actor_count(self) -> int:
-        """Return the highest actor index that is allotted, and 1; 0 if none is."""
-        return self._actors.end
+    def ranks(self, worker_id: str) -> tuple[int, int]:
+        """Return the rank of the worker's first environment, and the number of ranks: see `ActorRanks`.
+
+        The rank of a worker that does not train is 0.
+        """
+        with self._lock:
+            return self._ranks.of(worker_id)
 
     def age(self, worker: RegisteredWorker) -> float:
         """Return the seconds since a worker registered."""
@@ -213,6 +224,10 @@ class Registry:
                 self._actors.forget(worker.session)
             else:
                 self._actors.goes(worker.session)
+
+    def _lose(self, worker: RegisteredWorker) -> None:
+        worker.is_lost = True
+        self._ranks.remove(worker.worker_id)
 
     def _touch(self, worker: RegisteredWorker) -> None:
         worker.heard = self._clock()

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
+from relaax.metrics.rate_limited_log import RateLimitedLog
+from relaax.optim.vector import is_finite, not_finite_sentence
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.precision import Narrower
@@ -56,6 +58,7 @@ class ParameterService:
         self._core = core
         self._offers = offers
         self._narrowed = Narrower("parameters")
+        self._complain = RateLimitedLog(_log)
 
     def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         check_registration(request)
@@ -167,7 +170,8 @@ class ParameterService:
         if not worker.purpose.changes:
             raise NotAllowedNow(f"{worker.purpose.name} cannot push")
         try:
-            applied = self._core.push(push_of(carrier, worker.frame_skip))
+            push = push_of(carrier, worker.frame_skip)
+            applied = self._core.push(push)
         except (PushRefused, ValueError) as error:
             raise InvalidRequest(str(error)) from None
         except PushOutOfOrder as error:
@@ -176,7 +180,17 @@ class ParameterService:
             return Carrier(pb.PushResponse(global_step=self._core.global_step, finished=True))
         if not applied.repeated:
             self._take_in(request.report, worker, request.env_steps)
+            if applied.outcome.discard is Discard.NOT_FINITE and push.gradient is not None:
+                self._log_not_finite(worker, push.gradient)
         return self._answer(applied, request, request.have_version if request.HasField("have_version") else None)
+
+    def _log_not_finite(self, worker: RegisteredWorker, gradient: FlatVector) -> None:
+        assert self._core.model is not None
+        start = self._core.model.shard.start
+        what = (
+            "it is not finite after delay compensation" if is_finite(gradient) else not_finite_sentence(gradient, start)
+        )
+        self._complain("discarded a gradient of worker %s: %s", worker.worker_id[:8], what)
 
     def _pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
         model = self._core.model
@@ -193,6 +207,7 @@ class ParameterService:
             counters, vector, statistics = model.shard.pull()
             version = counters.version
         modified = not request.HasField("have_version") or request.have_version != version
+        rank, count = self._core.registry.ranks(request.worker_id)
         response = pb.PullResponse(
             not_modified=not modified,
             version=version,
@@ -202,7 +217,8 @@ class ParameterService:
             statistics=statistics_to_messages(statistics),
             frames=counters.frames,
             target_generation=None if target is None else target.generation,
-            actor_count=self._core.registry.actor_count,
+            actor_count=count,
+            actor_rank=rank,
         )
         return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
@@ -252,6 +268,7 @@ class ParameterService:
     def _answer(self, applied: Applied, request: pb.PushRequest, have_version: int | None) -> Carrier[pb.PushResponse]:
         wanted, version = request.want_parameters, applied.counters.version
         not_modified = wanted and have_version == version
+        rank, count = self._core.registry.ranks(request.worker_id)
         response = pb.PushResponse(
             discard=_DISCARDS[applied.outcome.discard],
             global_step=applied.counters.env_steps,
@@ -263,7 +280,8 @@ class ParameterService:
             not_modified=not_modified,
             frames=applied.counters.frames,
             target_generation=applied.target_generation,
-            actor_count=self._core.registry.actor_count,
+            actor_count=count,
+            actor_rank=rank,
         )
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from algorithms.da3c_cont.actions import ActionMap, action_refusal
-from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple
+from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple, load_algorithm
+from relaax.algorithm_base.testing import make_agent
 
 U = np.array([[-1.0, -1.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]], np.float32)
 
@@ -20,10 +23,34 @@ def test_what_has_no_bound_is_taken_as_it_is() -> None:
     assert actions.tolist() == [[-1.0, 0.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 3.0]]
 
 
-def test_the_largest_bounds_are_no_reason_for_infinity() -> None:
-    largest = float(np.finfo(np.float64).max)
-    (actions,) = ActionMap(Box(-largest, largest, shape=(3,), dtype="float64"))(np.float32(0.5) * np.ones((1, 3)))
-    assert actions.tolist() == [[largest / 2] * 3]
+@pytest.mark.parametrize("bound", [1e6, float(np.finfo(np.float32).max), float(np.finfo(np.float64).max)])
+def test_bounds_that_are_too_large_to_span_count_as_none(bound: float) -> None:
+    map_ = ActionMap(Box([-bound, 0, -bound], [bound, bound, 3], dtype="float64"))
+    (actions,) = map_(U)
+    assert actions.tolist() == [[-1.0, 0.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 3.0]]
+    assert map_.unused_bounds() == (
+        f"the bound {-bound:g} of action element 0 is not below 1,000,000: the element is taken as unbounded and "
+        "actions begin near 0; if the bound is meant, scale the action space"
+    )
+
+
+def test_large_bounds_below_the_limit_are_spanned_without_a_word() -> None:
+    map_ = ActionMap(Box([-9e5, -np.inf], [9e5, np.inf], dtype="float64"))
+    assert map_(np.array([[0.5, 0.5]]))[0].tolist() == [[4.5e5, 0.5]]
+    assert map_.unused_bounds() is None
+
+
+def test_bounded_on_one_side_actions_begin_within_the_bound() -> None:
+    map_ = ActionMap(Box([5, -np.inf, -3], [np.inf, -5, 3.4e38], dtype="float64"))
+    assert map_(U)[0].tolist() == [[5.0, -6.0, -1.0], [5.5, -5.0, 0.5], [12.0, -5.0, 7.0]]
+    assert "the bound 3.4e+38 of action element 2" in str(map_.unused_bounds())
+
+
+def test_an_agent_logs_bounds_that_it_does_not_span(caplog: pytest.LogCaptureFixture) -> None:
+    algorithm = load_algorithm("da3c_cont", Path())
+    config = algorithm.configure({"path": "da3c_cont", "lstm": False, "network": {"dense": [4]}})
+    make_agent(algorithm, config, Box(-1, 1, (2,)), Box(-1e6, 1e6, (1,)))
+    assert [record.getMessage()[:42] for record in caplog.records] == ["the bound -1e+06 of action element 0 is no"]
 
 
 def test_rounding_stays_within_the_bounds() -> None:

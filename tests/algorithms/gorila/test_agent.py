@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, TargetInterval, load_algorithm
+from relaax.algorithm_base.normalization import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.configuration import ConfigurationError
@@ -19,11 +20,13 @@ from support.table_copies import state_of
 
 SPACES = Box(-1, 1, shape=(2,)), Discrete(2)
 BIASES = np.array([0, 0, 0, 0, 0, 1], np.float32)  # whatever is seen, the second action is worth 1, the first nothing
+TWENTY = Moments(1e9, np.zeros(1), np.full(1, 400e9))  # its standard deviation
 SMALL: dict[str, Any] = {
     "replay_capacity": 1000,
     "learning_starts": 50,
     "batch_size": 16,
     "dueling": False,
+    "normalize_rewards": None,
     "network": {"dense": []},
 }
 
@@ -38,11 +41,12 @@ def agent_of(
     bridge = FakeParameters(
         BIASES,
         learning_rate=0.0,
+        statistics=statistics,
         target=interval,
         frame_skip=frame_skip,
         actor_count=actor_count,
-        statistics=statistics,
     )
+    bridge.publish(BIASES, {name: TWENTY for name in statistics if name != OBSERVATION})
     replay = local_replay(algorithm, config, *SPACES, environments)
     assert replay is not None
     agent, _ = make_agent(
@@ -67,6 +71,16 @@ def test_epsilon_of_gorila_falls_with_the_frames_of_all_workers() -> None:
     live(agent, world(4), 6)
     seen = [value for name, value in bridge.scalars if name == "epsilon"]
     assert seen == pytest.approx([0.775, 0.55, 0.325, 0.1, 0.1, 0.1])
+
+
+def test_epsilon_of_a_bundle_is_recorded_as_it_falls() -> None:
+    agent, bridge, _ = agent_of("gorila", 4, exploration_frames=800, samples_per_insert=16)
+    live(agent, world(4), 300)
+    seen = [value for name, value in bridge.scalars if name == "epsilon"]
+    assert len(seen) > 100, "with each update's parameters"
+    assert seen == sorted(seen, reverse=True)
+    assert 0.5 < seen[0] < 0.9, "learning starts after 50 of 200 steps"
+    assert seen[-1] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
@@ -131,6 +145,23 @@ def test_the_actors_of_apex_say_how_surprised_they_were() -> None:
     # 2 + 0.5 x 2 + 0.25 x 1 - 1, by its own values.
     priorities = state_of(replay.table)["priorities"]
     np.testing.assert_allclose(priorities, 2.25 + 1e-6, rtol=1e-6)
+
+
+def test_rewards_are_stored_as_they_are_and_priorities_have_their_scale() -> None:
+    keys = {"normalize_rewards": "scale", "n_step": 2, "rewards_gamma": 0.5, "learning_starts": 1000}
+    agent, _, replay = agent_of("apex", 2, **keys)
+
+    class Twenty(RandomEnvironments):
+        def step(self, actions: Any) -> Any:
+            step = super().step(actions)
+            step.rewards = np.full(2, 20.0)
+            return step
+
+    live(agent, Twenty(*SPACES, 2, end_probability=0.0), 60)
+    kept = state_of(replay.table)
+    np.testing.assert_allclose(kept["columns/reward"], 30, rtol=1e-5)
+    # 1 + 0.5 x 1 + 0.25 x 1 - 1 or - 0, by the action that was taken.
+    np.testing.assert_allclose(kept["priorities"], 1.75 - kept["columns/action"] + 1e-6, rtol=1e-5)
 
 
 def test_the_actors_of_gorila_say_nothing_of_it() -> None:

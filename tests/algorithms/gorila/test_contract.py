@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
+from relaax.algorithm_base import Algorithm, Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
+from relaax.algorithm_base.normalization import reward_bound
 from relaax.algorithm_base.testing import AgentCompliance
 from relaax.configuration import ConfigurationError
 
@@ -93,6 +94,14 @@ class TestApex(AgentCompliance):
     observation_space = VECTOR
     action_space = Discrete(3)
     impossible_spaces = ((VECTOR, MultiDiscrete([2, 3])),)
+
+
+@pytest.mark.parametrize("algorithm", [GORILA, APEX])
+def test_rewards_are_scaled_for_numbers_and_clipped_for_images(algorithm: Algorithm) -> None:
+    config = algorithm.configure({"path": algorithm.name})
+    statistics = [algorithm.ParameterServer(config, space, Discrete(3)).statistics() for space in (VECTOR, IMAGE)]
+    assert statistics == [{"return": 1}, {}]
+    assert [reward_bound(config.reward_clipping, space) for space in (VECTOR, IMAGE)] == [None, 1.0]
 
 
 @pytest.mark.parametrize(

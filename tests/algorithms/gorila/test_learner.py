@@ -19,6 +19,7 @@ from relaax.algorithm_base import (
     TargetInterval,
     load_algorithm,
 )
+from relaax.algorithm_base.normalization import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
@@ -48,6 +49,7 @@ BATCH = Sampled(
 )
 SEEN = Moments.of(np.array([[-1.0], [3.0]]))  # of mean 1 and standard deviation 2
 ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights by beta 1: 1 / (4 P), divided by the largest
+HALF = Moments.of(np.array([[0.0], [1.0]]))  # its standard deviation
 OFFSET = 0.25  # of the priorities
 
 
@@ -85,15 +87,16 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
         "priority_offset": OFFSET,
         "errors": "squared",
         "held_out_states": 0,
+        "normalize_rewards": None,
         "AdaGrad": {"gradient_norm_clipping": None},
         "network": {"dense": []},
     } | keys
     config = GORILA.configure(section)
     statistics = GORILA.ParameterServer(config, *SPACES).statistics()
     bridge = FakeParameters(
-        THETA_MINUS, learning_rate=0.1, target=TargetInterval(updates=renewed), statistics=statistics
+        THETA_MINUS, learning_rate=0.1, statistics=statistics, target=TargetInterval(updates=renewed)
     )
-    bridge.publish(THETA, dict.fromkeys(statistics, SEEN))
+    bridge.publish(THETA, {name: SEEN if name == OBSERVATION else HALF for name in statistics})
     bridge.register(Registration("", environments=1))
     memory = Priorities()
     assert GORILA.Learner is not None
@@ -128,6 +131,14 @@ def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float
     assert scalars["loss/td_error"] == pytest.approx(np.dot(ONE_OF_LARGEST, np.abs(errors)) / 2.5, rel=1e-5)
     assert scalars["q/chosen"] == pytest.approx((0.5 * 1 + 4 - 3) / 2.5)
     assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+
+
+def test_rewards_are_divided_by_the_deviation_that_is_known_now() -> None:
+    learner, bridge, _ = learner_with(normalize_rewards="scale", prioritized=False)
+    learner.step(BATCH)
+    (push,) = bridge.pushes
+    # y = 2 + 0.5 x 6 = 5; 1; 0.25 x -2 = -0.5. By w_0: (0.5 x -8 x 1 + -5 x -3) / 3, and so on.
+    np.testing.assert_allclose(push.gradient, [11 / 3, 4, -3, 2], rtol=1e-5)
 
 
 def test_who_draws_uniformly_gives_no_priorities() -> None:

@@ -31,11 +31,9 @@ def test_a_learner_has_no_actor_indices_and_takes_none_from_others() -> None:
     learner = registry.register("l", "", 0, LEARN, 1)
     second = registry.register("w2", "y", 1, EXPLOIT, 1)
     assert (tuple(first.actors), tuple(learner.actors), tuple(second.actors)) == ((0, 1), (), (2,))
-    assert registry.actor_count == 3
     assert [registry.count(purpose) for purpose in (TRAIN, EXPLOIT, LEARN, None)] == [1, 1, 1, 3]
     assert registry.actors_as_json().keys() == {"x", "y"}
     assert registry.leave("l") is learner
-    assert registry.actor_count == 3
     assert registry.count() == 2
 
 
@@ -125,12 +123,14 @@ def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
         assert alone.actor_count == 3
         assert one.pull() is alone
         other.register(registration(environments=2))
+        theirs = other.pull()
+        assert (theirs.actor_rank, theirs.actor_count) == (3, 5)
         together = one.pull()
-        assert together.actor_count == 5
+        assert (together.actor_rank, together.actor_count) == (0, 5)
         assert together.parameters is alone.parameters
-        pushed = one.push(gradient(1), env_steps=1)
+        pushed = other.push(gradient(1), env_steps=1)
         assert pushed.pulled is not None
-        assert pushed.pulled.actor_count == 5
+        assert (pushed.pulled.actor_rank, pushed.pulled.actor_count) == (3, 5)
 
 
 def test_what_was_computed_before_a_flush_that_met_a_new_incarnation_is_not_applied() -> None:

@@ -193,6 +193,19 @@ def test_pulls(stub: Stub, incarnation: int) -> None:
     assert (code, details[:20]) == (grpc.StatusCode.INVALID_ARGUMENT, "precision -1 is none")
 
 
+def test_gradients_that_are_not_finite_are_logged(
+    stub: Stub, incarnation: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = gradient(1)
+    wrong[5] = np.nan
+    for push_id in (1, 1, 2):  # one is a retry, the last one is within the minute
+        stub.Push(update(incarnation, push_id=push_id, gradient=wrong.tobytes()))
+    logged = [record.getMessage() for record in caplog.records if "discarded" in record.getMessage()]
+    assert logged == [
+        "discarded a gradient of worker 00000000: 1 of 8 elements are NaN or infinite, the first is 5 (nan)"
+    ]
+
+
 def test_a_push_that_changes_nothing_is_not_answered_with_what_the_worker_has(stub: Stub, incarnation: int) -> None:
     def push(number: int, **changes: Any) -> pb.PushResponse:
         return stub.Push(update(incarnation, **{"push_id": number, "want_parameters": True, **changes}))
