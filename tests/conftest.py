@@ -31,8 +31,8 @@ def _remove_library_variables() -> None:
 def _restore_signals() -> None:
     """Let the processes that tests start have no signal ignored or blocked, as under nohup or in the background.
 
-    A handler that does nothing keeps this process as it is. `exec` resets a handled signal to its default action, and
-    leaves an ignored one ignored. Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores them.
+    A handler that does nothing still ignores the signal in this process. `exec` resets a handled signal to its default
+    action, and leaves an ignored one ignored. Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores them.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -89,7 +89,7 @@ def test_children_inherit_no_signals_and_no_library_variables(processes: Process
 
 
 def test_children_inherit_nothing_from_what_starts_the_tests(processes: Processes) -> None:
-    """As under nohup, in the background of a shell, and in a service that blocks signals; standard input is closed."""
+    """Start a nested pytest with signals ignored (nohup, `&`) and blocked (a service), and without standard input."""
     test = f"{__file__}::{test_children_inherit_no_signals_and_no_library_variables.__name__}"
     script = 'trap "" HUP INT QUIT TERM USR1; exec "$@" <&-'
     code = f"""

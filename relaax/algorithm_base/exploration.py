@@ -32,10 +32,10 @@ class LinearAnnealing:
 def drawn_epsilons(
     seed: int, actors: Sequence[int], epsilons: Sequence[float], probabilities: Sequence[float]
 ) -> Array:
-    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, section 5.1).
+    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, supplement, section 8).
 
     An actor's depends on the seed and on its index alone: it is the same whoever it is connected with, and after a
-    reconnection.
+    reconnection. In the paper a thread draws again from time to time; here an actor draws once.
     """
     draws = [np.random.default_rng([seed, actor, _DRAW]).random() for actor in actors]
     bounds = np.cumsum(probabilities) / np.sum(probabilities)

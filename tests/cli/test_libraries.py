@@ -1,4 +1,4 @@
-"""What the commands need of numerical libraries, in processes without any variable that this one has set."""
+"""Commands set the variables of numerical libraries themselves: processes that inherit none from the tests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_command_has_one_thread_after_its_imports(processes: Processes, words:
 
 @linux
 def test_numpy_starts_threads_without_the_variables(processes: Processes) -> None:
-    """Else the test above would not see a missing variable: a machine of one core has no more than one anyway."""
+    """Check that the test above can fail. On a machine with one core it cannot."""
     code = "import numpy, os, pathlib; print(os.cpu_count(), len(list(pathlib.Path('/proc/self/task').iterdir())))"
     command = processes.start_python(code)
     assert command.wait(60) == 0, command.report()

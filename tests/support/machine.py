@@ -1,4 +1,4 @@
-"""What tests and families of environments need of a machine beside Python packages."""
+"""Programs and libraries of the machine that tests need, and skips where they are missing."""
 
 from __future__ import annotations
 
