@@ -13,38 +13,39 @@ from pathlib import Path
 import pytest
 
 CLOSED, SKIPPED, ALSO = "LEG_CLOSED", "LEG_SKIPPED", "LEG_ALSO"
-_INNER = ("PYTEST_XDIST_WORKER", "SECOND_TRY_ALONE")
-"""Variables of a pytest whose outcomes another one reports."""
+ALONE = "SECOND_TRY_ALONE"
+
+
+class Leg:
+    """What is written about a leg. Neither a process of xdist nor a second try is one."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            _add(SKIPPED, report.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        result = yield  # encloses the terminal's, which prints the summary
+        _add(CLOSED, f"{session.testscollected} tests")
+        return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Write about this pytest if it is that of a leg."""
+    if not hasattr(config, "workerinput") and not os.environ.get(ALONE):
+        config.pluginmanager.register(Leg())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests to be run, before pytest selects by marks."""
-    names = set(_lines(ALSO))
+    names = set(Path(os.environ[ALSO]).read_text("utf-8").splitlines()) if ALSO in os.environ else set()
     for item in items:
         if item.nodeid in names:
             item.add_marker(pytest.mark.slow)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write down a skipped test."""
-    if report.skipped and not hasattr(report, "wasxfail"):
-        _add(SKIPPED, report.nodeid)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    """Write that the summary has been printed: this hook encloses the terminal's."""
-    result = yield
-    _add(CLOSED, f"{session.testscollected} tests")
-    return result
-
-
-def _lines(variable: str) -> list[str]:
-    return Path(os.environ[variable]).read_text("utf-8").splitlines() if variable in os.environ else []
-
-
 def _add(variable: str, line: str) -> None:
-    if variable in os.environ and not any(map(os.environ.get, _INNER)):
+    if variable in os.environ:
         with Path(os.environ[variable]).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
