@@ -17,7 +17,7 @@ ALONE = "SECOND_TRY_ALONE"
 
 
 class Leg:
-    """What is written about a leg. Neither a process of xdist nor a second try is one."""
+    """Reports of a leg: not of a process of xdist, and not of a second try."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
