@@ -10,19 +10,40 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from relaax.library_variables import LIBRARY_VARIABLES
 from support.disks import Disk, small_disk
 from support.processes import Processes
 
 if TYPE_CHECKING:
     from support.run import Runs
 
-# Before anything imports TensorFlow or numpy, here and in the processes that tests start.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# This process forks, so numpy must start no threads. The variable is removed again: the processes that tests start must
+# not depend on it. The import of a server's module sets others, hence the hook below.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+import numpy  # noqa: F401
 
-# A shell has what it starts in the background ignore SIGINT, which the processes that tests start would inherit.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def _remove_library_variables() -> None:
+    for name in LIBRARY_VARIABLES:
+        os.environ.pop(name, None)
+
+
+def _restore_signals() -> None:
+    """Let the processes that tests start have no signal ignored or blocked, as under nohup or in the background.
+
+    A handler that does nothing still ignores the signal in this process. `exec` resets a handled signal to its default
+    action, and leaves an ignored one ignored. Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores them.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in signal.valid_signals() - {signal.SIGPIPE, getattr(signal, "SIGXFSZ", None)}:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+_remove_library_variables()
+_restore_signals()
 
 # No deadline for an example: on a busy machine it measures the machine. A failure prints how to repeat it.
 hypothesis.settings.register_profile("relaax", deadline=None, print_blob=True)
@@ -59,6 +80,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return SomeTogether(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Remove what the import of a server's module has set, before any fixture starts a process."""
+    _remove_library_variables()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What a server leaves for its next start, it leaves where the tests are."""
@@ -88,7 +115,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 @pytest.fixture
 def runs(processes: Processes, tmp_path: Path) -> Iterator[Runs]:
     """Starts `relaax run`s; nothing that they started outlives the test."""
-    from support.run import all_ended  # loads numpy, and comes after the settings above
+    from support.run import all_ended
 
     with all_ended(processes, tmp_path) as started:
         yield started

@@ -1,4 +1,7 @@
-"""`.ci/run` gives a failed test one more try: the script itself, on a small project with targets of its own."""
+"""`.ci/run` on a small project with targets of its own.
+
+It gives a failed test one more try. The path of its first leg has no program but Python, make and the usual tools.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ class Run:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
-    for name in ("run", "second_try.py"):
+    for name in ("run", "second_try.py", "legs.py"):
         shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci")
     (tmp_path / "Makefile").write_text(MAKEFILE)
     (tmp_path / "conftest.py").write_text(CONFTEST)
@@ -89,11 +92,12 @@ def write(project: Path, name: str, text: str) -> None:
     (project / name).write_text(f"import os, time\nimport pytest\n{text}")
 
 
-def run(project: Path, *, workers: int = 0, check: str = "true", arguments: str = "") -> Run:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SECOND_TRY", "MAKE"))}
+def run(project: Path, *, workers: int = 0, check: str = "true", arguments: str = "", **variables: str) -> Run:
+    outer = ("SECOND_TRY", "MAKE", "LEG_")  # of the run that this test is part of
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(outer)}
     environment |= {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1",
-        "WORKERS": str(workers), "CHECK": check, "PYTEST_ARGS": arguments,
+        "WORKERS": str(workers), "CHECK": check, "PYTEST_ARGS": arguments, **variables,
     }  # fmt: skip
     done = subprocess.run(
         [".ci/run"], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -195,3 +199,67 @@ def test_too_many_failures_are_no_chance(project: Path) -> None:
     assert result.code == 1
     assert "21 tests failed: too many for a second try" in result.lines
     assert result.last_lines == []
+
+
+@pytest.fixture
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A path with a program that a machine with only Python and make lacks."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "a-program").write_text("#!/bin/sh\n")
+    (folder / "a-program").chmod(0o755)
+    return os.pathsep.join([str(folder), os.environ["PATH"]])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_the_first_leg_skips_for_want_of_a_program_runs_in_the_second(
+    project: Path, program: str, workers: int
+) -> None:
+    needing = """
+import shutil
+@pytest.mark.parametrize("value", ["a b", "c::d"])
+def test_needs_a_program(value, request):
+    if shutil.which("a-program") is None: pytest.skip("it is not installed")
+    file = request.config.rootpath / value.encode().hex()
+    file.touch(exist_ok=False)  # once
+"""
+    write(project, "test_fast.py", PASSES + needing)
+    result = run(project, workers=workers, PATH=program)
+    assert result.code == 0
+    if not workers:
+        assert closing(result) == ["1 passed, 2 skipped, 1 deselected", "3 passed, 1 deselected"]
+    assert len([file for file in project.iterdir() if file.name in ("612062", "633a3a64")]) == 2
+
+
+def test_what_is_skipped_in_both_legs_is_no_failure(project: Path) -> None:
+    write(project, "test_fast.py", PASSES + "def test_skips(): pytest.skip()\n")
+    result = run(project)
+    assert (result.code, closing(result)) == (0, ["1 passed, 1 skipped, 1 deselected"] * 2)
+
+
+def test_the_first_leg_is_that_of_a_bare_machine(project: Path, program: str) -> None:
+    bare = """
+import shutil, signal, subprocess, sys
+def test_bare():
+    assert [shutil.which(name) for name in ("a-program", "git", "node", "mount", "apt-get", "curl")] == [None] * 6
+    assert all(map(shutil.which, ("python3", "make", "bash", "env", "grep")))
+    assert subprocess.run(["python3", "-c", "import venv"]).returncode == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert "LANG" not in os.environ
+"""
+    write(project, "test_fast.py", bare)
+    assert run(project, PATH=program, LANG="C.UTF-8").code == 0
+
+
+@pytest.mark.parametrize("leg", ["test_fast.py", "test_slow.py"])
+def test_a_leg_without_tests_fails_the_run(project: Path, leg: str) -> None:
+    write(project, leg, "")
+    result = run(project)
+    assert result.code == 1
+
+
+@pytest.mark.parametrize(("leg", "mark"), [("test", ""), ("test-slow-short", SLOW)])
+def test_a_pytest_that_ends_without_its_summary_fails_the_run(project: Path, leg: str, mark: str) -> None:
+    write(project, "test_slow.py" if mark else "test_fast.py", mark + "def test_ends(): os._exit(0)\n")
+    result = run(project)
+    assert result.code == 1
+    assert f"make {leg}: pytest has not run to its end" in result.lines

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from relaax.library_variables import LIBRARY_VARIABLES
 from support.processes import Processes, wait_until
+from support.programs import ROOT
 from support.run import is_alive
 
 SERVER_WITH_CHILD = """
@@ -17,6 +20,13 @@ child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]
 print("child", child.pid)
 print("relaax-test-server listening on 127.0.0.1:4321")
 child.wait()
+"""
+INHERITED = f"""
+import os, signal
+numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
+ignored = [number.name for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+blocked = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print(ignored, blocked, [name for name in {tuple(LIBRARY_VARIABLES)} if name in os.environ])
 """
 
 
@@ -70,3 +80,25 @@ def test_wait_until_returns_what_became_true_or_says_what_did_not() -> None:
     assert wait_until(lambda: next(answers), "it is there") == "there"
     with pytest.raises(AssertionError, match=r"not within 0\.02 s: pigs fly"):
         wait_until(lambda: False, "pigs fly", timeout=0.02)
+
+
+def test_children_inherit_no_signals_and_no_library_variables(processes: Processes) -> None:
+    child = processes.start_python(INHERITED)
+    assert child.wait() == 0, child.report()
+    assert child.lines == ["[] [] []"]
+
+
+def test_children_inherit_nothing_from_what_starts_the_tests(processes: Processes) -> None:
+    """Start a nested pytest with signals ignored (nohup, `&`) and blocked (a service), and without standard input."""
+    test = f"{__file__}::{test_children_inherit_no_signals_and_no_library_variables.__name__}"
+    script = 'trap "" HUP INT QUIT TERM USR1; exec "$@" <&-'
+    code = f"""
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD])
+command = ["bash", "-c", {script!r}, "bash", sys.executable, "-m", "pytest", "-p", "no:cacheprovider", sys.argv[1]]
+os.execvp("bash", command)
+"""
+    variables = dict.fromkeys(LIBRARY_VARIABLES, "7")
+    nested = processes.start(sys.executable, "-c", code, test, cwd=ROOT, env=variables)
+    assert nested.wait(120) == 0, nested.report()
+    assert "1 passed" in nested.lines[-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from relaax.algorithm_base.loader import EXPORTS
+from support.machine import need
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("relaax", "algorithms", "environments")
@@ -27,6 +28,7 @@ def git(*arguments: str) -> list[str]:
     """The lines that git answers; skips the test outside of a repository, such as in a source distribution."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git repository")
+    need("git")
     answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return answer.stdout.splitlines()
 

@@ -49,8 +49,8 @@ class ReplayConfig(ActionValueConfig):
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
         description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "
-        "it. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; the paper does not give it. null: "
-        "nobody waits.",
+        "it. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; Algorithm 1 of Nair et al. 2015 draws "
+        "a batch at every step. null: none waits.",
     )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Steps whose rewards a target has.")
     double: Free[bool] = Field(

@@ -30,10 +30,11 @@ class LinearAnnealing:
 
 
 def drawn_epsilons(seed: int, ranks: Sequence[int], epsilons: Sequence[float], probabilities: Sequence[float]) -> Array:
-    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, section 8).
+    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, supplement, section 8).
 
     An actor's depends on the seed and its rank alone (`Pulled.actor_rank`). So N actors have the same N epsilons after
-    a run is resumed, whatever their actor indices are.
+    a run is resumed, whatever their actor indices are. In the paper a thread draws again from time to time; here an
+    actor draws once.
     """
     draws = [np.random.default_rng([seed, rank, _DRAW]).random() for rank in ranks]
     bounds = np.cumsum(probabilities) / np.sum(probabilities)

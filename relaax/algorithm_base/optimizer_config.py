@@ -64,7 +64,7 @@ class AdamConfig(OptimizerConfig):
 
 
 class MomentumConfig(OptimizerConfig):
-    """Momentum (Mnih et al. 2016): m <- momentum m + (1 - momentum) d, theta <- theta - rate m."""
+    """Momentum, as Mnih et al. 2016 write it: m <- momentum m + (1 - momentum) d, theta <- theta - rate m."""
 
     momentum: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients; 0 is plain descent.")
 

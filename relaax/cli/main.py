@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from relaax.extras import named
+from relaax.library_variables import missing_from
+
+os.environ.update(missing_from(os.environ))  # before anything imports numpy
 
 INTERRUPTED = 130
 

@@ -47,7 +47,7 @@ class RMSProp(OptimizerSpec):
 
 @dataclass(frozen=True)
 class Momentum(OptimizerSpec):
-    """Gradient descent with momentum (Mnih et al. 2016, supplement, "Optimization Details").
+    """Gradient descent with momentum, shared by all workers; each thread of Mnih et al. 2016 has its own m.
 
     m ← α·m + (1 − α)·Δθ;  θ ← θ − η·m.  `momentum` is α; m starts at zero. So m is a mean of gradients, and the same
     learning rate goes as far with any α. Where momentum is written as m ← α·m + Δθ, the rate is (1 − α) times this one.

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 
-# Read by the libraries below on import, as in a learner.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+from relaax.library_variables import missing_from
+
+os.environ.update(missing_from(os.environ))  # as in a learner
 
 import itertools
 import json

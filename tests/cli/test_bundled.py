@@ -14,10 +14,10 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import validate_section
 from relaax.configuration.roles import ROLES
+from support.machine import require
 from support.programs import PATIENCE, ROOT
 from support.rlx_peer import Conversation, RlxPeer
 from support.run import Runs
-from support.torcs import require_torcs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
 TORCS = "da3c_torcs"
@@ -100,8 +100,7 @@ def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> 
     if name == LAB:
         spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(6)
     else:
-        if name == TORCS:
-            require_torcs()
+        require(plan.run.environment)
         hello = introduced(plan)
         assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)
         spaces = hello.observation_space, hello.action_space
@@ -148,8 +147,7 @@ def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None
 @pytest.mark.timeout(1200)  # the same
 @pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != LAB])
 def test_a_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
-    if name == TORCS:
-        require_torcs()
+    require(make_plan(name, []).run.environment)
     steps = 500 if short else 1500
     if name.startswith("apex_ale"):
         steps = 1500

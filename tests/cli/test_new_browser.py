@@ -16,9 +16,10 @@ import yaml
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
+from support.machine import need
 from support.processes import Processes, Running, wait_until
 from support.run import Runs
-from support.screens import Browser, free_ports, need
+from support.screens import Browser, free_ports
 from support.service import Service
 
 FILES = {

@@ -13,10 +13,11 @@ import numpy as np
 import psutil
 import pytest
 
+from support.machine import need
 from support.processes import Processes, Running, wait_until
 from support.programs import ROOT, program
 from support.rlx_peer import RlxPeer
-from support.screens import CARD, PASSWORD, Browser, card, free_ports, middle, need, variables, vnc_screenshot
+from support.screens import CARD, PASSWORD, Browser, card, free_ports, middle, variables, vnc_screenshot
 
 SERVER = ("Xtigervnc", "tigervncpasswd", "websockify")
 

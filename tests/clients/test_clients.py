@@ -29,6 +29,7 @@ from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, p
 from support.findings import not_passed
 from support.golden_clients import Different, Player, playable
 from support.keys import Keys
+from support.machine import need
 from support.processes import Processes, Running
 from support.run import Runs
 
@@ -203,6 +204,7 @@ def test_conformance(built: Built, name: str, habit: str, short: bool) -> None:
 @pytest.mark.timeout(900)
 def test_a_client_written_from_the_page_alone(short: bool) -> None:
     """In Perl, which has no client here, by somebody who knew protocol/RLX.md and nothing else."""
+    need("perl")
     if subprocess.run(["perl", "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode:
         pytest.skip("this machine's Perl lacks its core modules: apt install perl")
     command = ["perl", str(ROOT / "tests/clients/stranger.pl"), "{address}"]

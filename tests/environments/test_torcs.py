@@ -21,12 +21,13 @@ from environments.TORCS import build, race
 from environments.TORCS.main import parser, refuse
 from relaax import rlx
 from relaax.client.command import UsageError
+from support.machine import require
 from support.processes import wait_until
 from support.programs import PATIENCE, ROOT, program, signalled
 from support.rlx_peer import RlxPeer
 from support.rlx_peer import refuse as refusing
 from support.run import Runs
-from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, observed, require_torcs
+from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, observed
 
 FAMILY, TRACK, LENGTH = "TORCS", "g-track-1", 2057.56
 torcs = pytest.mark.usefixtures("game")
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.timeout(1200)  # the first may have to download 700 MB
 @pytest.fixture(scope="module")
 def game() -> None:
     """TORCS with its robot, or the test is skipped."""
-    require_torcs()
+    require(FAMILY)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import relaax.client
 from relaax import rlx
 from relaax.rlx import ErrorCode
+from support.machine import need
 from support.processes import Processes, Running
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs
@@ -31,12 +31,10 @@ StartNode = Callable[..., Running]
 @pytest.fixture
 def node(processes: Processes) -> StartNode:
     """Starts the client: node(ADDRESS, options...)."""
-    command = shutil.which("node")
-    if command is None:
-        pytest.skip("node is not installed: `apt-get install nodejs` (18 or newer), or https://nodejs.org")
+    need("node")
 
     def start(address: str, *options: str) -> Running:
-        return processes.start(command, CLIENT, address, "--autoreset", "disabled", *options)
+        return processes.start("node", CLIENT, address, "--autoreset", "disabled", *options)
 
     return start
 

@@ -117,7 +117,7 @@ def _driver(folder: Path) -> str:
         part.mkdir(parents=True)
     lower, upper, work, merged = map(str, parts)
     mount = ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged]
-    can = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    can = shutil.which("mount") is not None and not subprocess.run(mount, capture_output=True).returncode
     if can:
         subprocess.run(["umount", merged], check=True)
     return "overlay" if can else "vfs"

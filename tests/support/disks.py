@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.machine import need
 from support.processes import wait_until
 
 
@@ -77,9 +78,8 @@ def breaking_disk(path: Path) -> Iterator[BreakingDisk]:
     image = path.with_suffix(".image")
     with image.open("wb") as file:
         file.truncate(16 * 2**20)
-    try:
-        subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    need("mkfs.ext4", "e2fsck", "losetup")
+    if subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], capture_output=True, check=False).returncode:
         pytest.skip("no ext4 file system can be made here")
     with _mounted(path, "-o", "loop,errors=remount-ro", str(image)):
         yield BreakingDisk(path, image)
@@ -87,6 +87,7 @@ def breaking_disk(path: Path) -> Iterator[BreakingDisk]:
 
 @contextlib.contextmanager
 def _mounted(path: Path, *how: str) -> Iterator[None]:
+    need("mount", "umount")
     if subprocess.run(["mount", *how, str(path)], capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from support.machine import need
 
 
 def _ip(*arguments: str) -> None:
@@ -48,8 +49,7 @@ class Host:
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
     """Skips the test where the system does not allow for them."""
-    if shutil.which("ip") is None or shutil.which("ss") is None:
-        pytest.skip("no ip and ss (iproute2) to make network namespaces with")
+    need("ip", "ss")
     number = os.getpid() % 16_384
     subnet = f"10.{200 + number // 4096}.{number // 16 % 256}"
     first = number % 16 * 4

@@ -1,26 +1,57 @@
-"""What families of environments need of a machine beside Python packages."""
+"""Programs and libraries of the machine that tests need, and skips where they are missing."""
 
 from __future__ import annotations
 
 import ctypes.util
+import functools
 import shutil
 
 import pytest
 
 from environments.MiniWoB.browser import BROWSERS, MISSING
 
+_BOXES = "tests/support/install-boxes"
+_INSTALLED_BY = {
+    "certutil": _BOXES,
+    "chromedriver": _BOXES,
+    "chromium": _BOXES,
+    "e2fsck": "apt-get install e2fsprogs",
+    "git": "apt-get install git",
+    "ip": "apt-get install iproute2",
+    "losetup": "apt-get install mount",
+    "mkfs.ext4": "apt-get install e2fsprogs",
+    "mount": "apt-get install mount",
+    "node": "apt-get install nodejs (18 or newer), or https://nodejs.org",
+    "perl": "apt-get install perl",
+    "ss": "apt-get install iproute2",
+    "umount": "apt-get install mount",
+}
 
+
+def need(*programs: str) -> None:
+    """Skip the test if a program is not on the path, and name what installs it."""
+    lacking = [program for program in programs if shutil.which(program) is None]
+    if lacking:
+        ways = sorted({_INSTALLED_BY.get(program, _BOXES) for program in lacking})
+        pytest.skip(f"this machine lacks {', '.join(lacking)}: {'; '.join(ways)}")
+
+
+@functools.cache
 def lack_of(family: str) -> str | None:
     """What this machine lacks for a family, for a test that is skipped; None if it has everything."""
     if family == "MiniWoB" and not (shutil.which("chromedriver") and any(map(shutil.which, BROWSERS))):
         return f"no chromium with its chromedriver: {MISSING}"
     if family == "MiniWorld" and not all(map(ctypes.util.find_library, ("EGL", "GL", "GLU"))):
         return "no EGL, GL and GLU to draw with: apt-get install libegl1 libgl1-mesa-dri libglu1-mesa"
+    if family == "TORCS":
+        from support.torcs import lack_of_torcs
+
+        return lack_of_torcs()
     return None
 
 
-def require(family: str) -> None:
-    """Skip the test if this machine lacks something for a family."""
-    reason = lack_of(family)
+def require(family: str | None) -> None:
+    """Skip the test if this machine lacks something for a family; None is for no family."""
+    reason = lack_of(family) if family is not None else None
     if reason:
         pytest.skip(reason)

@@ -7,13 +7,13 @@ with a dot is that of a file. Behind ```sh needs stands why no test runs the blo
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+FOLDERS = ("algorithms", "config", "docker", "docs", "environments", "protocol", "relaax", "tests")
 
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
@@ -51,16 +51,11 @@ def files(page: Path) -> dict[str, str]:
 
 
 def all_pages() -> list[Path]:
-    """Every Markdown file that is kept in the repository, or is about to be."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "*.md"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
-    return sorted(path for path in paths if path.is_file())
+    """Every Markdown file of the project, also where there is no git."""
+    found = [*ROOT.glob("*.md")]
+    for folder in FOLDERS:
+        found += (ROOT / folder).rglob("*.md")
+    return sorted(found)
 
 
 def links(page: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import socket
 import struct
 import sys
@@ -173,9 +174,24 @@ class S3Server:
 
 
 @contextmanager
+def _without_proxy() -> Iterator[None]:
+    """Let this process and its children reach loopback directly, also if the machine has an HTTP proxy."""
+    names = ("no_proxy", "NO_PROXY")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "127.0.0.1,localhost"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
     """A server that has ended when the block has."""
-    with Processes(folder) as processes:
+    with _without_proxy(), Processes(folder) as processes:
         running = processes.start(sys.executable, "-c", _MAIN)
         server = S3Server(running, running.wait_for_address())
         server.client.list_buckets()  # it imports what it answers with when it is first asked: seconds

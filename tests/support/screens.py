@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from PIL import Image
 
 from support.processes import project_command
@@ -30,13 +29,6 @@ class Card(CartPoleEnv):
 gymnasium.register(id="Card-v0", entry_point=Card)
 """
 """A module with the environment Card-v0: a CartPole that always looks the same, unlike anything else."""
-
-
-def need(*programs: str) -> None:
-    """Skip the test if a program of TigerVNC, noVNC or Chromium is not installed."""
-    lacking = [program for program in programs if shutil.which(program) is None]
-    if lacking:
-        pytest.skip(f"this machine lacks {', '.join(lacking)} (tests/support/install-boxes installs them)")
 
 
 def card() -> npt.NDArray[np.uint8]:

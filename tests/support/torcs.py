@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import math
 import subprocess
 import tempfile
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from environments.TORCS import build, race
 from relaax import rlx
@@ -24,16 +22,11 @@ DEGREES = np.array([-90, -60, -40, -25, -15, -10, -6, -3, -1, 0, 1, 3, 6, 10, 15
 ANGLE, PLACE, SPEED, RAYS = 0, 1, 2, slice(13, 32)
 
 
-def require_torcs() -> None:
-    """Install TORCS and build its robot where that is possible, or skip the test and say what this machine lacks."""
-    lack = _lack()
-    if lack is not None:
-        pytest.skip(lack)
+def lack_of_torcs() -> str | None:
+    """Install TORCS and build its robot where that is possible, and return what this machine lacks.
 
-
-@functools.cache
-def _lack() -> str | None:
-    """What this machine lacks, once it was tried to give it that. One process at a time: it is for all."""
+    One process at a time, because the robot is for all.
+    """
     with (Path(tempfile.gettempdir()) / "relaax-torcs.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         script = ROOT / "tests/support/install-torcs"

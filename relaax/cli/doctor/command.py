@@ -26,9 +26,6 @@ def doctor(
     Exit code 0: nothing is wrong (there may be warnings); 1: something is.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     found = []
     for name, finding in examined(Subject(config, set_ or ())):
         found.append((name, finding))

@@ -20,6 +20,8 @@ _SHOWN = ("tensorflow", "grpcio", "protobuf", "numpy")
 def versions(subject: Subject) -> Iterator[Finding]:
     """Check Python and the servers' dependencies against the ranges that this installation declares."""
     extras = {"", "server"}
+    if _version_of("tensorflow") is not None:  # optional: for GPUs, and for algorithms that import it
+        extras.add("tensorflow")
     if subject.found is not None and subject.found.parameter_server.checkpoint_aws_s3:
         extras.add("s3")
     good = True
@@ -27,9 +29,8 @@ def versions(subject: Subject) -> Iterator[Finding]:
         requirement = Requirement(text)
         if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
             continue
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
+        version = _version_of(requirement.name)
+        if version is None:
             good = False
             yield wrong(f"{requirement.name} is not installed", "pip install 'relaax[server]' ('relaax[s3]' for S3)")
             continue
@@ -42,8 +43,16 @@ def versions(subject: Subject) -> Iterator[Finding]:
     elif sys.version_info[:2] >= _FIRST_UNTRIED_PYTHON:
         yield warning(f"Python {platform.python_version()} is not tested", "3.10 to 3.13 are")
     elif good:
-        libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _SHOWN)
+        installed = ((name, _version_of(name)) for name in _SHOWN)
+        libraries = ", ".join(f"{name} {version}" for name, version in installed if version is not None)
         yield ok(f"relaax {__version__}, Python {platform.python_version()}, {libraries}")
+
+
+def _version_of(library: str) -> str | None:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def configuration(subject: Subject) -> Iterator[Finding]:

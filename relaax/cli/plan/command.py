@@ -74,7 +74,6 @@ def plan(
     Exit code 0: done; 2: the configuration or an option cannot be used; 3: the environments would not get their rate.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from relaax.supervision.process import StartError
 
     try:

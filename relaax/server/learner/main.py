@@ -9,11 +9,11 @@ import sys
 from contextlib import ExitStack
 from typing import Annotated, Any, NoReturn
 
-# Read by the libraries below on import: one thread, since a machine has many processes, and no log besides this one's.
+from relaax.library_variables import missing_from
+
+# The libraries imported below read these. Otherwise gRPC logs each TLS handshake that fails.
+os.environ.update(missing_from(os.environ))
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 

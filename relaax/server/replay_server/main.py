@@ -9,10 +9,11 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-# Read by the libraries below while they are imported, as in the parameter server's command.
+from relaax.library_variables import missing_from
+
+# The libraries imported below read these. Otherwise gRPC logs each TLS handshake that fails.
+os.environ.update(missing_from(os.environ))
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
 

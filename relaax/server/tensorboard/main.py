@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from relaax.library_variables import missing_from
+
+# The libraries imported below read these. Otherwise gRPC logs each TLS handshake that fails.
+os.environ.update(missing_from(os.environ))
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 

@@ -16,9 +16,10 @@ import pytest
 
 from support.client_languages import CLIENTS
 from support.keys import Keys
+from support.machine import need
 from support.processes import Running, wait_until
 from support.rlx_vector_files import SPECIFICATION
-from support.screens import Browser, need
+from support.screens import Browser
 
 HELLO = """{ hello: { protocolVersion: 1, environment: "Tab", environments: 1, autoreset: ["AUTORESET_DISABLED"],
   mode: "MODE_TRAIN", actionSpace: { discrete: { n: 3 } },

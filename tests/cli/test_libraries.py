@@ -1,0 +1,79 @@
+"""Commands set the variables of numerical libraries themselves: processes that inherit none from the tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.cli.app import COMMANDS
+from relaax.library_variables import LIBRARY_VARIABLES
+from support.processes import Processes
+
+COUNTED = """
+import contextlib, pathlib, sys
+from relaax.cli import main
+entry, *sys.argv[1:] = sys.argv[1:]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(None):
+    getattr(main, entry)()
+print(len(list(pathlib.Path("/proc/self/task").iterdir())))
+"""
+WITHOUT_TENSORFLOW = """
+import importlib.metadata, sys
+sys.modules["tensorflow"] = None
+known = importlib.metadata.version
+
+def version(name):
+    if name == "tensorflow":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return known(name)
+
+importlib.metadata.version = version
+from relaax.cli.main import main
+main()
+"""
+SERVERS = ("parameter_server", "replay_server", "rlx_server", "learner", "tensorboard")
+linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to count threads")
+
+
+@linux
+@pytest.mark.parametrize("words", [*(["main", name] for name in COMMANDS), *([name] for name in SERVERS)], ids=" ".join)
+def test_a_command_has_one_thread_after_its_imports(processes: Processes, words: list[str]) -> None:
+    command = processes.start_python(COUNTED, *words, "--help")
+    assert command.wait(60) == 0, command.report()
+    assert command.lines[-1] == "1", command.report()
+
+
+@linux
+def test_numpy_starts_threads_without_the_variables(processes: Processes) -> None:
+    """Check that the test above can fail. On a machine with one core it cannot."""
+    code = "import numpy, os, pathlib; print(os.cpu_count(), len(list(pathlib.Path('/proc/self/task').iterdir())))"
+    command = processes.start_python(code)
+    assert command.wait(60) == 0, command.report()
+    cores, threads = map(int, command.lines[-1].split())
+    assert threads > 1 or cores == 1
+
+
+def test_the_variables_of_a_user_are_kept(processes: Processes) -> None:
+    code = "import os; from relaax.cli import main; print(*(os.environ[name] for name in %r))"
+    command = processes.start_python(code % (tuple(LIBRARY_VARIABLES),), env={"OMP_NUM_THREADS": "3"})
+    assert command.wait(60) == 0, command.report()
+    assert command.lines == ["1 3 3"]
+
+
+@pytest.mark.parametrize("tensorflow", [True, False], ids=["with_tensorflow", "without_tensorflow"])
+def test_doctor_finds_nothing_wrong_on_a_healthy_machine(
+    processes: Processes, tmp_path: Path, tensorflow: bool
+) -> None:
+    ports = (f"--set={section}.bind=127.0.0.1:0" for section in ("relaax-parameter-server", "relaax-rlx-server"))
+    words = ("doctor", "da3c_gym_cartpole", "--set=relaax-rlx-server.memory_reserve=0", *ports)
+    if tensorflow:
+        command = processes.start("relaax", *words, cwd=tmp_path)
+    else:
+        command = processes.start(sys.executable, "-c", WITHOUT_TENSORFLOW, *words, cwd=tmp_path)
+    assert command.wait(120) == 0, command.report()
+    found = {name.strip(): line for line in command.lines for name in [line[9:].partition(":")[0]]}
+    assert found["fork"].startswith("ok "), found
+    assert found["versions"].startswith("ok "), found
+    assert ("tensorflow" in found["versions"]) == tensorflow

@@ -1,0 +1,37 @@
+"""Tests on a machine that lacks their programs: they are skipped, and name what installs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.machine import need
+from support.processes import Processes
+from support.programs import ROOT
+
+SKIPPED = (
+    "tests/cli/test_bundled.py::test_an_algorithm_takes_its_configuration_and_its_environment[da3c_miniwob_click_test]",
+    "tests/integration/test_node_client.py::test_it_plays_over_websocket",
+    "tests/server/parameter_server/test_server.py::test_why_a_checkpoint_is_late_is_in_the_status_until_there_is_one",
+    "tests/test_structure.py::test_generated_code_is_made_and_not_tracked",
+)
+PASSED = "tests/docs/test_links.py"
+
+
+def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(pytest.skip.Exception, match="lacks git, ss: apt-get install git; apt-get install iproute2"):
+        need("git", "ss")
+    with pytest.raises(pytest.skip.Exception, match="lacks chromium: tests/support/install-boxes"):
+        need("chromium")
+
+
+def test_tests_without_their_programs_do_not_fail(processes: Processes, tmp_path: Path) -> None:
+    options = ("-p", "no:cacheprovider", "--basetemp", tmp_path / "nested")
+    nested = processes.start(
+        sys.executable, "-m", "pytest", *options, *SKIPPED, PASSED, cwd=ROOT, env={"PATH": str(tmp_path)}
+    )
+    assert nested.wait(250) == 0, nested.report()
+    assert f"{len(SKIPPED)} skipped" in nested.lines[-1]
