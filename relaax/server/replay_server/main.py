@@ -19,7 +19,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, ReplayServerSection, overrides_of
 from relaax.configuration.roles import REPLAY_SERVER
 from relaax.extras import named
-from relaax.metrics.system import MEGABYTE, available_memory_mb
+from relaax.metrics.memory import available_memory
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.checkpoint_storage import location_overrides
@@ -132,7 +132,7 @@ def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitSta
 
 def _memory(settings: ReplayServerSection) -> int:
     """Return the bytes that tables may take."""
-    found = table_bytes(settings, available_memory_mb() * MEGABYTE)
+    found = table_bytes(settings, available_memory())
     said = "tables may take %.3g GB"
     if settings.memory is None:
         share = "half" if settings.shards <= 1 else f"1/{2 * settings.shards}"
