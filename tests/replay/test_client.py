@@ -271,9 +271,11 @@ def test_addresses_in_another_order_are_refused() -> None:
 
 def test_nobody_there_is_said_after_patience() -> None:
     with nobody() as address, nobody() as other:
-        with pytest.raises(ReplayUnavailable, match=f"the replay server {address} could not be reached for 0.3 s: start"):
+        with pytest.raises(
+            ReplayUnavailable, match=f"the replay server {address} could not be reached for 0.3 s: start"
+        ):
             ReplayClient([address], numbered(), patience=0.3)
-        none = f"none of the replay servers {address}, {other} could be reached for 0.3 s: start them"
+        none = f"no replay server could be reached for 0.3 s: start one of {address}, {other}"
         with pytest.raises(ReplayUnavailable, match=none):
             ReplayClient([address, other], numbered(), patience=0.3)
 
