@@ -28,8 +28,9 @@ from relaax.parameters import segments
 from relaax.parameters.frames import Frame, FrameSocket
 from support.keys import Keys
 from support.offline import start_offline_server
-from support.processes import Processes, project_command
+from support.processes import Processes, project_command, wait_until
 from support.s3_server import S3Server, keys_file, s3_server
+from support.scrape import status_url
 
 SECRET = "a-token-that-nobody-may-read"
 OTHER = "another-token-that-is-not-it"
@@ -288,6 +289,20 @@ def test_a_port_of_another_program(tmp_path: Path) -> None:
     assert f"{address} is in use by" in status
     assert f"(process {os.getpid()})" in status
     assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Severity.OK).endswith("is free")
+
+
+def test_status_port_is_asked_without_a_proxy(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = start_offline_server(processes, tmp_path, "--status-bind", "127.0.0.1:0")
+    address = status_url(server).removeprefix("http://")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
+    wait_until(lambda: "it serves" in sentences(tmp_path, address), "relaax doctor names the server")
+
+
+def sentences(folder: Path, address: str) -> str:
+    """Return what the check of ports finds of a status port."""
+    return " ".join(line("", finding) for finding in found(written(folder, rlx={"status_bind": address}), "ports"))
 
 
 def test_a_port_of_a_program_that_speaks_something_else(tmp_path: Path) -> None:
