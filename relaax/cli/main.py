@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from relaax.extras import named
+from relaax.output import replace_unknown_characters
 
 INTERRUPTED = 130
 
@@ -42,6 +43,7 @@ def _asks_for_versions() -> bool:
 
 def main() -> None:
     """Run `relaax`."""
+    replace_unknown_characters()
     with named("relaax"):
         with _importing():
             from relaax.cli.app import app
@@ -75,6 +77,7 @@ def tensorboard() -> None:
 
 
 def _serve(command: str, module: str) -> None:
+    replace_unknown_characters()
     with named(command):
         if not _asks_for_versions():
             with _importing():

@@ -50,7 +50,7 @@ def _limits() -> Iterator[tuple[int, int]]:
 
 def _groups() -> Iterator[tuple[_Version, Path]]:
     with contextlib.suppress(OSError):
-        for line in _OWN_GROUPS.read_text().splitlines():
+        for line in _OWN_GROUPS.read_text(errors="replace").splitlines():
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if number == "0" or "memory" in controllers.split(","):

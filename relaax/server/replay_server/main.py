@@ -20,6 +20,7 @@ from relaax.configuration import Configuration, ConfigurationError, ReplayServer
 from relaax.configuration.roles import REPLAY_SERVER
 from relaax.extras import named
 from relaax.metrics.memory import available_memory
+from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.checkpoint_storage import location_overrides
@@ -148,6 +149,7 @@ def _give_up(error: Exception, code: int) -> NoReturn:
 
 def main() -> None:
     """Run the command."""
+    replace_unknown_characters()
     with named("relaax-replay-server"):
         app(prog_name="relaax-replay-server")
 
