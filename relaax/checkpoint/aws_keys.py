@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
+from relaax.configuration.home import with_home
 from relaax.configuration.keys import unknown
 from relaax.configuration.yaml_file import read_yaml
 
@@ -26,7 +27,7 @@ class AwsKeys:
 
 def read_keys(path: Path | str) -> AwsKeys:
     """Read the keys from a file. Raises ConfigurationError, whose message contains no value of the file."""
-    file = Path(path).expanduser()
+    file = with_home(path, "aws_keys")
     try:
         value = read_yaml(file)
     except ConfigurationError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relaax.checkpoint import CheckpointManager, StoreAway, open_store
 from relaax.configuration import ParameterServerSection
+from relaax.configuration.home import NoHome
 from relaax.metrics.copying import MetricsCopy
 from relaax.server.checkpoint_storage import open_leased, patiently
 from relaax.server.spool import Spool, default_folder
@@ -36,7 +37,13 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
     """
     if section.checkpoint_aws_s3 is None or section.shards > 1:
         return None
-    folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
+    try:
+        folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
+    except NoHome:
+        _log.warning(
+            "the last checkpoint is lost if S3 is unreachable then: set checkpoint_spool, XDG_STATE_HOME or HOME"
+        )
+        return None
     spool = Spool(folder, manager, section.aws_endpoint)
     patiently(spool.deliver, ends)
     return spool
