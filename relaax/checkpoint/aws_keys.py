@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import stat
 from collections.abc import Mapping
@@ -42,5 +43,10 @@ def read_keys(path: Path | str) -> AwsKeys:
             what = "is missing" if name not in value else "is no text; put it into quotes"
             raise ConfigurationError(f"aws_keys: {file}: {name!r} {what}")
     if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        _log.warning("everybody on this machine can read %s, which holds secret keys: chmod 600 %s", file, file)
+        _warn(file)
     return AwsKeys(value["access"], value["secret"])
+
+
+@functools.cache  # keys that were refused are read again and again
+def _warn(file: Path) -> None:
+    _log.warning("everybody on this machine can read %s, which holds secret keys: chmod 600 %s", file, file)

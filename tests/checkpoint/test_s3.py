@@ -214,7 +214,7 @@ def test_a_value_that_is_not_there_is_not_found(s3: S3Server) -> None:
 
 
 def test_an_endpoint_that_is_not_there() -> None:
-    store = S3Store("b" * 8, "k", KEYS, "http://127.0.0.1:1")
+    store = S3Store("b" * 8, "k", lambda: KEYS, "http://127.0.0.1:1")
     with pytest.raises(StoreError, match=r"^cannot list s3://bbbbbbbb/k: http://127.0.0.1:1 cannot be reached$"):
         store.check()
 
@@ -228,13 +228,13 @@ def test_an_endpoint_that_is_not_there() -> None:
         ("http://h:99999", "'http://h:99999'"),
         ("ftp://h", "'ftp://h'"),
         ("http://h/?q", "'http://h/?q'"),
-        ("http://a b", "http://a b"),
+        ("http://a b", "'http://a b'"),
         ("me:hidden@h", "'h'"),
     ],
 )
 def test_what_is_no_endpoint(endpoint: str, named: str) -> None:
     with pytest.raises(StoreError) as caught:
-        S3Store("bucket", "k", KEYS, endpoint)
+        S3Store("bucket", "k", lambda: KEYS, endpoint)
     assert str(caught.value).startswith(f"{named} is no endpoint: a URL is needed")
 
 
@@ -249,7 +249,7 @@ def test_without_any_keys(s3: S3Server) -> None:
 
 
 def test_a_password_in_the_endpoint_is_not_shown() -> None:
-    store = S3Store("bucket", "k", KEYS, "http://me:hidden@127.0.0.1:1")
+    store = S3Store("bucket", "k", lambda: KEYS, "http://me:hidden@127.0.0.1:1")
     with pytest.raises(StoreError) as caught:
         store.check()
     assert "hidden" not in str(caught.value)

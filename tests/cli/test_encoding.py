@@ -1,4 +1,4 @@
-"""Commands whose standard output lacks characters: they print `?` instead, and go on."""
+"""Commands print `?` for characters that the encoding of their standard output lacks."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import re
 import socket
 import struct
 import sys
@@ -50,11 +51,12 @@ class Fault:
 
 
 class S3Proxy:
-    """An HTTP proxy on a free port. `requests`: method and path of what came, in order."""
+    """An HTTP proxy on a free port. `requests`: method and path, in order. `keys`: the access keys of all requests."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.requests: list[tuple[str, str]] = []
+        self.keys: set[str] = set()
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # S3 checks and writes at once; the server behind does not promise that
@@ -121,6 +123,7 @@ class S3Proxy:
 
     def _handle(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        self.keys.update(re.findall(r"Credential=([^/]+)/", request.headers.get("Authorization") or ""))
         kind = self._fault(request.command, request.path)
         if kind == "stall":
             self._healed.wait(120)
@@ -169,7 +172,7 @@ class S3Server:
 
     def store(self, bucket: str | None = None, endpoint: str | None = None, quick: bool = False) -> S3Store:
         """A store in a bucket, by default in a new one."""
-        return S3Store(bucket or self.bucket(), "some/run", KEYS, endpoint or f"http://{self.address}", quick)
+        return S3Store(bucket or self.bucket(), "some/run", lambda: KEYS, endpoint or f"http://{self.address}", quick)
 
 
 @contextmanager
