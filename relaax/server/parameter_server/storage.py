@@ -11,6 +11,7 @@ from relaax.checkpoint import CheckpointManager, StoreAway, open_store
 from relaax.configuration import ParameterServerSection
 from relaax.configuration.home import NoHome
 from relaax.metrics.copying import MetricsCopy
+from relaax.metrics.writer import newest_number
 from relaax.server.checkpoint_storage import open_leased, patiently
 from relaax.server.spool import Spool, default_folder
 from relaax.server.termination import EndRequests
@@ -57,14 +58,19 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
     if section.metrics_aws_s3 is None:
         return None if section.metrics_dir is None else Path(section.metrics_dir)
     store = open_store(section.metrics_aws_s3, section.aws_keys, section.aws_endpoint)
+    names = []
     try:
         store.check()
+        names = [name for name in store.list() if newest_number([name])]
     except StoreAway as error:
         _log.warning("metrics are copied later: %s", error)
     if section.metrics_dir is None:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
     else:
         folder = Path(section.metrics_dir)
+    if names:  # later files must sort after those in the store, too
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / max(names, key=lambda name: newest_number([name]))).touch()
     copy = MetricsCopy(folder, store)
     copy.start()
     closing.callback(copy.close)
