@@ -48,10 +48,11 @@ MAX_PUT_BYTES = 5 * 1024**3
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 ATTEMPTS = 4
-_QUICK_SECONDS = 3.0
+_QUICK_SECONDS = 7.0  # of two attempts, the second still renews a lease of 15 s every 5 s if the first hangs
 _QUICK_ATTEMPTS = 2
 _READS = 4  # times that a value is asked for whose transfer breaks
 _PAUSE = 0.2
+_EXPIRATION = "NoncurrentVersionExpiration"
 _PAGE = 1000  # keys in one answer; S3 gives no more
 
 
@@ -110,6 +111,19 @@ class S3Store(Store):
         """Check whether bucket, keys and endpoint can be used. Raises StoreError."""
         with self._request("list", self.location) as s3:
             s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/", MaxKeys=1)
+
+    def keeps_old_versions(self) -> bool:
+        with self._request("look at", self.location) as s3:
+            try:
+                if s3.get_bucket_versioning(Bucket=self._bucket).get("Status") != "Enabled":
+                    return False
+            except ClientError:  # many keys may not ask, and a store may not have this
+                return False
+            try:
+                rules = s3.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
+            except ClientError:  # there are no rules, or the keys may not ask
+                return True
+            return not any(rule["Status"] == "Enabled" and _EXPIRATION in rule for rule in rules)
 
     def put(self, key: str, value: Value) -> None:
         name = self._name(key)

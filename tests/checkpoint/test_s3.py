@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import relaax.checkpoint.s3 as s3_module
-from relaax.checkpoint import CheckpointManager, Conflict, NotFound, Store, StoreError, open_location, s3_location
+from relaax.checkpoint import (
+    CheckpointManager,
+    Conflict,
+    Lease,
+    NotFound,
+    Store,
+    StoreError,
+    open_location,
+    s3_location,
+)
 from relaax.checkpoint.aws_keys import AwsKeys
 from relaax.checkpoint.s3 import S3Store
 from relaax.extras import missing
@@ -277,3 +286,34 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ModuleNotFoundError) as caught:
         open_location("s3://models/a")
     assert missing(caught.value) == "boto3 is not installed; pip install 'relaax[s3]'"
+
+
+def test_slow_store_loses_no_lease(s3: S3Server, proxy: S3Proxy) -> None:
+    bucket = s3.bucket()
+    lost: list[str] = []
+    lease = Lease(s3.store(bucket, proxy.url, quick=True), lost.append)
+    proxy.fail("slow")
+    lease.acquire()
+    lease.check()
+    proxy.heal()
+    lease.release()
+    assert not lost
+    assert len(proxy.requests) == 4, "no request was repeated"
+
+
+def test_bucket_that_keeps_versions_is_known(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3.store(bucket)
+    assert not store.keeps_old_versions()
+    s3.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert store.keeps_old_versions()
+    rule = {"ID": "old", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    rule["NoncurrentVersionExpiration"] = {"NoncurrentDays": 1}
+    s3.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+    assert not store.keeps_old_versions()
+
+
+def test_keys_that_may_not_ask_for_versioning_are_no_trouble(s3: S3Server, proxy: S3Proxy) -> None:
+    store = s3.store(s3.bucket(), proxy.url)
+    proxy.fail("AccessDenied")
+    assert not store.keeps_old_versions()

@@ -373,6 +373,9 @@ def test_s3(tmp_path: Path, s3: S3Server) -> None:
     assert f"s3://{bucket}/run can be written" in only(found(config, "store"), Severity.OK)
     assert "contents" not in s3.client.list_objects_v2(Bucket=bucket)
     assert "differ by" in only(found(config, "clock"), Severity.OK)
+    s3.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    (versions,) = (each for each in found(config, "store") if each.level is Severity.WARNING)
+    assert "the bucket keeps old versions" in line("", versions)
     config = written(tmp_path, server={**keys, "checkpoint_aws_s3": ["no-such-bucket", "run"]})
     assert "no-such-bucket" in only(found(config, "store"), Severity.WRONG)
 

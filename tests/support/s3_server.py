@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from support.processes import Processes, Running
 
 KEYS = AwsKeys("anaccesskey", "a/secret+key")
 _STATUS = {"InternalError": 500, "SlowDown": 503, "ExpiredToken": 400, "AccessDenied": 403, "NotImplemented": 501}
+SLOW_SECONDS = 3.6
 _numbers = itertools.count(1)
 
 _MAIN = """
@@ -42,7 +44,8 @@ class Fault:
     """What happens to the next `times` requests that `hits` says yes to.
 
     `kind`: a code of S3, which is answered; `reset`, the connection breaks; `lost`, the request is carried out and then
-    the connection breaks; `stall`, no answer until the proxy is healed; `half`, the answer breaks off in its middle.
+    the connection breaks; `slow`, it is carried out after SLOW_SECONDS; `stall`, no answer until the proxy is healed;
+    `half`, the answer breaks off in its middle.
     """
 
     kind: str
@@ -125,6 +128,8 @@ class S3Proxy:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         self.keys.update(re.findall(r"Credential=([^/]+)/", request.headers.get("Authorization") or ""))
         kind = self._fault(request.command, request.path)
+        if kind == "slow":
+            time.sleep(SLOW_SECONDS)
         if kind == "stall":
             self._healed.wait(120)
             _reset(request)

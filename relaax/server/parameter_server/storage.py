@@ -12,7 +12,7 @@ from relaax.configuration import ParameterServerSection
 from relaax.configuration.home import NoHome
 from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.writer import newest_number
-from relaax.server.checkpoint_storage import open_leased, patiently
+from relaax.server.checkpoint_storage import open_leased, patiently, warn_of_versions
 from relaax.server.spool import Spool, default_folder
 from relaax.server.termination import EndRequests
 
@@ -61,6 +61,7 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
     names = []
     try:
         store.check()
+        warn_of_versions(store)
         names = [name for name in store.list() if newest_number([name])]
     except StoreAway as error:
         _log.warning("metrics are copied later: %s", error)
