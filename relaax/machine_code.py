@@ -6,8 +6,10 @@ together with a change there.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # numba loads scipy's BLAS if it is installed, and offers it to kernels. None here uses it, and it takes 17 MB of every
@@ -45,10 +47,19 @@ def compiled(function: Kernel, *arguments: Any, fastmath: bool | set[str] = Fals
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     kernel: Kernel
     try:
-        kernel = numba.njit(returns(*arguments), cache=True, **options)(function)
+        kernel = numba.njit(returns(*arguments), cache=_has_cache(function), **options)(function)
     except (RuntimeError, OSError):  # no writable directory, or the disk is full
         kernel = numba.njit(returns(*arguments), **options)(function)
     return kernel
+
+
+def _has_cache(function: Kernel) -> bool:
+    """Return whether there is a folder for compiled code. In an unknown home, numba makes a folder called `~`."""
+    if os.path.expanduser("~") != "~" or os.environ.get("XDG_CACHE_HOME") or os.environ.get("NUMBA_CACHE_DIR"):
+        return True
+    folder = Path(function.__code__.co_filename).parent
+    beside = folder / "__pycache__"
+    return os.access(beside if beside.is_dir() else folder, os.W_OK)
 
 
 def inlined(function: Kernel, fastmath: bool | set[str] = False) -> Kernel:

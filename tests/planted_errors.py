@@ -1675,7 +1675,7 @@ ERRORS = (
         "swap counts as memory",
         [
             (
-                ADMISSION_PY,
+                "relaax/metrics/memory.py",
                 "psutil.virtual_memory().available",
                 "psutil.virtual_memory().available + psutil.swap_memory().free",
             )

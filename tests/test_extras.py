@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from pathlib import Path
 
 import pytest
+import tomllib
+from packaging.requirements import Requirement
 
 from relaax.extras import EXTRAS, missing, named
 
@@ -33,6 +36,15 @@ def test_every_library_of_an_extra_is_known(extra: str) -> None:
     assert {known.get(library, library) for library in libraries} == {
         library for library, extras in EXTRAS.items() if extra in extras
     }
+
+
+def test_boto3_without_the_options_of_s3_store_is_refused() -> None:
+    """`request_checksum_calculation` and `response_checksum_validation` came with botocore 1.36.0."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (boto3,) = map(Requirement, project["optional-dependencies"]["s3"])
+    assert boto3.name == "boto3"
+    assert not boto3.specifier.contains("1.35.99")
+    assert boto3.specifier.contains("1.36.0")
 
 
 def test_a_library_within_a_library_and_within_another_error() -> None:

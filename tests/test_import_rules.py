@@ -56,7 +56,8 @@ def test_the_client_adds_sockets_only() -> None:
     # for an address that begins with ws, the others when something is to be watched.
     assert (
         foreign(
-            *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.tls", "relaax.websocket"),
+            *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.output"),
+            *("relaax.tls", "relaax.websocket"),
             *("numpy", "gymnasium", "imageio", "pygame", "websockets"),
         )
         - {"relaax"}

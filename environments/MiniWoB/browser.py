@@ -61,6 +61,7 @@ class Browser:
         browser, driver = binaries()
         options = webdriver.ChromeOptions()
         options.binary_location = browser
+        options.ignore_local_proxy_environment_variables()  # the driver is at a port of this machine
         self._folder = tempfile.mkdtemp(prefix="relaax-chromium-")
         for option in (*_OPTIONS, f"--user-data-dir={self._folder}"):
             options.add_argument(option)

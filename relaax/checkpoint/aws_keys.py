@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import stat
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
+from relaax.configuration.home import with_home
 from relaax.configuration.keys import unknown
 from relaax.configuration.yaml_file import read_yaml
 
@@ -26,7 +28,7 @@ class AwsKeys:
 
 def read_keys(path: Path | str) -> AwsKeys:
     """Read the keys from a file. Raises ConfigurationError, whose message contains no value of the file."""
-    file = Path(path).expanduser()
+    file = with_home(path, "aws_keys")
     try:
         value = read_yaml(file)
     except ConfigurationError as error:
@@ -41,5 +43,10 @@ def read_keys(path: Path | str) -> AwsKeys:
             what = "is missing" if name not in value else "is no text; put it into quotes"
             raise ConfigurationError(f"aws_keys: {file}: {name!r} {what}")
     if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        _log.warning("everybody on this machine can read %s, which holds secret keys: chmod 600 %s", file, file)
+        _warn(file)
     return AwsKeys(value["access"], value["secret"])
+
+
+@functools.cache  # keys that were refused are read again and again
+def _warn(file: Path) -> None:
+    _log.warning("everybody on this machine can read %s, which holds secret keys: chmod 600 %s", file, file)

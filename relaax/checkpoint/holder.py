@@ -74,8 +74,8 @@ def _pid_namespace() -> str:
 def _process(pid: int) -> tuple[str, str]:
     """Return a process's start, in clock ticks since boot, and its state; empty if it does not exist."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (OSError, UnicodeDecodeError):
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a program's name may be any bytes
+    except OSError:
         return "", ""
     # The name of the program, in parentheses, may hold anything.
     words = text.rpartition(")")[2].split()

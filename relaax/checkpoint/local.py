@@ -34,7 +34,8 @@ _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"
 _LOCK_SECONDS = 10.0  # it is held for one short write; only a stopped process holds it longer
 _NUMBERED = re.compile(r"\d+-")  # how directories of checkpoints are named; others may be anybody's
-_BUSY = (errno.EAGAIN, errno.EACCES)
+BUSY = (errno.EAGAIN, errno.EACCES)
+"""Errors of `flock` if another process holds the lock; others say that the file system has no locks."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_VALUE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket or a pipe, a folder
@@ -219,9 +220,12 @@ class LocalStore(Store):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno in _BUSY:
+                if error.errno in BUSY:
                     return False
-                raise
+                raise StoreError(
+                    f"cannot lock {path}: its file system has no file locks ({error.strerror}): mount it with "
+                    "locks, such as NFS with its lock service, or keep checkpoints elsewhere"
+                ) from None
         return True
 
     def _make_directory(self, directory: Path) -> None:

@@ -51,5 +51,5 @@ def open_store(
     from relaax.checkpoint.s3 import S3Store
 
     bucket, key = s3
-    keys = None if aws_keys is None else read_keys(aws_keys)
+    keys = None if aws_keys is None else lambda: read_keys(aws_keys)
     return S3Store(bucket, key, keys, aws_endpoint, quick)

@@ -103,5 +103,9 @@ class Store(ABC):
     def delete(self, key: str) -> None:
         """Delete the value; nothing happens if it does not exist."""
 
+    def keeps_old_versions(self) -> bool:
+        """Return whether the store is known to keep values that were replaced or deleted, without an end."""
+        return False
+
     def clean(self) -> None:  # noqa: B027 - a store may have nothing to clean
         """Remove what killed writers left. Call it only while nobody writes."""

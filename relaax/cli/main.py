@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from relaax.extras import named
 from relaax.library_variables import missing_from
+from relaax.output import replace_unknown_characters
 
 os.environ.update(missing_from(os.environ))  # before anything imports numpy
 
@@ -45,6 +46,7 @@ def _asks_for_versions() -> bool:
 
 def main() -> None:
     """Run `relaax`."""
+    replace_unknown_characters()
     with named("relaax"):
         with _importing():
             from relaax.cli.app import app
@@ -78,6 +80,7 @@ def tensorboard() -> None:
 
 
 def _serve(command: str, module: str) -> None:
+    replace_unknown_characters()
     with named(command):
         if not _asks_for_versions():
             with _importing():

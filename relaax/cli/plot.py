@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import glob
+import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -135,6 +136,7 @@ def read_curve(folder: Path, scalar: str) -> Curve:
 
     if not folder.is_dir():
         _refuse(f"{folder}: no such folder")
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of each start of a training
     events = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.SCALARS: 0})
     events.Reload()
     names = sorted(events.Tags()["scalars"])
@@ -144,9 +146,19 @@ def read_curve(folder: Path, scalar: str) -> Curve:
         near = nearest(scalar, names)
         hint = f"; the nearest is {near}" if near else ""
         _refuse(f"{folder} has no scalar {scalar}{hint}; it has {', '.join(names) or 'none'}")
-    values = events.Scalars(scalar)
+    values = without_lost(events.Scalars(scalar))
     start = values[0].wall_time
     return [(event.step, event.wall_time - start, event.value) for event in values]
+
+
+def without_lost(events: Iterable[Any]) -> list[Any]:
+    """Drop events that a crash undid: a later event has the same or a lower step."""
+    kept: list[Any] = []
+    for event in events:
+        while kept and kept[-1].step >= event.step:
+            kept.pop()
+        kept.append(event)
+    return kept
 
 
 def _write_csv(path: Path, runs: list[PlottedRun], scalar: str) -> None:

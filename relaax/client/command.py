@@ -30,6 +30,7 @@ from relaax.client.values import UnsupportedSpace
 from relaax.client.watching import Watching, has_screen
 from relaax.extras import missing, named
 from relaax.number_format import shown
+from relaax.output import replace_unknown_characters
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 
@@ -244,6 +245,7 @@ def execute(
     line: Sequence[str] | None = None,
 ) -> NoReturn:
     """Run a program and exit: 0 done (also on SIGTERM), 1 failed, 2 cannot be done as asked for, 130 interrupted."""
+    replace_unknown_characters()
     signal.signal(signal.SIGTERM, _terminate)
     name = described.prog
     try:

@@ -8,12 +8,12 @@ import shutil
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from relaax.atomic_file import write_whole
+from relaax.direct_http import open_directly
 from relaax.supervision.process import Process
 
 HOST = "{host}"
@@ -127,7 +127,7 @@ class Keeper:
             self._figures_at = now
             with (
                 contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{url}/metrics", timeout=_FIGURES_SECONDS_TO_ANSWER) as answer,
+                open_directly(f"{url}/metrics", _FIGURES_SECONDS_TO_ANSWER) as answer,
             ):
                 self._figures = {name: float(value) for name, value in _FIGURE.findall(answer.read().decode())}
         return self._figures if url is not None else {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field
+
+from relaax.configuration.home import with_home
 
 _ORIGIN = r"null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+"
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
@@ -57,7 +58,7 @@ def _addresses(value: object) -> object:
 def _folder(value: str) -> str:
     if "://" in value:
         raise ValueError("the path of a folder is needed; for S3, use the key that ends in _aws_s3")
-    return os.path.expanduser(value)
+    return str(with_home(value))
 
 
 _AMOUNT = r"\d+(?:\.\d+)?"

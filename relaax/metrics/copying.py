@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from relaax.checkpoint import Store
+from relaax.checkpoint import NotFound, Store
 
 _log = logging.getLogger(__name__)
 
 COPY_SECONDS = 60.0
 """Minimum seconds between two copies; longer if there is much to copy."""
 BYTES_PER_SECOND = 1_000_000
-"""Average copy rate. A store takes whole files, so a file that has grown is copied from its beginning."""
+"""Maximum average copy rate. A store takes whole files, so a file that has grown is copied from its beginning."""
 _COMPLAIN = 60.0
 _EVENTS = "events.out.tfevents.*"
 
@@ -57,7 +57,7 @@ class MetricsCopy:
         try:
             for path in sorted(self._directory.glob(_EVENTS)):
                 size = path.stat().st_size
-                if size > self._copied.get(path.name, 0):
+                if size > self._copied.setdefault(path.name, self._size_in_store(path.name)):
                     self._put(path, size)
                     self._copied[path.name] = size
                     done += size
@@ -71,6 +71,15 @@ class MetricsCopy:
                 _log.info("metrics are copied to %s again", self._store.location)
             self._complained = None
         return done
+
+    def _size_in_store(self, name: str) -> int:
+        """Return the size of the copy, for the first look at a file: an earlier process may have copied it."""
+        if name in self._copied:
+            return self._copied[name]
+        try:
+            return self._store.size(name)
+        except NotFound:
+            return 0
 
     def _put(self, path: Path, size: int) -> None:
         """Copy the first `size` bytes of the file; data appended since is copied next time."""

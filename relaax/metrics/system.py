@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 import psutil
 
+from relaax.metrics.memory import available_memory
+
 MEGABYTE = 1e6
 SAMPLE_SECONDS = 10.0
 LARGEST_SHARE = 1 / 4000
@@ -103,4 +105,4 @@ class Sampler:
 
 def available_memory_mb() -> float:
     """Return the memory that is available to processes on this machine, in MB."""
-    return psutil.virtual_memory().available / MEGABYTE
+    return available_memory() / MEGABYTE

@@ -6,10 +6,11 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,10 @@ _log = logging.getLogger(__name__)
 
 RETRY = 60.0
 """Maximum seconds between two attempts to write while the directory is not writable."""
+EVENT_FILE_BYTES = 1_000_000
+"""Maximum size of an event file, about: after each growth, a store copies the whole file."""
+_EVENTS = "events.out.tfevents."
+_EVENT_FILE = re.compile(re.escape(_EVENTS) + r"(\d{1,10})\.")
 COMPLAIN = 60.0  # seconds between two log lines about the same failure
 _numbers = itertools.count()
 
@@ -33,6 +38,8 @@ class Preface(Protocol):
 
 Source = Callable[[], tuple[int, Mapping[str, float]]]
 """Return the global step and the scalars to write at it."""
+Origin = Callable[[], tuple[object, int]]
+"""Return the identity of the training's current start, and the global step from which it continues."""
 
 
 class MetricsWriter:
@@ -40,6 +47,8 @@ class MetricsWriter:
 
     While the directory is not writable, the curves are incomplete and a warning is logged once a minute; nothing else
     stops. Retries back off up to `RETRY` seconds, and an empty file is removed.
+
+    With each new `origin`, readers drop the points beyond its step, which are from before a crash.
     """
 
     def __init__(
@@ -48,11 +57,15 @@ class MetricsWriter:
         source: Source,
         interval: float = 1.0,
         preface: Preface | None = None,
+        origin: Origin = lambda: (None, 0),
     ) -> None:
         self._directory = Path(directory)
         self._source = source
         self._interval = interval
         self._preface = preface
+        self._is_introduced = False
+        self._origin = origin
+        self._start: object = self  # identity of the start that was written last; first none
         self._events: EventFile | None = None
         self._pause = 0.0  # seconds until the next attempt while writing fails
         self._next = 0.0
@@ -79,20 +92,27 @@ class MetricsWriter:
         self._abandon()
 
     def _write(self) -> None:
+        origin = self._origin()  # first: scalars from before a restart must not follow its event
         try:
             step, scalars = self._source()
         except Exception:  # a bug: the next scalars may still be available
             _log.exception("metrics could not be collected, retrying")
             return
         if scalars:
-            self._attempt(lambda: self._append(step, scalars))
+            self._attempt(lambda: self._append(step, scalars, *origin))
 
-    def _append(self, step: int, scalars: Mapping[str, float]) -> None:
+    def _append(self, step: int, scalars: Mapping[str, float], start: object, start_step: int) -> None:
+        if self._events is not None and self._events.size >= EVENT_FILE_BYTES:
+            self._abandon()
         if self._events is None:
             self._events = self._open()
+        if start != self._start:
+            self._events.add(_start_event(start_step + 1))
+        if not self._is_introduced:
             self._introduce(self._events, lambda preface: preface.begun())
         self._events.add(_event(step, scalars))
         self._events.flush()
+        self._start, self._is_introduced = start, True
 
     def _introduce(self, events: EventFile, values: Callable[[Preface], list[Any]]) -> None:
         if self._preface is None:
@@ -134,6 +154,9 @@ class MetricsWriter:
 class EventFile:
     """A new event file in `directory`, named as by TensorBoard's own writer. Raises OSError.
 
+    Readers sort files by name, which begins with the time. Even if the clock is behind, its number is the highest in
+    the directory.
+
     That writer uses a thread of its own, which prints a traceback if the disk is full.
     """
 
@@ -142,12 +165,18 @@ class EventFile:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        number = max(int(time.time()), 1 + newest_number(path.name for path in directory.iterdir()))
+        name = f"{_EVENTS}{number:010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
         self._path = directory / name
         self._file = self._path.open("xb")
         self._records = RecordWriter(self._file)
         self._holds_any = False
         self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    @property
+    def size(self) -> int:
+        """Bytes that were added."""
+        return self._file.tell()
 
     def add(self, event: Any) -> None:
         """Append an event."""
@@ -167,6 +196,18 @@ class EventFile:
         if not self._holds_any:
             with contextlib.suppress(OSError):
                 self._path.unlink()
+
+
+def newest_number(names: Iterable[str]) -> int:
+    """Return the highest number of an event file in `names`; 0 if there is none."""
+    return max((int(found[1]) for name in names if (found := _EVENT_FILE.match(name))), default=0)
+
+
+def _start_event(step: int) -> Any:
+    """Return an event at which readers drop the points at `step` and beyond."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+    return Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
 
 
 def _event(step: int, scalars: Mapping[str, float]) -> Any:

@@ -71,8 +71,11 @@ class ShardGroup:
     def unavailable(self) -> ReplayUnavailable:
         """Return the error that says that no shard was there for as long as patience lasts."""
         where = ", ".join(link.target.address for link in self.links)
-        plural = "no replay server of" if len(self.links) > 1 else "the replay server"
-        return ReplayUnavailable(f"{plural} {where} could be reached for {self.patience:g} s: start it again")
+        if len(self.links) == 1:
+            return ReplayUnavailable(
+                f"the replay server {where} could not be reached for {self.patience:g} s: start it"
+            )
+        return ReplayUnavailable(f"no replay server could be reached for {self.patience:g} s: start one of {where}")
 
     def pause(self) -> None:
         """Let a moment pass before the next look."""

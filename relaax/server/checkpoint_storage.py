@@ -14,6 +14,7 @@ from relaax.checkpoint import (
     LocalStore,
     Store,
     StoreAway,
+    StoreError,
     highest_fence,
     open_store,
 )
@@ -28,6 +29,8 @@ _Result = TypeVar("_Result")
 STORE_PATIENCE = 60.0
 """Seconds that a starting server waits for an unreachable store."""
 _PAUSE = 2.0
+KEEPS_VERSIONS = "the bucket keeps old versions, also of deleted checkpoints and of the lease, which changes every 5 s"
+EXPIRE_VERSIONS = "add a lifecycle rule with NoncurrentVersionExpiration, or turn versioning off"
 
 
 def location_overrides(role: Role, given: Mapping[str, Any]) -> list[str]:
@@ -63,6 +66,8 @@ def open_leased(
     patiently(store.check, ends)
     lease = None
     if leads:
+        warn_of_versions(store)
+    if leads:
         # A store of its own: a renewal must not wait behind a part that is being uploaded.
         small = checkpoint_store(section, quick=True)
         assert small is not None
@@ -71,6 +76,15 @@ def open_leased(
         patiently(lambda: lease.acquire(fence, _waiting(ends)), ends)
         closing.callback(lease.release)
     return store, lease
+
+
+def warn_of_versions(store: Store) -> None:
+    """Log a warning if the store keeps what is replaced and deleted."""
+    try:
+        if store.keeps_old_versions():
+            _log.warning("%s: %s; %s", store.location, KEEPS_VERSIONS, EXPIRE_VERSIONS)
+    except StoreError as error:
+        _log.debug("whether old versions are kept is unknown: %s", error)
 
 
 def patiently(call: Callable[[], _Result], ends: EndRequests) -> _Result:

@@ -14,14 +14,15 @@ from typing import Any
 from relaax.checkpoint import Arrays, CheckpointManager, Damaged, LocalStore, StoreError
 from relaax.checkpoint.copying import copy
 from relaax.checkpoint.ids import age
+from relaax.configuration.home import with_home
 
 _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Return the system's folder for persistent data of programs (XDG Base Directory)."""
+    """Return the system's folder for persistent data of programs (XDG Base Directory). Raises NoHome."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    state = given if os.path.isabs(given) else os.path.expanduser("~/.local/state")
+    state = given if os.path.isabs(given) else with_home("~/.local/state")
     return Path(state, "relaax", "spool")
 
 

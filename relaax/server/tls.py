@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection, RlxServerSection
+from relaax.configuration.home import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.tokens import read_token
 from relaax.tls import client_context
@@ -42,7 +43,7 @@ def rlx_server_context(settings: RlxServerSection) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.num_tickets = 0  # sessions cannot be resumed: each worker is a separate process
-    context.load_cert_chain(_path(settings.tls_certificate), _path(settings.tls_key))
+    context.load_cert_chain(_path(settings.tls_certificate, keys[0]), _path(settings.tls_key, keys[1]))
     return context
 
 
@@ -62,7 +63,7 @@ def key_pair(
     _check_dates(chain, certificate, certificate_key)
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(_path(certificate), _path(key), password=_no_password)
+        context.load_cert_chain(_path(certificate, certificate_key), _path(key, key_key), password=_no_password)
     except (ssl.SSLError, ValueError) as error:
         why = getattr(error, "reason", None) or str(error)
         if why == "KEY_VALUES_MISMATCH":
@@ -103,14 +104,14 @@ def _check_dates(pem: bytes, file: str, key: str) -> None:
 
 def _read(file: str, key: str) -> bytes:
     try:
-        return _path(file).read_bytes()
+        return _path(file, key).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{key}: {file} cannot be read: {error.strerror}") from None
 
 
-def _path(file: str | None) -> Path:
+def _path(file: str | None, key: str) -> Path:
     assert file is not None
-    return Path(file).expanduser()
+    return with_home(file, key)
 
 
 def _no_password() -> str:

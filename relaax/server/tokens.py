@@ -12,6 +12,7 @@ from pathlib import Path
 
 from relaax.configuration import ConfigurationError
 from relaax.configuration.environment import SECRETS
+from relaax.configuration.home import with_home
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def read_token(file: str | None, key: str, variable: str) -> str | None:
     Raises ConfigurationError if the token is unusable. The message does not quote it.
     """
     if file is not None:
-        return _checked(_content(Path(file).expanduser(), key), f"{key}: the token in {file}")
+        return _checked(_content(with_home(file, key), key), f"{key}: the token in {file}")
     secret = os.environ.get(variable)
     return None if secret is None else _checked(secret.strip(), f"the environment variable {variable}: its token")
 

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 import relaax.checkpoint.s3 as s3_module
-from relaax.checkpoint import CheckpointManager, Conflict, NotFound, Store, StoreError, open_location, s3_location
+from relaax.checkpoint import (
+    CheckpointManager,
+    Conflict,
+    Lease,
+    NotFound,
+    Store,
+    StoreError,
+    open_location,
+    s3_location,
+)
 from relaax.checkpoint.aws_keys import AwsKeys
 from relaax.checkpoint.s3 import S3Store
 from relaax.extras import missing
@@ -214,7 +223,7 @@ def test_a_value_that_is_not_there_is_not_found(s3: S3Server) -> None:
 
 
 def test_an_endpoint_that_is_not_there() -> None:
-    store = S3Store("b" * 8, "k", KEYS, "http://127.0.0.1:1")
+    store = S3Store("b" * 8, "k", lambda: KEYS, "http://127.0.0.1:1")
     with pytest.raises(StoreError, match=r"^cannot list s3://bbbbbbbb/k: http://127.0.0.1:1 cannot be reached$"):
         store.check()
 
@@ -228,13 +237,13 @@ def test_an_endpoint_that_is_not_there() -> None:
         ("http://h:99999", "'http://h:99999'"),
         ("ftp://h", "'ftp://h'"),
         ("http://h/?q", "'http://h/?q'"),
-        ("http://a b", "http://a b"),
+        ("http://a b", "'http://a b'"),
         ("me:hidden@h", "'h'"),
     ],
 )
 def test_what_is_no_endpoint(endpoint: str, named: str) -> None:
     with pytest.raises(StoreError) as caught:
-        S3Store("bucket", "k", KEYS, endpoint)
+        S3Store("bucket", "k", lambda: KEYS, endpoint)
     assert str(caught.value).startswith(f"{named} is no endpoint: a URL is needed")
 
 
@@ -249,7 +258,7 @@ def test_without_any_keys(s3: S3Server) -> None:
 
 
 def test_a_password_in_the_endpoint_is_not_shown() -> None:
-    store = S3Store("bucket", "k", KEYS, "http://me:hidden@127.0.0.1:1")
+    store = S3Store("bucket", "k", lambda: KEYS, "http://me:hidden@127.0.0.1:1")
     with pytest.raises(StoreError) as caught:
         store.check()
     assert "hidden" not in str(caught.value)
@@ -277,3 +286,34 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ModuleNotFoundError) as caught:
         open_location("s3://models/a")
     assert missing(caught.value) == "boto3 is not installed; pip install 'relaax[s3]'"
+
+
+def test_slow_store_loses_no_lease(s3: S3Server, proxy: S3Proxy) -> None:
+    bucket = s3.bucket()
+    lost: list[str] = []
+    lease = Lease(s3.store(bucket, proxy.url, quick=True), lost.append)
+    proxy.fail("slow")
+    lease.acquire()
+    lease.check()
+    proxy.heal()
+    lease.release()
+    assert not lost
+    assert len(proxy.requests) == 4, "no request was repeated"
+
+
+def test_bucket_that_keeps_versions_is_known(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3.store(bucket)
+    assert not store.keeps_old_versions()
+    s3.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert store.keeps_old_versions()
+    rule = {"ID": "old", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    rule["NoncurrentVersionExpiration"] = {"NoncurrentDays": 1}
+    s3.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+    assert not store.keeps_old_versions()
+
+
+def test_keys_that_may_not_ask_for_versioning_are_no_trouble(s3: S3Server, proxy: S3Proxy) -> None:
+    store = s3.store(s3.bucket(), proxy.url)
+    proxy.fail("AccessDenied")
+    assert not store.keeps_old_versions()

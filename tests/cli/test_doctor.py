@@ -28,8 +28,9 @@ from relaax.parameters import segments
 from relaax.parameters.frames import Frame, FrameSocket
 from support.keys import Keys
 from support.offline import start_offline_server
-from support.processes import Processes, project_command
+from support.processes import Processes, project_command, wait_until
 from support.s3_server import S3Server, keys_file, s3_server
+from support.scrape import status_url
 
 SECRET = "a-token-that-nobody-may-read"
 OTHER = "another-token-that-is-not-it"
@@ -290,6 +291,20 @@ def test_a_port_of_another_program(tmp_path: Path) -> None:
     assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Severity.OK).endswith("is free")
 
 
+def test_status_port_is_asked_without_a_proxy(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, _ = start_offline_server(processes, tmp_path, "--status-bind", "127.0.0.1:0")
+    address = status_url(server).removeprefix("http://")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
+    wait_until(lambda: "it serves" in sentences(tmp_path, address), "relaax doctor names the server")
+
+
+def sentences(folder: Path, address: str) -> str:
+    """Return what the check of ports finds of a status port."""
+    return " ".join(line("", finding) for finding in found(written(folder, rlx={"status_bind": address}), "ports"))
+
+
 def test_a_port_of_a_program_that_speaks_something_else(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -358,6 +373,9 @@ def test_s3(tmp_path: Path, s3: S3Server) -> None:
     assert f"s3://{bucket}/run can be written" in only(found(config, "store"), Severity.OK)
     assert "contents" not in s3.client.list_objects_v2(Bucket=bucket)
     assert "differ by" in only(found(config, "clock"), Severity.OK)
+    s3.client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    (versions,) = (each for each in found(config, "store") if each.level is Severity.WARNING)
+    assert "the bucket keeps old versions" in line("", versions)
     config = written(tmp_path, server={**keys, "checkpoint_aws_s3": ["no-such-bucket", "run"]})
     assert "no-such-bucket" in only(found(config, "store"), Severity.WRONG)
 

@@ -29,6 +29,22 @@ def a_run(folder: Path, *values: float, first: int = 0) -> Path:
     return folder
 
 
+def test_points_that_a_crash_undid_are_dropped(tmp_path: Path) -> None:
+    """Files of a version that did not mark where training continues."""
+    a_run(tmp_path / "run", 1.0, 2.0, 3.0, 4.0)
+    (first,) = (tmp_path / "run" / "metrics").iterdir()
+    first.rename(first.with_name("events.out.tfevents.1.host"))
+    a_run(tmp_path / "run", 30.0, 40.0, first=2)
+    assert plot(tmp_path / "run", "--csv", tmp_path / "out.csv", "-o", tmp_path / "out.png").exit_code == 0
+    with (tmp_path / "out.csv").open() as file:
+        assert [(row["step"], float(row[SCALAR])) for row in csv.DictReader(file)] == [
+            ("0", 1.0),
+            ("100", 2.0),
+            ("200", 30.0),
+            ("300", 40.0),
+        ]
+
+
 def plot(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["plot", *map(str, arguments)])
 

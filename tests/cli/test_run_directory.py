@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import yaml
 
 from relaax.algorithm_base import find_algorithm
+from relaax.checkpoint import LocalStore, StoreError
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.configuration import ConfigurationError, load_configuration
@@ -181,6 +185,18 @@ def test_a_summary_is_gone_while_the_next_run_goes_on(tmp_path: Path) -> None:
     a_run(tmp_path / "run", "interrupted")
     assert is_resumed(tmp_path / "run")
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_file_system_without_locks_is_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ConfigurationError, match="no file locks .No locks available.: mount it with locks") as refused:
+        opened(tmp_path / "run", fresh=True)
+    assert "another run" not in str(refused.value)
+    with pytest.raises(StoreError, match="lock: its file system has no file locks .No locks available.: mount it"):
+        LocalStore(tmp_path).put_if("lease.json", b"x", None)
 
 
 def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import relaax.metrics.writer as writer_module
 from relaax.checkpoint import StoreError, Value
+from relaax.metrics import MetricsWriter
 from relaax.metrics.copying import MetricsCopy
 from support.processes import wait_until
 from support.stores import MemoryStore
@@ -71,3 +73,29 @@ def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     copy = MetricsCopy(tmp_path / "later", MemoryStore(), interval=1000)
     copy.start()
     copy.close()
+
+
+def test_copy_of_an_earlier_process_is_not_made_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+    for content, puts in ((b"abc", 1), (b"abc", 1), (b"abcdef", 2)):
+        (tmp_path / NAME).write_bytes(content)
+        copy = MetricsCopy(tmp_path, store, interval=1000)
+        copy.start()
+        copy.close()
+        assert store.puts == [NAME] * puts
+    assert store.values == {NAME: b"abcdef"}
+
+
+def test_bytes_copied_are_in_proportion_to_those_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates of a long training, scaled down by 20. One file would be copied as a whole each time."""
+    monkeypatch.setattr(writer_module, "EVENT_FILE_BYTES", writer_module.EVENT_FILE_BYTES // 20)
+    store, step, copied = MemoryStore(), 0, 0
+    copy = MetricsCopy(tmp_path, store, interval=1000)
+    writer = MetricsWriter(tmp_path, lambda: (step, {"a" * 5000: 1.0}), interval=1000)
+    while (total := sum(path.stat().st_size for path in tmp_path.iterdir())) < 500_000:
+        step += 1
+        writer._write()
+        copied += copy._copy()
+    writer._abandon()
+    assert copied < 10 * total
+    assert sum(map(len, store.values.values())) == total

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.summary_pb2 import Summary
 
+import relaax.metrics.writer as writer_module
 from relaax.metrics import MetricsWriter
+from support.processes import wait_until
 
 
 def written(directory: Path) -> list[tuple[int, str, float]]:
@@ -105,3 +108,85 @@ def test_a_run_that_cannot_describe_itself_has_its_scalars(tmp_path: Path, caplo
     assert written(tmp_path) == [(7, "a", 1.0)]
     assert "it has no form" in caplog.text
     assert len(caplog.records) == 1
+
+
+class Start:
+    """The start of a training, which tests change."""
+
+    def __init__(self) -> None:
+        self.now: tuple[object, int] = "first", 0
+
+    def __call__(self) -> tuple[object, int]:
+        return self.now
+
+
+def as_tensorboard_shows(directory: Path, name: str) -> list[int]:
+    """Return the steps of a scalar."""
+    shown = EventAccumulator(str(directory), size_guidance={SCALARS: 0})
+    shown.Reload()
+    return [event.step for event in shown.Scalars(name)]
+
+
+def test_points_that_a_crash_undid_are_not_shown(tmp_path: Path) -> None:
+    """A server ends at step 40 and another one continues from a checkpoint at step 20."""
+    start = Start()
+    for start.now, steps in ((("first", 0), (10, 20, 30, 40)), (("second", 20), (25, 35))):
+        source = Source(*((step, {"a": 1.0}) for step in steps))
+        run_source(tmp_path, source, start)
+    assert as_tensorboard_shows(tmp_path, "a") == [10, 20, 25, 35]
+
+
+def test_points_of_a_training_without_a_checkpoint_are_not_shown(tmp_path: Path) -> None:
+    start = Start()
+    for start.now in (("first", 0), ("second", 0)):
+        run_source(tmp_path, Source((10, {"a": 1.0}), (20, {"a": 1.0})), start)
+    assert as_tensorboard_shows(tmp_path, "a") == [10, 20]
+
+
+def test_roll_back_within_a_server_purges_points_too(tmp_path: Path) -> None:
+    start = Start()
+
+    class RolledBack(Source):
+        def __call__(self) -> tuple[int, Mapping[str, float]]:
+            step, scalars = super().__call__()
+            if step == 40:
+                start.now = "second", 20  # from now on
+            return step, scalars
+
+    run_source(tmp_path, RolledBack(*((step, {"a": 1.0}) for step in (10, 20, 30, 40, 25, 35))), start)
+    assert as_tensorboard_shows(tmp_path, "a") == [10, 20, 25, 35]
+
+
+def run_source(directory: Path, source: Source, start: Start) -> None:
+    writer = MetricsWriter(directory, source, interval=0.001, origin=start)
+    writer.start()
+    wait_until(source.given.empty, "all is read")
+    writer.close()
+
+
+def test_later_file_sorts_last_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step, now in ((1, 2_000_000_000.0), (2, 1_000_000_000.0), (3, 1_500_000_000.0)):
+        monkeypatch.setattr(writer_module.time, "time", lambda now=now: now)
+        run(tmp_path, (step, {"a": float(step)}))
+    assert [step for step, _, _ in written(tmp_path)] == [1, 2, 3]
+
+
+def test_file_of_another_program_may_have_any_name(tmp_path: Path) -> None:
+    for name in ("events.out.tfevents.x", "events.out.tfevents.99999999999999.host", "events.out.tfevents.7"):
+        (tmp_path / name).touch()
+    run(tmp_path, (1, {"a": 1.0}))
+    assert (1, "a", 1.0) in written(tmp_path)
+
+
+def test_long_run_has_several_files_and_one_preface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "EVENT_FILE_BYTES", 1000)
+    source = Source(*((step, {"a": 1.0}) for step in range(1, 101)))
+    writer = MetricsWriter(tmp_path, source, interval=0.0001, preface=Said())
+    writer.start()
+    wait_until(source.given.empty, "all is read")
+    writer.close()
+    sizes = [path.stat().st_size for path in tmp_path.iterdir()]
+    assert len(sizes) > 3
+    assert max(sizes) < 1200
+    assert as_tensorboard_shows(tmp_path, "a") == list(range(1, 101))
+    assert [name for _, name, _ in written(tmp_path) if name != "a"] == ["begun", "ended"]

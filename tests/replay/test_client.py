@@ -270,8 +270,14 @@ def test_addresses_in_another_order_are_refused() -> None:
 
 
 def test_nobody_there_is_said_after_patience() -> None:
-    with nobody() as address, pytest.raises(ReplayUnavailable, match=f"the replay server {address} could be reached"):
-        ReplayClient([address], numbered(), patience=0.3)
+    with nobody() as address, nobody() as other:
+        with pytest.raises(
+            ReplayUnavailable, match=f"the replay server {address} could not be reached for 0.3 s: start"
+        ):
+            ReplayClient([address], numbered(), patience=0.3)
+        none = f"no replay server could be reached for 0.3 s: start one of {address}, {other}"
+        with pytest.raises(ReplayUnavailable, match=none):
+            ReplayClient([address, other], numbered(), patience=0.3)
 
 
 def test_sessions_have_tables_of_their_own() -> None:

@@ -121,7 +121,11 @@ class Running:
 
     def interrupt_group(self) -> None:
         """What Ctrl-C in a terminal does: SIGINT to the process and to its children at once."""
-        os.killpg(self.pid, signal.SIGINT)
+        self.signal_group(signal.SIGINT)
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process and to its children at once, as process managers do."""
+        os.killpg(self.pid, number)
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
         """Ask the process to end, and return its exit code."""

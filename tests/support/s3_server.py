@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import itertools
 import os
+import re
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from support.processes import Processes, Running
 
 KEYS = AwsKeys("anaccesskey", "a/secret+key")
 _STATUS = {"InternalError": 500, "SlowDown": 503, "ExpiredToken": 400, "AccessDenied": 403, "NotImplemented": 501}
+SLOW_SECONDS = 3.6
 _numbers = itertools.count(1)
 
 _MAIN = """
@@ -42,7 +45,8 @@ class Fault:
     """What happens to the next `times` requests that `hits` says yes to.
 
     `kind`: a code of S3, which is answered; `reset`, the connection breaks; `lost`, the request is carried out and then
-    the connection breaks; `stall`, no answer until the proxy is healed; `half`, the answer breaks off in its middle.
+    the connection breaks; `slow`, it is carried out after SLOW_SECONDS; `stall`, no answer until the proxy is healed;
+    `half`, the answer breaks off in its middle.
     """
 
     kind: str
@@ -51,11 +55,12 @@ class Fault:
 
 
 class S3Proxy:
-    """An HTTP proxy on a free port. `requests`: method and path of what came, in order."""
+    """An HTTP proxy on a free port. `requests`: method and path, in order. `keys`: the access keys of all requests."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.requests: list[tuple[str, str]] = []
+        self.keys: set[str] = set()
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # S3 checks and writes at once; the server behind does not promise that
@@ -122,7 +127,10 @@ class S3Proxy:
 
     def _handle(self, request: BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        self.keys.update(re.findall(r"Credential=([^/]+)/", request.headers.get("Authorization") or ""))
         kind = self._fault(request.command, request.path)
+        if kind == "slow":
+            time.sleep(SLOW_SECONDS)
         if kind == "stall":
             self._healed.wait(120)
             _reset(request)
@@ -170,7 +178,7 @@ class S3Server:
 
     def store(self, bucket: str | None = None, endpoint: str | None = None, quick: bool = False) -> S3Store:
         """A store in a bucket, by default in a new one."""
-        return S3Store(bucket or self.bucket(), "some/run", KEYS, endpoint or f"http://{self.address}", quick)
+        return S3Store(bucket or self.bucket(), "some/run", lambda: KEYS, endpoint or f"http://{self.address}", quick)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import psutil
 
 from relaax import __version__
 from relaax.cli.bench.emulator import cores
+from relaax.metrics.memory import available_memory, total_memory
 from relaax.metrics.system import MEGABYTE
 
 BUSY_PERCENT = 10.0
@@ -21,12 +22,11 @@ PACKAGES = ("tensorflow", "grpcio", "numpy", "protobuf", "gymnasium", "ale-py")
 
 def describe() -> dict[str, Any]:
     """Return hardware, versions and load. Takes a second, to measure the processor's load."""
-    memory = psutil.virtual_memory()
     return {
         "cores": cores(),
         "processor": _processor(),
-        "memory_mb": round(memory.total / MEGABYTE),
-        "memory_available_mb": round(memory.available / MEGABYTE),
+        "memory_mb": round(total_memory() / MEGABYTE),
+        "memory_available_mb": round(available_memory() / MEGABYTE),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {"relaax": __version__, **_versions()},

@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -21,6 +20,7 @@ from relaax.configuration import (
     ReplayServerSection,
     RlxServerSection,
 )
+from relaax.configuration.home import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server import tls
 from relaax.server.address import split_address
@@ -101,7 +101,7 @@ def _named(rlx: RlxServerSection) -> Iterator[Finding]:
 def _permissions(key: str, file: str | None) -> Finding | None:
     if file is None:
         return None
-    path = Path(file).expanduser()
+    path = with_home(file)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return warning(f"{key}: users other than its owner may access {file} (mode {mode:03o})", f"chmod 600 {file}")
@@ -208,7 +208,7 @@ def _authority(key: str, file: str | None, signed: str | None = None) -> Iterato
         yield ok(f"{key}: {file} is an authority")
         return
     try:
-        own = x509.load_pem_x509_certificate(Path(signed).expanduser().read_bytes())
+        own = x509.load_pem_x509_certificate(with_home(signed).read_bytes())
     except (OSError, ValueError):
         return  # reported by the check of that certificate
     if any(_signed(own, authority) for authority in x509.load_pem_x509_certificates(pem)):

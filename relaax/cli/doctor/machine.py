@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
-
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
+from relaax.metrics.memory import available_memory
 
 _SERVER_BYTES = 600e6
 """TensorFlow's memory in a server, needed once (docs/operating.md)."""
@@ -19,7 +18,7 @@ def memory(subject: Subject) -> Iterator[Finding]:
     found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients
     need = (SPAWNED if settings.worker_start == "spawn" else FORKED).bytes
-    available = psutil.virtual_memory().available
+    available = available_memory()
     workers = int((available - _SERVER_BYTES - settings.memory_reserve * MEGABYTE) // need)
     sentence = f"{available / 1e9:.1f} GB of memory are available: room for about {max(0, workers)} workers"
     way_out = "use another machine, a lower relaax-rlx-server.memory_reserve, or more environments per connection"

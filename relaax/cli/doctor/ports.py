@@ -8,7 +8,6 @@ import json
 import socket
 import ssl
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import psutil
@@ -17,6 +16,7 @@ from relaax import rlx
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import REPLAY_SERVER, own
+from relaax.direct_http import open_directly
 from relaax.server.address import AddressError, listen, split_address
 
 SECONDS = 5.0
@@ -113,7 +113,7 @@ def _status_of(place: tuple[str, int]) -> str | None:
     host = f"[{place[0]}]" if ":" in place[0] else place[0]
     body: bytes | None = None
     try:
-        with urllib.request.urlopen(f"http://{host}:{place[1]}/healthz", timeout=SECONDS) as answer:
+        with open_directly(f"http://{host}:{place[1]}/healthz", SECONDS) as answer:
             body = answer.read(65536)
     except urllib.error.HTTPError as error:
         with error:

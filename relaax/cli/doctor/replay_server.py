@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
-
 from relaax import __version__
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.cli.replay_shards import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
+from relaax.metrics.memory import available_memory
 from relaax.parameters.channel import Target
 from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
 
@@ -106,7 +105,7 @@ def replay_memory(subject: Subject) -> Iterator[Finding]:
     if algorithm.Replay.bundled(config):
         tables = found.run.clients * found.run.connections_per_client
         whose = f" for each of {tables} workers"
-    available = psutil.virtual_memory().available
+    available = available_memory()
     needed, allowed = tables * spec.bytes(), table_bytes(found.replay_server, available)
     sentence = (
         f"{spec.capacity:,} items{whose} take {needed / GIGABYTE:.3g} GB of each replay server ({shards}), "

@@ -38,7 +38,7 @@ def store(subject: Subject) -> Iterator[Finding]:
 
 def _store(section: CheckpointKeys) -> Iterator[Finding]:
     from relaax.checkpoint import StoreError
-    from relaax.server.checkpoint_storage import checkpoint_store
+    from relaax.server.checkpoint_storage import EXPIRE_VERSIONS, KEEPS_VERSIONS, checkpoint_store
 
     try:
         if section.checkpoint_dir is not None and not Path(section.checkpoint_dir).is_dir():
@@ -55,6 +55,9 @@ def _store(section: CheckpointKeys) -> Iterator[Finding]:
         yield wrong(str(error), "fix what is named; the server would exit, or checkpoints would be late")
     else:
         yield ok(f"{opened.location} can be written, read, written conditionally and cleared")
+        with contextlib.suppress(StoreError):
+            if opened.keeps_old_versions():
+                yield warning(f"{opened.location}: {KEEPS_VERSIONS}", EXPIRE_VERSIONS)
         yield from _lease(opened)
 
 

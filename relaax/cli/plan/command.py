@@ -180,16 +180,15 @@ def _spaces(observation: str, actions: int) -> tuple[Space, Space]:
 def _size(
     cores: int | None, memory: float | None, network: float, round_trip: float | None, machines: int | None
 ) -> MachineSize:
-    import psutil
-
     from relaax.cli.bench.emulator import cores as own_cores
+    from relaax.metrics.memory import total_memory
     from relaax.planning.workload import GIGABYTE, MachineSize
 
     if round_trip is None:
         round_trip = 0.0 if machines == 1 else ROUND_TRIP_MS
     return MachineSize(
         cores=own_cores() if cores is None else cores,
-        gigabytes=round(psutil.virtual_memory().total / GIGABYTE, 1) if memory is None else memory,
+        gigabytes=round(total_memory() / GIGABYTE, 1) if memory is None else memory,
         gigabits=network,
         round_trip_ms=round_trip,
     )

@@ -17,6 +17,7 @@ from relaax.checkpoint.evaluation import Evaluation, evaluations, write_evaluati
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.metrics.without_tensorflow import do_without_tensorflow
+from relaax.metrics.writer import EventFile
 from relaax.number_format import shown
 from relaax.supervision.process import ending_with_parent, environment_of
 
@@ -142,14 +143,15 @@ class Evaluations:
         do_without_tensorflow()
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         try:
             if self._writer is None:
-                self._writer = EventFileWriter(str(self._directory.metrics / FOLDER))
+                folder = self._directory.metrics / FOLDER
+                folder.mkdir(parents=True, exist_ok=True)
+                self._writer = EventFile(folder)
             values = {"mean_return": found.mean, "interval_low": found.low, "interval_high": found.high}
             scalars = [Summary.Value(tag=f"evaluation/{name}", simple_value=value) for name, value in values.items()]
-            self._writer.add_event(Event(wall_time=found.time, step=step, summary=Summary(value=scalars)))
+            self._writer.add(Event(wall_time=found.time, step=step, summary=Summary(value=scalars)))
             self._writer.flush()
         except OSError as error:
             _log.warning("the evaluation's curve cannot be written: %s", error)

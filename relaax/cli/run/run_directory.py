@@ -22,6 +22,7 @@ from typing import Any
 
 from relaax.atomic_file import write_whole
 from relaax.checkpoint import Store, lease
+from relaax.checkpoint.local import BUSY
 from relaax.checkpoint.location import open_location
 from relaax.cli.run.plan import Plan, made_of
 from relaax.configuration import (
@@ -125,10 +126,15 @@ class RunDirectory:
             raise ConfigurationError(f"run directory {self.path}: {error.strerror}") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             self.close()
+            if error.errno in BUSY:
+                raise ConfigurationError(
+                    f"run directory {self.path} is in use by another run; --run-dir names another"
+                ) from None
             raise ConfigurationError(
-                f"run directory {self.path} is in use by another run; --run-dir names another"
+                f"run directory {self.path}: its file system has no file locks ({error.strerror}): mount it with "
+                "locks, such as NFS with its lock service, or --run-dir names a directory elsewhere"
             ) from None
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from relaax.algorithm_base import (
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import LEARNER
 from relaax.extras import named
+from relaax.output import replace_unknown_characters
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.server.address import AddressError
 from relaax.server.blas import restarting, use_kernels
@@ -125,6 +126,7 @@ def _give_up(error: Exception, code: int) -> NoReturn:
 
 def main() -> None:
     """Entry point."""
+    replace_unknown_characters()
     with named("relaax-learner"), restarting("relaax-learner"):
         app(prog_name="relaax-learner")
 

@@ -92,7 +92,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
     folder = metrics_folder(section, closing) if position.index == 0 else None
     if folder is not None:
         preface = RunDescription(configuration.as_dict(), _hyperparameters(configuration, config))
-        metrics = MetricsWriter(folder, core.scalars, preface=preface)
+        metrics = MetricsWriter(folder, core.scalars, preface=preface, origin=lambda: core.origin)
     longest = core.model.shard.size if core.model else MAX_PARAMETERS
     server = Server(
         core,

@@ -67,6 +67,8 @@ class ParameterServerCore:
         self.access = access or ModelAccess()
         # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
+        self.origin = self.incarnation, 0
+        """Incarnation, and the global step from which it continues."""
         self.segments = Segments()
         """The memory of snapshots, which workers of this host can read."""
         self.metrics = Aggregator()
@@ -146,6 +148,7 @@ class ParameterServerCore:
                     self.metrics.restore_returns(checkpoint.manifest["returns"])
             self.incarnation = incarnation
             self._model = model
+            self.origin = incarnation, self.global_step
             self._not_saved = ""  # what was not saved is no more
             self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
             for worker_id in self.registry.clear():

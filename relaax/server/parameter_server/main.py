@@ -23,6 +23,7 @@ from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.extras import named
+from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.checkpoint_storage import location_overrides
@@ -155,6 +156,7 @@ def _give_up(error: Exception | str, code: int) -> NoReturn:
 
 def main() -> None:
     """Run the command."""
+    replace_unknown_characters()
     with named("relaax-parameter-server"):
         app(prog_name="relaax-parameter-server")
 

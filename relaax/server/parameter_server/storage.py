@@ -9,8 +9,10 @@ from pathlib import Path
 
 from relaax.checkpoint import CheckpointManager, StoreAway, open_store
 from relaax.configuration import ParameterServerSection
+from relaax.configuration.home import NoHome
 from relaax.metrics.copying import MetricsCopy
-from relaax.server.checkpoint_storage import open_leased, patiently
+from relaax.metrics.writer import newest_number
+from relaax.server.checkpoint_storage import open_leased, patiently, warn_of_versions
 from relaax.server.spool import Spool, default_folder
 from relaax.server.termination import EndRequests
 
@@ -36,7 +38,13 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
     """
     if section.checkpoint_aws_s3 is None or section.shards > 1:
         return None
-    folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
+    try:
+        folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
+    except NoHome:
+        _log.warning(
+            "the last checkpoint is lost if S3 is unreachable then: set checkpoint_spool, XDG_STATE_HOME or HOME"
+        )
+        return None
     spool = Spool(folder, manager, section.aws_endpoint)
     patiently(spool.deliver, ends)
     return spool
@@ -50,14 +58,20 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
     if section.metrics_aws_s3 is None:
         return None if section.metrics_dir is None else Path(section.metrics_dir)
     store = open_store(section.metrics_aws_s3, section.aws_keys, section.aws_endpoint)
+    names = []
     try:
         store.check()
+        warn_of_versions(store)
+        names = [name for name in store.list() if newest_number([name])]
     except StoreAway as error:
         _log.warning("metrics are copied later: %s", error)
     if section.metrics_dir is None:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
     else:
         folder = Path(section.metrics_dir)
+    if names:  # later files must sort after those in the store, too
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / max(names, key=lambda name: newest_number([name]))).touch()
     copy = MetricsCopy(folder, store)
     copy.start()
     closing.callback(copy.close)

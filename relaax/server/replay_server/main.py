@@ -20,7 +20,8 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, ReplayServerSection, overrides_of
 from relaax.configuration.roles import REPLAY_SERVER
 from relaax.extras import named
-from relaax.metrics.system import MEGABYTE, available_memory_mb
+from relaax.metrics.memory import available_memory
+from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.checkpoint_storage import location_overrides
@@ -133,7 +134,7 @@ def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitSta
 
 def _memory(settings: ReplayServerSection) -> int:
     """Return the bytes that tables may take."""
-    found = table_bytes(settings, available_memory_mb() * MEGABYTE)
+    found = table_bytes(settings, available_memory())
     said = "tables may take %.3g GB"
     if settings.memory is None:
         share = "half" if settings.shards <= 1 else f"1/{2 * settings.shards}"
@@ -149,6 +150,7 @@ def _give_up(error: Exception, code: int) -> NoReturn:
 
 def main() -> None:
     """Run the command."""
+    replace_unknown_characters()
     with named("relaax-replay-server"):
         app(prog_name="relaax-replay-server")
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import psutil
 
+from relaax.metrics.memory import available_memory
+
 MEGABYTE = 2**20
 SAMPLE_SECONDS = 5.0
 SAMPLED_WORKERS = 8
@@ -50,7 +52,7 @@ class Admission:
             return f"this server serves {self._max_workers} connections and has no room for another"
         self._sample(workers)
         growing = self._growing(workers)
-        available = _available()
+        available = available_memory()
         if available - self._worker_bytes * (1 + growing) < self._reserve:
             self.refused["memory"] += counts
             return (
@@ -63,7 +65,7 @@ class Admission:
     def free_places(self, workers: Collection[int]) -> int:
         """Return how many more workers there is room for beside the worker processes `workers`."""
         self._sample(workers)
-        spare = _available() - self._reserve - self._worker_bytes * self._growing(workers)
+        spare = available_memory() - self._reserve - self._worker_bytes * self._growing(workers)
         return max(0, min(self._max_workers - len(workers), int(spare // self._worker_bytes)))
 
     def _growing(self, workers: Collection[int]) -> int:
@@ -84,8 +86,3 @@ class Admission:
         if sizes:
             # A worker that has just started is smaller than it will be.
             self._worker_bytes = max(sum(sizes) / len(sizes), self._need.bytes / 2)
-
-
-def _available() -> int:
-    """Return the bytes that processes could still take, without swap."""
-    return int(psutil.virtual_memory().available)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 
 NONE = -1
 """Placeholder for a descriptor that a process is not given."""
+GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that terminals and process managers send to the whole process group. Only the server acts on them: a child
+ignores them, and a new process has them blocked until it does.
+"""
 
 
 def program_of(module: str) -> str:

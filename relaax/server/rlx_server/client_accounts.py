@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from relaax.configuration import ConfigurationError
+from relaax.configuration.home import with_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
 from relaax.server.rlx_server.authentication import Authentication
@@ -63,7 +64,7 @@ class ClientAccounts:
         self, file: str | None, authentication: Authentication, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`file`: None if there are no named clients. Raises ConfigurationError."""
-        self._path = None if file is None else Path(file).expanduser()
+        self._path = None if file is None else with_home(file, KEY)
         self._authentication = authentication
         self._clock = clock
         self._look_at = clock() + LOOK_SECONDS
@@ -150,7 +151,7 @@ def read_clients(path: Path, authentication: Authentication) -> tuple[list[Clien
             raise ConfigurationError(f"{where}: {name!r} is no name of a client: use {WHAT_A_NAME_IS}")
         said = validate_section(ClientEntry, entry, f"{where}: {name}")
         if said.token_file is not None:
-            files.append(path.parent / Path(said.token_file).expanduser())
+            files.append(path.parent / with_home(said.token_file, where))
             shown = _digest_of(files[-1], f"{where}: {name}.token_file")
         else:
             shown = str(said.token_sha256)

@@ -20,6 +20,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import RLX_SERVER
 from relaax.extras import named
+from relaax.output import replace_unknown_characters
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.blas import restarting, use_kernels
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
@@ -156,6 +157,7 @@ def _spawner(
 
 def main() -> None:
     """Entry point."""
+    replace_unknown_characters()
     with named("relaax-rlx-server"), restarting("relaax-rlx-server"):
         app(prog_name="relaax-rlx-server")
 

@@ -19,7 +19,7 @@ from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.devices import device_error
 from relaax.server.logs import configure_logging
 from relaax.server.rlx_server.authentication import read_authentication
-from relaax.server.rlx_server.child_process import NONE
+from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.planning import plan_workers
@@ -34,7 +34,8 @@ WATCH_MILLISECONDS = 500
 
 def main() -> None:
     """Run a worker. The last arguments are descriptors: connection (or NONE), lifeline, reports, meters, orders."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     given = [int(argument) for argument in sys.argv[-5:]]
     for descriptor in given:

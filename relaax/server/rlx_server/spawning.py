@@ -20,7 +20,7 @@ from typing import Any
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.anonymous_file import anonymous_file
 from relaax.server.rlx_server.authentication import OPEN, Authentication
-from relaax.server.rlx_server.child_process import NONE, inheritable, program_of
+from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE, inheritable, program_of
 from relaax.server.rlx_server.exit_codes import EXIT_DONE
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
@@ -113,8 +113,7 @@ class SpawnSpawner:
             sys.stdout.flush()
             sys.stderr.flush()
             with inheritable(given):
-                # Ctrl-C reaches the whole process group: blocked until the worker ignores it.
-                pid = os.posix_spawn(arguments[0], arguments, environment, setsigmask=[signal.SIGINT])
+                pid = os.posix_spawn(arguments[0], arguments, environment, setsigmask=GROUP_SIGNALS)
             os.set_blocking(report_read, False)
             failed.pop_all()
             return pid, report_read

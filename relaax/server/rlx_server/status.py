@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from relaax.server.rlx_server.child_process import inheritable, program_of
+from relaax.server.rlx_server.child_process import GROUP_SIGNALS, inheritable, program_of
 from relaax.server.tokens import without_tokens
 
 _log = logging.getLogger(__name__)
@@ -91,8 +91,7 @@ class StatusLine:
         arguments = [sys.executable, "-c", program_of(_MODULE), *self._arguments, *map(str, given)]
         try:
             with inheritable(given):
-                # Ctrl-C reaches the whole process group: held back until it is ready to ignore it.
-                self._pid = os.posix_spawn(sys.executable, arguments, environment, setsigmask=[signal.SIGINT])
+                self._pid = os.posix_spawn(sys.executable, arguments, environment, setsigmask=GROUP_SIGNALS)
         except OSError as error:
             _log.error("the process of the status port cannot be started (%s); trying again", error)
             os.close(write)

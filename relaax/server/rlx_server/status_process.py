@@ -18,8 +18,10 @@ from typing import IO, Any
 import psutil
 
 from relaax import __version__
+from relaax.metrics.memory import available_memory
 from relaax.server.logs import configure_logging
 from relaax.server.metric_families import Families, Family, registry_of
+from relaax.server.rlx_server.child_process import GROUP_SIGNALS
 from relaax.server.status import StatusServer
 
 SILENT_SECONDS = 10.0
@@ -98,7 +100,7 @@ class Samples:
             **self._latest,
             "serving": self.serving,
             "workers_memory_bytes": self._workers_memory(),
-            "available_memory_bytes": psutil.virtual_memory().available,
+            "available_memory_bytes": available_memory(),
         }
 
     @property
@@ -126,7 +128,7 @@ class Samples:
 
 def main() -> None:
     """Serve status. Arguments: server's process id, log level, log format, and descriptors of status port and line."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group: the server decides
+    for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     server, level, format_, port, line = sys.argv[-5:]

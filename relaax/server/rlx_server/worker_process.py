@@ -10,6 +10,7 @@ from collections.abc import Callable
 from relaax.configuration import RlxServerSection
 from relaax.parameters.message_memory import share_one_arena
 from relaax.server.rlx_server.authentication import OPEN, Authentication
+from relaax.server.rlx_server.child_process import GROUP_SIGNALS
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.worker import Worker
 from relaax.server.rlx_server.worker_plan import WorkerPlan
@@ -49,11 +50,10 @@ def run_worker(
     `lifeline`: the reading end of a Lifeline; `reports`: the worker's end of a line (see `WorkerReports`); `meters`:
     the server's.
     """
-    # Ctrl-C reaches the whole process group: the server decides and signals its workers by the lifeline.
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # tells the server to reread a file
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     share_one_arena()

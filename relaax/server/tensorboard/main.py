@@ -20,6 +20,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import TENSORBOARD
 from relaax.extras import named
+from relaax.output import replace_unknown_characters
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.command_configuration import configured, require_private_board, show, whole
 from relaax.server.key_options import key_options
@@ -98,6 +99,7 @@ def _give_up(error: Exception) -> NoReturn:
 
 def main() -> None:
     """Entry point."""
+    replace_unknown_characters()
     with named("relaax-tensorboard"):
         app(prog_name="relaax-tensorboard")
 

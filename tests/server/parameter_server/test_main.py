@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
@@ -56,6 +57,35 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
         second.kill()
     assert after[0] == after[1] != before.tobytes()
     assert list((tmp_path / "m").glob("events.out.tfevents.*"))
+
+
+def test_curve_continues_where_training_does_after_a_kill(processes: Processes, config: Path, tmp_path: Path) -> None:
+    arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"))
+    for pushes, reached in ((5, 50), (7, 120), (2, 70)):
+        server, address = start(processes, config, *arguments)
+        with bridge_to(address) as bridge:
+            bridge.register(worker(config))
+            trained(bridge, pushes)
+            wait_until(lambda reached=reached: reached in steps_shown(tmp_path / "m"), f"a point at step {reached}")  # type: ignore[misc]
+        if reached == 50:
+            assert server.stop(signal.SIGTERM) == 0  # with a checkpoint, from which both others continue
+        else:
+            server.kill()
+    shown = steps_shown(tmp_path / "m")
+    assert shown == sorted(shown)
+    assert 50 in shown
+    assert shown[-1] == 70
+
+
+def steps_shown(folder: Path) -> list[int]:
+    """Return the steps of the points that TensorBoard shows."""
+    do_without_tensorflow()
+    from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+
+    shown = EventAccumulator(str(folder), size_guidance={SCALARS: 0})
+    shown.Reload()
+    name = "workers/connected"
+    return [event.step for event in shown.Scalars(name)] if name in shown.Tags()["scalars"] else []
 
 
 def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Processes, config: Path) -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from relaax.checkpoint import CheckpointManager, LeaseWaitInterrupted, LocalStore, Store, StoreError
 from relaax.checkpoint.aws_keys import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
+from relaax.metrics.writer import EventFile
 from relaax.server.parameter_server import main
 from relaax.server.parameter_server.storage import metrics_folder, open_manager
 from relaax.server.termination import EndRequests, Reason
@@ -175,6 +176,25 @@ def test_metrics_are_copied_to_s3_while_they_grow_and_at_the_end(s3: S3Server, t
     objects = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
     assert [entry["Key"] for entry in objects] == ["run/events.out.tfevents.1.host.2"]
     assert store.list() == []
+
+
+def test_metrics_after_those_in_s3_sort_last(s3: S3Server, tmp_path: Path) -> None:
+    """The folder is temporary, and the clock may be behind that of the machine before."""
+    bucket = s3.bucket()
+    keys = section(
+        metrics_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=f"http://{s3.address}"
+    )
+    for name in ("0000000007.b", "4000000000.a"):
+        s3.client.put_object(Bucket=bucket, Key=f"run/events.out.tfevents.{name}", Body=b"x")
+    with ExitStack() as closing:
+        folder = metrics_folder(keys, closing)
+        assert folder is not None
+        events = EventFile(folder)
+        events.flush()
+        events.close()
+    names = [entry["Key"] for entry in s3.client.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert len(names) == 3
+    assert max(names).startswith("run/events.out.tfevents.4000000001.")
 
 
 def test_no_bucket_for_metrics(s3: S3Server, tmp_path: Path) -> None:

@@ -378,7 +378,7 @@ def test_a_memory_in_s3_comes_back(processes: Processes, config: Path, tmp_path:
 def test_an_s3_that_is_away_makes_a_save_late_and_nothing_else(s3: S3Server, ends: EndRequests) -> None:
     with S3Proxy(s3.address) as proxy:
         bucket = s3.bucket()
-        store = S3Store(bucket, "memory", KEYS, proxy.url, quick=True)
+        store = S3Store(bucket, "memory", lambda: KEYS, proxy.url, quick=True)
         service = ReplayService(LARGE)
         keeping = keeping_of(service, store, ends, 0.05)
         held = fill(service, numbered(1000), 100)

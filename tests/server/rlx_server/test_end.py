@@ -47,12 +47,13 @@ def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> Non
         Line(address)
 
 
-def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(drain=600.0)
+@pytest.mark.parametrize("send", [Running.send_signal, Running.signal_group])
+def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve, send) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0", drain=600.0)
     with Line(address) as line, Line(address) as other:
         start_episode(line)
         start_episode(other)
-        server.send_signal(signal.SIGTERM)
+        send(server, signal.SIGTERM)
         wait_until(lambda: refuses(address), "a server that lets nobody in any more")
         for _ in range(3):
             line.step()
@@ -93,13 +94,15 @@ def refuses(address: str) -> bool:
     return False
 
 
-def test_control_c_reaches_the_whole_group_and_clients_are_told_all_the_same(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve()
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_to_the_group_ends_the_server_in_order(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0")
     with Line(address) as line:
         start_episode(line)
-        server.interrupt_group()
+        server.signal_group(number)
         expect_goodbye(line)
-    assert server.wait(30) == 130
+    assert server.wait(30) == code
+    assert "died" not in server.stderr
     assert "Traceback" not in server.stderr
 
 

@@ -1,0 +1,54 @@
+"""The scripts of the images, without an image: the entry point of the servers, and the health check."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.boxes import ROOT
+from support.processes import Processes, project_command, wait_until
+from support.scrape import health, status_url
+
+SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-replay-server", "relaax-learner")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_status_port_of_the_image_is_no_other_port(name: str) -> None:
+    command = ["sh", str(ROOT / "docker" / "server"), name, "--config", "apex_gym_cartpole", "--print-config"]
+    path = f"{Path(project_command(name)).parent}:{os.environ['PATH']}"
+    shown = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    sections = yaml.safe_load(shown.stdout)
+    others = {port(section["bind"]) for section in sections.values() if "bind" in section}
+    assert len(others) >= 3
+    assert port(sections[name].get("status-bind") or sections[name]["status_bind"]) not in others
+
+
+def port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def test_health_check_does_not_ask_a_proxy(processes: Processes, tmp_path: Path) -> None:
+    folders = ("--checkpoint-dir", tmp_path / "checkpoints", "--metrics-dir", tmp_path / "metrics")
+    server, _ = processes.start_server(
+        "relaax-parameter-server",
+        *("--config", "da3c_gym_cartpole", "--bind", "127.0.0.1:0", "--status-bind", "127.0.0.1:0"),
+        *folders,
+    )
+    url = status_url(server)
+    wait_until(lambda: health(url)[0] == 200, "the server serves")
+    assert checked(port(url)) == 0
+    assert server.stop() == 0
+    assert checked(port(url)) != 0
+
+
+def checked(at: int) -> int:
+    """Return the exit code of the health check, with a proxy in the environment at which nothing listens."""
+    command = [sys.executable, str(ROOT / "docker" / "healthy"), str(at)]
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
