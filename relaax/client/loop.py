@@ -209,19 +209,19 @@ def _play(env: Any, is_vector: bool, turn: _Turn, settings: Mapping[str, Any]) -
     for game in player.games():
         if turn.watch is not None:
             turn.watch.begin(game.number)
-        episode, taken = _game(env, agent, is_vector, game, turn)
-        player.ended(game, episode, taken)
+        episode, taken, cut = _game(env, agent, is_vector, game, turn)
+        player.ended(game, episode, taken, cut)
         returns.append(episode.episode_return)
         steps += taken
     return RunSummary(len(returns), steps, tuple(returns), time.monotonic() - start)
 
 
-def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, turn: _Turn) -> tuple[Episode, int]:
-    """Return the whole episode from the game's seed, and the steps that it took."""
+def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, turn: _Turn) -> tuple[Episode, int, bool]:
+    """Return the episode from the game's seed, the steps that it took, and whether it was cut off at its most steps."""
     played: list[Episode] = []
-    tally = Tally(1, episodes=1, on_episode=played.append)
+    tally = Tally(1, episodes=1, steps=game.max_steps, on_episode=played.append)
     (_run_vector if is_vector else _run_single)(env, agent, tally, game.seed, turn)
-    return played[0], tally.steps
+    return (played[0] if played else tally.unfinished(0)), tally.steps, not played
 
 
 def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
