@@ -49,11 +49,11 @@ def add_vectorization(described: argparse.ArgumentParser, usual: str) -> None:
     )
 
 
-def vector(make: Callable[[], Any], count: int, mode: str, infos: Collection[str] | None = ()) -> Any:
+def vector(make: Callable[[], Any], count: int, mode: str, infos: Collection[str] = ()) -> Any:
     """Return `count` environments that `make` makes as one vector, which resets in the step that ends an episode.
 
     `mode`: "sync", or "async" for one process each; then one is made in this process, too, for its spaces. `infos`: the
-    names of the infos to keep; None for all.
+    names of the infos that those processes send.
     """
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
