@@ -37,8 +37,8 @@ class Player(Protocol):
         """Return the action for an observation. `first`: it begins an episode."""
 
     def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
-        """Note the outcome of a game. `steps`: those that its environment took, without no-ops. `cut`: whether it was
-        cut off at its maximum number of steps.
+        """Note the outcome of a game. `steps`: those that its environment took, without no-ops. `cut`: whether the
+        episode was cut off at its maximum number of steps.
         """
 
 

@@ -1,4 +1,4 @@
-"""What environments hand out is checked, converted to their spaces and copied, by every way into `run`."""
+"""Outcomes of environments are checked, converted to their spaces and copied, by every way into `run`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def sync(mode: AutoresetMode, **options: Any) -> SyncVectorEnv:
 
 
 def ends(env: Any) -> list[tuple[list[float], list[float], list[float]]]:
-    """What a server is told of ends of episodes: the rewards, final observations and the first ones of the next."""
+    """Return the ends of episodes on the wire: rewards, final observations and first ones of the next episodes."""
     with RlxPeer() as peer:
         run(env, peer.address, steps=20)
         heard = [message for message in peer.talks[0].heard if isinstance(message, rlx.Init | rlx.Step | rlx.Reset)]
