@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, run
+    from relaax.client import RunSummary, command, families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -37,16 +37,13 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the games, run them, close them."""
     settings = command.settings(arguments)
     env = make(arguments)
-    try:
-        return run(
-            env,
-            environment=arguments.name,
-            frame_skip=arguments.frame_skip,
-            whole_episodes=command.beside(__package__, "games").whole_games if arguments.life_loss else None,
-            **settings,
-        )
-    finally:
-        env.close()
+    return families.run_and_close(
+        env,
+        environment=arguments.name,
+        frame_skip=arguments.frame_skip,
+        whole_episodes=command.beside(__package__, "games").whole_games if arguments.life_loss else None,
+        **settings,
+    )
 
 
 def make(arguments: argparse.Namespace) -> Any:

@@ -50,7 +50,8 @@ def make(arguments: argparse.Namespace) -> Any:
     opener = partial(level.open_lab, arguments.name, arguments.renderer)
     one = partial(level.Level, opener, arguments.frame_skip, arguments.shrink)
     alone = arguments.environments == 1 or command.watching(arguments) is not None
-    return families.vector(one, arguments.environments, arguments.vectorization or ("sync" if alone else "async"))
+    mode = arguments.vectorization or ("sync" if alone else "async")
+    return families.vector(one, arguments.environments, mode, arguments.metric or ())
 
 
 class CountAndMap(argparse.Action):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, families, run
+    from relaax.client import RunSummary, command, families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -28,10 +28,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     settings = command.settings(arguments)
     families.require("miniwob", "miniwob", "selenium", "gymnasium", "cv2")
     identifier, env = make(arguments)
-    try:
-        return run(env, environment=identifier, **settings)
-    finally:
-        env.close()
+    return families.run_and_close(env, environment=identifier, **settings)
 
 
 def make(arguments: argparse.Namespace) -> tuple[str, Any]:

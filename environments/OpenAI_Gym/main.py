@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, run
+    from relaax.client import RunSummary, closing, command, run
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -45,20 +45,18 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     wrapping = command.beside(__package__, "wrapping")
     wrappers = [wrapping.wrapper_of(name, kwargs) for name, kwargs in arguments.wrapper]
     env = make(spec, atari, wrappers, arguments)
-    try:
+
+    def play() -> RunSummary:
         wrapping.require_sendable(env.single_observation_space)
-        summary = run(
+        return run(
             env,
             environment=spec.id,
             frame_skip=(ATARI_FRAME_SKIP if atari else 1) * wrapping.frame_skip(wrappers),
             whole_episodes=command.beside(__package__, "life_loss").whole_games if arguments.life_loss else None,
             **settings,
         )
-    except BaseException:
-        command.abandon(env)
-        raise
-    env.close()
-    return summary
+
+    return closing.closed_after(env, play)
 
 
 def find(arguments: argparse.Namespace) -> Any:
@@ -112,8 +110,10 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
         if observe is not None:
             around.append(observe)
         if mode == "async":
-            around.append(command.quiet_child())
-        same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is wasted on a reset
+            around.append(closing.quiet_child(None if arguments.life_loss else arguments.metric or ()))
+        same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is void
+        if mode == "sync":
+            same_step["copy"] = False  # what each environment hands out is copied, and sent before the next step
         return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)
     except naming.WRONG as error:  # its message may name a missing library
         given = f" with {', '.join(f'{name}={value!r}' for name, value in kwargs.items())}" if kwargs else ""

@@ -60,7 +60,7 @@ def make(identifier: str, arguments: argparse.Namespace) -> Any:
         )
         return screen.Screen(game, arguments.side)
 
-    return families.vector(one, arguments.environments, arguments.vectorization or "sync")
+    return families.vector(one, arguments.environments, arguments.vectorization or "sync", arguments.metric or ())
 
 
 def parser() -> argparse.ArgumentParser:

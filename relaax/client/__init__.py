@@ -3,8 +3,9 @@
 It needs numpy and Protobuf, and nothing of the server's.
 """
 
+from relaax.client.checked_env import CheckedEnv
 from relaax.client.client import Client
-from relaax.client.failure import Failure, TrainingFinished
+from relaax.client.failure import EnvironmentExit, EnvironmentFault, Failure, TrainingFinished
 from relaax.client.loop import run
 from relaax.client.run_summary import RunSummary
 from relaax.client.vector_client import VectorClient
@@ -13,9 +14,12 @@ from relaax.rlx import Box, Dict, Discrete, Episode, MultiBinary, MultiDiscrete,
 
 __all__ = [
     "Box",
+    "CheckedEnv",
     "Client",
     "Dict",
     "Discrete",
+    "EnvironmentExit",
+    "EnvironmentFault",
     "Episode",
     "Failure",
     "MultiBinary",

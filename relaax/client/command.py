@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
-import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +18,9 @@ from typing import Any, NoReturn
 
 from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
-from relaax.client.failure import CannotWrite, Failure
+from relaax.client.checked_env import is_of_signal
+from relaax.client.closing import disarm, terminate
+from relaax.client.failure import CannotWrite, EnvironmentExit, EnvironmentFault, Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
 from relaax.client.places import Places
 from relaax.client.run_summary import RunSummary
@@ -34,10 +34,9 @@ from relaax.output import replace_unknown_characters
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, ENVIRONMENT_EXITED, INTERRUPTED = 0, 1, 2, 4, 130
 NOOP = "noop"
 NOOP_MAX, NOOP_FRAMES = 30, 18_000  # Nair et al. 2015, section 5.1: five minutes of 60 frames a second
-_AGAIN_SECONDS = 2.0
 # That server will never take these spaces or this token: starting again cannot help.
 _REFUSED = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH, ErrorCode.UNAUTHENTICATED)
 
@@ -56,7 +55,8 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
         "address",
         metavar="ADDRESS",
         help=f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between,"
-        " or @FILE with one on each line; random: no server, random actions; check: make them, say their spaces, end",
+        " or @FILE with one on each line; random: no server, random actions; check: make them, take one step,"
+        " print their spaces",
     )
     if name is not None:
         result.add_argument("name", metavar="NAME", help=name)
@@ -244,9 +244,13 @@ def execute(
     main: Callable[[argparse.Namespace], RunSummary],
     line: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Run a program and exit: 0 done (also on SIGTERM), 1 failed, 2 cannot be done as asked for, 130 interrupted."""
+    """Run a program and exit.
+
+    0: done, also on SIGTERM; 1: failed; 2: cannot be done as asked for; 4: the environment called sys.exit(); 130:
+    interrupted.
+    """
     replace_unknown_characters()
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     name = described.prog
     try:
         arguments, unknown = described.parse_known_args(line)
@@ -259,8 +263,7 @@ def execute(
             code = run_on_screen()
             sys.exit(code)
         with named(name):
-            many = arguments.connections > 1 and arguments.address != CHECK
-            summary = side_by_side(main, arguments) if many else main(arguments)
+            summary = _run(main, arguments)
         print(_described(summary), flush=True)
         code = DONE
     except KeyboardInterrupt:
@@ -268,6 +271,12 @@ def execute(
     except (UsageError, UnsupportedSpace, ScreenError) as error:
         print(f"{name}: {missing(error) or error}", file=sys.stderr)
         code = USAGE
+    except EnvironmentFault as error:  # started again, it may work for hours; at the first step it never does
+        print(f"{name}: {error}", file=sys.stderr)
+        code = USAGE if arguments.address == CHECK else FAILED
+    except EnvironmentExit as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        code = ENVIRONMENT_EXITED
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         code = USAGE if failure.code in _REFUSED or isinstance(failure, CannotWrite) else FAILED
@@ -279,43 +288,27 @@ def execute(
             raise
         code = end.code if isinstance(end.code, int) else FAILED
     finally:
-        _disarm()
+        disarm()
     if under_way():
         leave(code)
     sys.exit(code)
 
 
+def _run(main: Callable[[argparse.Namespace], RunSummary], arguments: argparse.Namespace) -> RunSummary:
+    """Run the program. Raises EnvironmentExit if anything in it but a signal exits with code 0."""
+    try:
+        if arguments.connections > 1 and arguments.address != CHECK:
+            return side_by_side(main, arguments)
+        return main(arguments)
+    except SystemExit as end:
+        if end.code or is_of_signal(end):
+            raise
+        raise EnvironmentExit("the environment called sys.exit() while it was made or closed") from end
+
+
 def beside(package: str | None, module: str) -> ModuleType:
     """Return a module beside the program, which runs as a script or was imported as a part of `package`."""
     return importlib.import_module(f"{package}.{module}" if package else module)
-
-
-def quiet_child() -> Callable[[Any], Any]:
-    """Return a wrapper for environments in processes of their own, where Ctrl-C is left to the main program."""
-    parent = os.getpid()
-
-    def wrap(env: Any) -> Any:
-        if os.getpid() != parent:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        return env
-
-    return wrap
-
-
-def abandon(env: Any) -> None:
-    """Close environments of gymnasium that a signal may have left in a half done step.
-
-    Those in processes of their own are not asked politely.
-    """
-    import gymnasium  # a program that has environments of it has it
-
-    if isinstance(env.unwrapped, gymnasium.vector.AsyncVectorEnv):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a step is under way is what we know
-            env.close(terminate=True)
-    else:
-        env.close()
 
 
 def _whence(unknown: Sequence[str]) -> str:
@@ -328,20 +321,6 @@ def _whence(unknown: Sequence[str]) -> str:
         f" (relaax-run.{keys[given[0]]} comes as {given[0]}, for environments of gymnasium: let this program describe"
         " that option, or give one of its own as relaax-run.arguments)"
     )
-
-
-def _terminate(number: int, frame: object) -> NoReturn:
-    if hasattr(signal, "setitimer"):
-        # Again, if a callback of a C library swallows the exception, as cffi's do: physics engines have such.
-        signal.signal(signal.SIGALRM, _terminate)
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
-    sys.exit(DONE)  # as an exception: what is open gets closed
-
-
-def _disarm() -> None:
-    """Let no signal come again while the interpreter ends, where it would kill the process."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _require_writable(path: Path) -> None:

@@ -25,6 +25,14 @@ class CannotWrite(Failure):
         super().__init__(f"cannot write {option} {path}: {error.strerror or error}")
 
 
+class EnvironmentExit(Failure):
+    """The environment called sys.exit(), as games do when their window is closed."""
+
+
+class EnvironmentFault(ValueError):
+    """An environment handed out something that cannot be used. The message names the environment and the value."""
+
+
 class TrainingFinished(Exception):
     """Training has reached its end: the environment's program should end cleanly.
 

@@ -9,13 +9,13 @@ import argparse
 import difflib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.client import command
+from relaax.client import closing, command
 from relaax.client.loop import run
 from relaax.client.run_summary import RunSummary
 from relaax.extras import missing
@@ -49,16 +49,17 @@ def add_vectorization(described: argparse.ArgumentParser, usual: str) -> None:
     )
 
 
-def vector(make: Callable[[], Any], count: int, mode: str) -> Any:
+def vector(make: Callable[[], Any], count: int, mode: str, infos: Collection[str] = ()) -> Any:
     """Return `count` environments that `make` makes as one vector, which resets in the step that ends an episode.
 
-    `mode`: "sync", or "async" for one process each; then one is made in this process, too, for its spaces.
+    `mode`: "sync", or "async" for one process each; then one is made in this process, too, for its spaces. `infos`: the
+    names of the infos that those processes send.
     """
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
     if mode == "sync":
-        return SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
-    quiet = command.quiet_child()
+        return SyncVectorEnv([make] * count, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    quiet = closing.quiet_child(infos)
     makers = [lambda: quiet(make())] * count
     return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -72,13 +73,7 @@ def require(extra: str, *libraries: str) -> None:
 
 def run_and_close(env: Any, address: str, **settings: Any) -> RunSummary:
     """Run environments against a server and close them, also those that a signal stopped in the middle of a step."""
-    try:
-        summary = run(env, address, **settings)
-    except BaseException:
-        command.abandon(env)
-        raise
-    env.close()
-    return summary
+    return closing.closed_after(env, lambda: run(env, address, **settings))
 
 
 def find_id(wanted: str, ids: Iterable[str], prefix: str, owner: str) -> str:

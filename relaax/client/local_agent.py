@@ -17,10 +17,11 @@ from relaax.client.values import values_of
 
 
 class Game(NamedTuple):
-    """An episode to play: its number, counted from 0, and the seed of the environment's reset."""
+    """An episode to play: its number, counted from 0, the seed of the environment's reset, and the most steps."""
 
     number: int
     seed: int
+    max_steps: int | None = None
 
 
 class Player(Protocol):
@@ -35,8 +36,10 @@ class Player(Protocol):
     def act(self, observation: Any, first: bool) -> Any:
         """Return the action for an observation. `first`: it begins an episode."""
 
-    def ended(self, game: Game, episode: rlx.Episode, steps: int) -> None:
-        """Note the whole episode that a game was. `steps`: those that its environment took, no-ops not counted."""
+    def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
+        """Note the outcome of a game. `steps`: those that its environment took, without no-ops. `cut`: whether the
+        episode was cut off at its maximum number of steps.
+        """
 
 
 _player: ContextVar[Player | None] = ContextVar("player", default=None)

@@ -14,10 +14,11 @@ from relaax.client.address import CHECK, LOCAL, RANDOM
 from relaax.client.alone import step_alone
 from relaax.client.autoreset import autoreset_of
 from relaax.client.base import ClientBase
+from relaax.client.checked_env import checked
 from relaax.client.client import Client
 from relaax.client.failure import Failure, TrainingFinished
 from relaax.client.measuring import Measured
-from relaax.client.random_agent import RandomAgent
+from relaax.client.random_agent import CheckingAgent, RandomAgent
 from relaax.client.reports import Reports, reporter
 from relaax.client.run_summary import RunSummary, Tally
 from relaax.client.values import values_of
@@ -54,12 +55,12 @@ def run(
     The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
     that asks for episodes, an end or a rate (`episodes`, `steps`, `on_episode`, `rate`), the environment is then
     stepped alone, as fast as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no
-    server either: the environment is made and not even reset, and the summary says its spaces. The address "local" is
-    for `relaax eval`, whose player acts in this process; one environment plays the episodes that it names, each from a
-    seed.
+    server either: the environment is reset once and takes one step with a random action, and the summary says its
+    spaces. The address "local" is for `relaax eval`, whose player acts in this process; one environment plays the
+    episodes that it names, each from a seed.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
-    this call made it also closes.
+    this call made it also closes. An Env, and each environment of a SyncVectorEnv, becomes a CheckedEnv.
     `episodes`, `steps`: how many are enough, over all environments; None for no end. Episodes are shared out evenly
     among the environments of a vector.
     `seed`: given to the first reset.
@@ -75,22 +76,26 @@ def run(
     `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
     Raises Failure if the agent's side fails for good, UnsupportedSpace for spaces that cannot be sent, ValueError
-    for metrics that cannot be sent. The end of training is no failure: the summary says so.
+    for metrics that cannot be sent, EnvironmentFault for an outcome of the environment that cannot be used, and
+    EnvironmentExit if it calls sys.exit(). At the end of training it returns.
     """
     with ExitStack() as stack:
         made = _made(env)
-        if made is not env:
-            stack.callback(made.close)
         if environment is None:
             spec = getattr(made, "spec", None)
             environment = str(spec.id) if spec is not None else ""
+        bounds = (episodes, steps, on_episode, rate)
+        if address == RANDOM and measure is not None and all(bound is None for bound in bounds):
+            if made is not env:
+                stack.callback(made.close)
+            step_alone(made, seed, measure)
+        given, made = made, checked(made, environment, _wanted(metrics, whole_episodes))
+        if given is not env:
+            stack.callback(made.close)
         settings = {"environment": environment, "reports_episodes": whole_episodes is not None} | settings
         is_vector = hasattr(made, "single_observation_space")
         if address == CHECK:
-            return RunSummary(0, 0, (), 0.0, spaces=_spaces(made, is_vector))
-        bounds = (episodes, steps, on_episode, rate)
-        if address == RANDOM and measure is not None and all(bound is None for bound in bounds):
-            step_alone(made, seed, measure)
+            return _checked(made, is_vector, seed)
         tally = Tally(made.num_envs if is_vector else 1, episodes=episodes, steps=steps, on_episode=on_episode)
         start = time.monotonic()
         finished = None
@@ -119,10 +124,22 @@ def _made(env: Any) -> Any:
     return env() if isinstance(env, type) or not hasattr(env, "step") else env
 
 
-def _spaces(env: Any, is_vector: bool) -> str:
-    """Those of one environment, as they are sent. Raises UnsupportedSpace."""
+def _wanted(metrics: Reports | None, whole_episodes: WholeEpisodes | None) -> Sequence[str] | None:
+    """Return the names of the infos that are used; None for all, if a function reads them."""
+    return None if callable(metrics) or whole_episodes is not None else metrics or ()
+
+
+def _checked(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
+    """Reset once and take one step with a random action; return the spaces in the summary.
+
+    Raises UnsupportedSpace and EnvironmentFault.
+    """
     observe, act = _single_spaces(env, is_vector)
-    return f"observations {values_of(observe).space}, actions {values_of(act).space}"
+    spaces = f"observations {values_of(observe).space}, actions {values_of(act).space}"
+    agent = CheckingAgent(observe, act, env.num_envs if is_vector else None, seed)
+    tally = Tally(env.num_envs if is_vector else 1, steps=1)
+    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _Turn(None, None))
+    return RunSummary(0, 0, (), 0.0, spaces=spaces)
 
 
 def _single_spaces(env: Any, is_vector: bool) -> tuple[Any, Any]:
@@ -192,19 +209,19 @@ def _play(env: Any, is_vector: bool, turn: _Turn, settings: Mapping[str, Any]) -
     for game in player.games():
         if turn.watch is not None:
             turn.watch.begin(game.number)
-        episode, taken = _game(env, agent, is_vector, game, turn)
-        player.ended(game, episode, taken)
+        episode, taken, cut = _game(env, agent, is_vector, game, turn)
+        player.ended(game, episode, taken, cut)
         returns.append(episode.episode_return)
         steps += taken
     return RunSummary(len(returns), steps, tuple(returns), time.monotonic() - start)
 
 
-def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, turn: _Turn) -> tuple[Episode, int]:
-    """Return the whole episode from the game's seed, and the steps that it took."""
+def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, turn: _Turn) -> tuple[Episode, int, bool]:
+    """Return the episode from the game's seed, the steps that it took, and whether it was cut off at its most steps."""
     played: list[Episode] = []
-    tally = Tally(1, episodes=1, on_episode=played.append)
+    tally = Tally(1, episodes=1, steps=game.max_steps, on_episode=played.append)
     (_run_vector if is_vector else _run_single)(env, agent, tally, game.seed, turn)
-    return played[0], tally.steps
+    return (played[0] if played else tally.unfinished(0)), tally.steps, not played
 
 
 def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
@@ -231,52 +248,31 @@ def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Tur
 
 def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
     mode = autoreset_of(env)
+    seen = values_of(env.single_observation_space)
     with agent as client:
-        try:
-            states, _ = env.reset(seed=seed)
-        except ValueError as error:
-            _explain(error, env)
-            raise
+        states, _ = env.reset(seed=seed)
         turn.see()
         actions = client.init(states)
         first = np.zeros(env.num_envs, np.bool_)
         while not tally.enough:
-            try:
-                states, rewards, terminated, truncated, infos = env.step(actions)
-            except ValueError as error:
-                _explain(error, env)
-                raise
+            states, rewards, terminated, truncated, infos = env.step(actions)
             turn.report(infos)
-            terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
+            # Copies: the environment may reuse its arrays, in the reset below at the latest.
+            terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
             ended = terminated | truncated
             some = np.count_nonzero(ended) > 0
             begins = first if mode == "next_step" and np.count_nonzero(first) else None
-            rewards = np.asarray(rewards, np.float64)
+            rewards = np.array(rewards, np.float64)
             over = tally.step(rewards, ended, begins)
             if mode != "same_step":
                 turn.see()  # the last image of an episode
             whole = turn.count(tally, infos, over)
             final = infos.get("final_obs")
             if mode == "disabled" and some:
-                final = states
-                states, _ = env.reset(options={"reset_mask": ended})
+                final = seen.take(iter(seen.leaves(states, 1)), False)
+                states, _ = env.reset(options={"reset_mask": ended.copy()})
             if (mode == "same_step" or (mode == "disabled" and ended[0])) and not tally.enough:
                 turn.see()
             ends = (terminated, truncated) if some else ()  # most steps: none, and nothing to look at again
             actions = client.step(rewards, states, *ends, final_states=final, first=begins, episodes=whole)
             first = ended
-
-
-def _explain(error: ValueError, env: Any) -> None:
-    """Of a vector's step or reset: raise an error that names the observation which does not fit its space, if any does.
-
-    gymnasium's SyncVectorEnv only says that an array has the wrong shape, and still has what its environments gave it.
-    """
-    made = getattr(env, "unwrapped", env)
-    for index, observation in enumerate(getattr(made, "_env_obs", ())):
-        if observation is not None:
-            try:
-                values_of(made.single_observation_space).leaves(observation, 0)
-            except ValueError as misfit:
-                what = f"the observation of environment {index} of {made.num_envs} is not in its space"
-                raise ValueError(f"{what}: {misfit}") from error

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax import rlx
+from relaax.client.failure import EnvironmentFault
 from relaax.client.values import values_of
 
 
@@ -61,3 +62,27 @@ class RandomAgent:
         low = np.where(np.isfinite(space.low), low, np.minimum(-1, high))
         high = np.where(np.isfinite(space.high), high, np.maximum(1, low))
         return self._rng.uniform(low, high, shape).astype(space.dtype)
+
+
+class CheckingAgent(RandomAgent):
+    """A RandomAgent that refuses states which are not in the observation space. Raises EnvironmentFault."""
+
+    def __init__(self, observation_space: Any, action_space: Any, environments: int | None, seed: int | None) -> None:
+        super().__init__(action_space, environments, seed)
+        self._observe = values_of(observation_space)
+
+    def init(self, states: Any) -> Any:
+        """Return the first actions."""
+        self._check(states)
+        return super().init(states)
+
+    def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
+        """Return the next actions."""
+        self._check(states)
+        return super().step(rewards, states, *ends, **more)
+
+    def _check(self, states: Any) -> None:
+        try:
+            self._observe.leaves(states, 0 if self._single else 1)
+        except ValueError as error:
+            raise EnvironmentFault(f"the observations are not in their space: {error}") from None

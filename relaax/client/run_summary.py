@@ -92,6 +92,10 @@ class Tally:
         self._lengths[ended] = 0
         return over
 
+    def unfinished(self, environment: int) -> Episode:
+        """Return what there is of the episode under way in an environment."""
+        return Episode(environment, float(self._returns[environment]), int(self._lengths[environment]))
+
     def count(self, episodes: Sequence[Episode]) -> None:
         """Count whole episodes, as far as their environments have not had their share."""
         for episode in episodes:

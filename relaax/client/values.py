@@ -17,6 +17,14 @@ class UnsupportedSpace(ValueError):
     """The protocol does not carry this kind of space."""
 
 
+class Misfit(ValueError):
+    """A value that is not one of its space. `path` leads to the leaf, as in ['camera'][1]; empty for a single array."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"leaf {path}: {reason}" if path else reason)
+        self.path, self.reason = path, reason
+
+
 class Values(Protocol):
     """Converts the values of one space; see `values_of`."""
 
@@ -25,7 +33,7 @@ class Values(Protocol):
         """The space as the protocol knows it."""
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        """Return the leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError if it does not fit."""
+        """Return the leaves of a value that has `axes` (0 or 1) leading axes. Raises Misfit, which names the leaf."""
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         """Return the value whose leaves [N, ...] come next; without the leading axis if `single` (then N is 1)."""
@@ -55,6 +63,11 @@ def values_of(space: Any) -> Values:
 def single_leaves(values: Values, value: Any) -> rlx.Leaves:
     """Return the leaves [1, ...] of one environment's value."""
     return [leaf[None] for leaf in values.leaves(value, 0)]
+
+
+def copied(values: Values, value: Any) -> Any:
+    """Return a copy of one environment's value, converted to the shapes and dtypes of its space. Raises Misfit."""
+    return values.take(iter(single_leaves(values, value)), True)
 
 
 def fill_rows(values: Values, current: rlx.Leaves, rows: Iterable[Any]) -> rlx.Leaves:
@@ -88,7 +101,10 @@ class _Array:
         return self._space
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # lists of different lengths
+            raise Misfit("", str(error)) from None
         if (
             self._plain
             and array.dtype == self._dtype
@@ -96,14 +112,23 @@ class _Array:
             and array.ndim == self._axes + axes
         ):
             return [array]  # as most states are
-        if self._start is not None:
-            array = array - self._start
-        if self._shape is not None:
-            array = array.reshape(*array.shape[:axes], *self._space.shape)
-        leaves = self._space.flatten(array)
+        if value is None:
+            raise Misfit("", f"None is not a value of {self._space}")
+        return self._converted(array, axes)
+
+    def _converted(self, array: npt.NDArray[Any], axes: int) -> rlx.Leaves:
+        shape = array.shape
+        try:
+            if self._start is not None:
+                array = array - self._start
+            if self._shape is not None:
+                array = array.reshape(*shape[:axes], *self._space.shape)
+            leaves = self._space.flatten(array)
+        except (ValueError, TypeError) as error:
+            raise Misfit("", str(error)) from None
         if leaves[0].ndim != axes + len(self._space.shape):
             what = "a batch of values of" if axes else "one value of"
-            raise ValueError(f"shape {list(array.shape)} does not fit {what} {self._space}")
+            raise Misfit("", f"shape {list(shape)} does not fit {what} {self._space}")
         return leaves
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
@@ -126,8 +151,9 @@ class _Tuple:
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
         if not isinstance(value, tuple | list) or len(value) != len(self._parts):
-            raise ValueError(f"a tuple of {len(self._parts)} values is needed for {self._space}")
-        return [leaf for part, item in zip(self._parts, value, strict=True) for leaf in part.leaves(item, axes)]
+            raise Misfit("", f"a tuple of {len(self._parts)} values is needed for {self._space}")
+        parts = enumerate(zip(self._parts, value, strict=True))
+        return [leaf for key, (part, item) in parts for leaf in _leaves_of(part, key, item, axes)]
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         return tuple([part.take(leaves, single) for part in self._parts])
@@ -144,8 +170,16 @@ class _Dict:
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
         if not isinstance(value, Mapping) or value.keys() != self._parts.keys():
-            raise ValueError(f"a dict with the keys {', '.join(self._parts)} is needed for {self._space}")
-        return [leaf for key, part in self._parts.items() for leaf in part.leaves(value[key], axes)]
+            raise Misfit("", f"a dict with the keys {', '.join(self._parts)} is needed for {self._space}")
+        return [leaf for key, part in self._parts.items() for leaf in _leaves_of(part, key, value[key], axes)]
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         return {key: part.take(leaves, single) for key, part in self._parts.items()}
+
+
+def _leaves_of(part: Values, key: str | int, value: Any, axes: int) -> rlx.Leaves:
+    """Return the leaves of one part of a tuple or dict. Raises Misfit with the path from there."""
+    try:
+        return part.leaves(value, axes)
+    except Misfit as misfit:
+        raise Misfit(f"[{key!r}]{misfit.path}", misfit.reason) from None

@@ -85,7 +85,7 @@ class VectorClient(ClientBase):
         rewards = np.asarray(rewards, np.float64)
         leaves = self._observe.leaves(states, 1)
         over, cut = _masks(terminated, truncated)
-        final = self._final_leaves(leaves, final_states) if cut is not None else None
+        final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
         begun = _mask(first)
         if self._ended is None:
             step = rlx.Step(rewards, leaves, over, cut, final, begun, episodes)
@@ -139,12 +139,15 @@ class VectorClient(ClientBase):
         if self._autoreset is rlx.Autoreset.NEXT_STEP:
             self._between = over if cut is None else cut if over is None else over | cut
 
-    def _final_leaves(self, leaves: rlx.Leaves, final_states: Any) -> rlx.Leaves | None:
+    def _final_leaves(self, leaves: rlx.Leaves, final_states: Any, cut: rlx.Mask) -> rlx.Leaves | None:
         if self._autoreset is not rlx.Autoreset.SAME_STEP:
             return None
         if final_states is None:
             raise ValueError("a truncated episode needs its final state: give final_states")
         if isinstance(final_states, np.ndarray) and final_states.dtype == object:
+            for index in np.flatnonzero(cut):
+                if final_states[index] is None:
+                    raise ValueError(f"final_states[{index}] is None: a truncated episode needs its final state")
             return fill_rows(self._observe, leaves, final_states)
         return self._observe.leaves(final_states, 1)
 

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from relaax import rlx
-from relaax.client.values import values_of
+from relaax.client.checked_env import flag_of, require_final, reward_of
+from relaax.client.failure import EnvironmentFault
+from relaax.client.values import Misfit, values_of
 
 
 class World(Protocol):
@@ -36,7 +38,8 @@ class Worlds:
     whose followers have the next ones. Observations and actions are values of one world's spaces: an int for Discrete,
     an array for Box, MultiBinary and MultiDiscrete, a tuple or a dict of such for Tuple and Dict.
 
-    `reset` and `step` raise ValueError for an observation that is none of the space.
+    Observations are copied as soon as a world hands them out. A terminated episode may end without one (None), a
+    truncated one may not. `reset` and `step` raise EnvironmentFault for an outcome that cannot be used.
     """
 
     autoreset_mode = "disabled"  # `reset` with a mask begins the next episodes
@@ -53,19 +56,38 @@ class Worlds:
         """Begin an episode in every world, or where `options["reset_mask"]`, [N], is true; all observations."""
         for i, world in enumerate(self._worlds):
             if options is None or options["reset_mask"][i]:
-                self._leaves[i] = self._seen.leaves(world.restart(), 0)
+                self._keep(i, world.restart())
         return self._observations(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Carry out a batch of actions: observations, and rewards, terminated, truncated of shape [N]."""
         batch = self._act.leaves(actions, 1)
-        outcomes: Sequence[tuple[Any, float, bool, bool]] = [
-            world.do(self._act.take(iter([leaf[i : i + 1] for leaf in batch]), True))
+        outcomes = [
+            self._outcome(i, world.do(self._act.take(iter([leaf[i : i + 1] for leaf in batch]), True)))
             for i, world in enumerate(self._worlds)
         ]
-        self._leaves = [self._seen.leaves(outcome[0], 0) for outcome in outcomes]
-        rewards, terminated, truncated = (np.array([outcome[i] for outcome in outcomes]) for i in (1, 2, 3))
+        rewards, terminated, truncated = (np.array(part) for part in zip(*outcomes, strict=True))
         return self._observations(), rewards, terminated, truncated, {}
+
+    def _outcome(self, index: int, outcome: Sequence[Any]) -> tuple[float, bool, bool]:
+        """Keep the observation; return reward, terminated and truncated."""
+        observation, reward, terminated, truncated = outcome
+        try:
+            part = reward_of(reward), flag_of("terminated", terminated), flag_of("truncated", truncated)
+            require_final(observation, *part[1:])
+        except ValueError as error:
+            raise EnvironmentFault(f"world {index} of {self.num_envs}: {error}") from None
+        if observation is not None or not part[1]:
+            self._keep(index, observation)
+        return part
+
+    def _keep(self, index: int, observation: Any) -> None:
+        """Copy the observation of one world: the world may reuse its arrays."""
+        try:
+            self._leaves[index] = [np.array(leaf) for leaf in self._seen.leaves(observation, 0)]
+        except Misfit as misfit:
+            what = f"the observation of world {index} of {self.num_envs} is not in its space"
+            raise EnvironmentFault(f"{what}: {misfit}") from None
 
     def _observations(self) -> Any:
         return self._seen.take(iter([np.stack(column) for column in zip(*self._leaves, strict=True)]), False)

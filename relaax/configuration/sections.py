@@ -349,6 +349,11 @@ class RunSection(Section):
         description="Modules to import first, of packages that register their ids when they are imported: "
         "[highway_env].",
     )
+    path: list[str] = Field(
+        [],
+        description="Folders in which modules and programs of the environment are looked for, after the folder of this "
+        "file and before the working directory. `relaax run` records its own in the run directory.",
+    )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run succeeds.")
     eval_every: int | None = Field(

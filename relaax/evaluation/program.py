@@ -2,7 +2,8 @@
 
 FD is a socket to the process that evaluates, OPTIONS are those of `relaax.policy.load` as JSON, or `null` to act at
 random. Each message is a line of JSON. This side sends `{"frame_skip": 4}` once, and `{"next": true}` for a game, which
-is answered by `{"number": 0, "seed": 1}`, or by `null` if there are enough; then what it was, as `Played` has it.
+is answered by `{"number": 0, "seed": 1, "max_steps": 1000}`, or by `null` if there are enough; `{"playing": 0,
+"steps": 12}` once a second; then what it was, as `Played` has it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ def main() -> None:
             print(f"relaax eval: {error}", file=sys.stderr)
             sys.exit(USAGE)
         player = EvaluationPlayer(
-            policy, next_game, lambda played: send(asdict(played)), lambda frame_skip: send({"frame_skip": frame_skip})
+            policy,
+            next_game,
+            lambda played: send(asdict(played)),
+            lambda frame_skip: send({"frame_skip": frame_skip}),
+            lambda number, steps: send({"playing": number, "steps": steps}),
         )
         sys.argv = [program, *arguments]
         sys.path[0] = str(Path(program).parent)  # as if the program had been started itself

@@ -14,13 +14,14 @@ RESAMPLES = 10_000
 class Played:
     """One episode: its number, counted from 0, return, length and steps.
 
-    `steps`: of the environment until the episode was over, each of some frames.
+    `steps`: of the environment until the episode was over, each of some frames. `cut`: whether it was cut off.
     """
 
     number: int
     episode_return: float
     length: int
     steps: int
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

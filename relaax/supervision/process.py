@@ -33,6 +33,8 @@ READ_SECONDS = 1.0  # for the last output of an ended process: its children may 
 QUICK_FAILURE_SECONDS = 20.0
 MAX_FAILURES = 3
 EXIT_REFUSED = 2
+EXIT_ENVIRONMENT = 4
+"""Exit code of an environment's program whose environment called sys.exit()."""
 # One thread each: on a machine full of processes, more would only compete.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5

@@ -11,6 +11,7 @@ from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
+from support.processes import wait_until
 from support.run import PATIENCE
 
 CARTPOLE = "da3c_gym_cartpole"
@@ -61,6 +62,68 @@ def test_what_takes_longer_than_it_is_waited_for_has_ended_before_anything_else_
         (process,) = set(psutil.Process().children()) - before
         assert check.wait(0.0) is None
     assert not process.is_running()
+
+
+ODD = """
+import subprocess, sys, time
+import gymnasium
+import numpy as np
+
+class Odd(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, fault):
+        self.fault = fault
+        if fault == "exit":
+            sys.exit()
+        self.simulator = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    def reset(self, *, seed=None, options=None):
+        if self.fault == "slow":
+            open(__file__.replace("odd.py", "simulator"), "w").write(str(self.simulator.pid))
+            time.sleep(600)
+        return np.zeros(3 if self.fault == "shape" else 2), {}
+    def step(self, action):
+        if self.fault == "error":
+            raise RuntimeError("out of fuel")
+        return np.zeros(2), "much" if self.fault == "reward" else 1.0, False, False, {}
+    def close(self):
+        self.simulator.terminate()
+        self.simulator.wait()
+
+gymnasium.register(id="Odd-v0", entry_point=Odd, disable_env_checker=True)
+"""
+
+
+def odd(folder: Path, fault: str) -> Plan:
+    (folder / "odd.py").write_text(ODD)
+    (folder / "odd.yaml").write_text(
+        "relaax-run: {environment: OpenAI_Gym, name: 'odd:Odd-v0'}\nalgorithm: {path: da3c}\n"
+    )
+    return make_plan(str(folder / "odd.yaml"), [f"run.kwargs.fault={fault}"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "sentence"),
+    [
+        ("shape", ConfigurationError, "is not in its space: shape [3] does not fit"),
+        ("reward", ConfigurationError, "the reward is 'much': it must be one finite number"),
+        ("error", StartError, "could not be made and take one step; its program exited with code 1"),
+        ("exit", StartError, "ended its program before training: OpenAI_Gym/main: the environment called sys.exit()"),
+    ],
+)
+def test_one_step_shows_what_is_wrong(tmp_path: Path, fault: str, kind: type[Exception], sentence: str) -> None:
+    with EnvironmentCheck(odd(tmp_path, fault)) as check, pytest.raises(kind) as raised:
+        check.wait(PATIENCE)
+    assert sentence in str(raised.value)
+
+
+def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path) -> None:
+    started = tmp_path / "simulator"
+    with EnvironmentCheck(odd(tmp_path, "slow")) as check:
+        pid = int(wait_until(lambda: started.exists() and started.read_text(), "it is in its reset", PATIENCE))
+        assert check.wait(0.0) is None
+        assert psutil.pid_exists(pid)
+    wait_until(lambda: not psutil.pid_exists(pid), "the simulator has ended")
 
 
 def test_a_program_of_ones_own_is_never_started(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ class Fixed:
         self._step += 1
         return int(self._act(self._step)) % self._actions
 
-    def ended(self, game: Game, episode: Episode, steps: int) -> None:
+    def ended(self, game: Game, episode: Episode, steps: int, cut: bool) -> None:
         self.episode = episode
 
 

@@ -238,7 +238,8 @@ def test_the_servers_read_what_the_run_was_asked_for(tmp_path: Path) -> None:
     assert written.parameter_server.checkpoint_interval == 7
     assert written.rlx_server.heartbeat == 3
     assert written.algorithm["seed"] == 5
-    assert written.run == plan.run
+    assert written.run == plan.run.model_copy(update={"path": written.run.path})
+    assert written.run.path == [str(plan.configuration.folder), str(Path.cwd())]
     assert yaml.safe_load(directory.configuration.read_text())["algorithm"]["path"] == str(plan.algorithm)
 
 

@@ -47,3 +47,31 @@ def test_a_vector_resets_in_the_step_that_ends_an_episode(mode: str) -> None:
     assert truncated.tolist() == [True, True]
     assert "final_obs" in infos
     env.close()
+
+
+class Counted(gymnasium.Env):
+    """Its infos have an entry that gymnasium cannot merge."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: object = None) -> tuple[np.ndarray, dict[str, object]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+        self.t += 1
+        return np.zeros(1, np.float32), 0.0, False, False, {"t": self.t, "odd": np.zeros(self.np_random.integers(9))}
+
+
+def test_processes_send_the_infos_that_are_named() -> None:
+    env = families.vector(Counted, 2, "async", ["t"])
+    try:
+        env.reset(seed=1)
+        for t in (1, 2, 3):
+            infos = env.step(np.zeros(2, np.int64))[4]
+            assert infos["t"].tolist() == [t, t]
+            assert set(infos) == {"t", "_t"}
+    finally:
+        env.close()

@@ -16,7 +16,8 @@ from ale_py import roms
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import naming
 from relaax import rlx
-from relaax.client.command import UsageError, abandon
+from relaax.client.closing import closed_after
+from relaax.client.command import UsageError
 from relaax.rlx import ErrorCode
 from support.nobody import nobody
 from support.programs import PATIENCE, ROOT, interrupt_group, program, running
@@ -318,7 +319,12 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
     made.reset(seed=1)
     if mode == "async":
         made.step_async(np.zeros(2, np.int64))  # and a signal comes
-    abandon(made)  # a warning would be an error
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        closed_after(made, interrupted)  # a warning would be an error
     assert made.closed
 
 

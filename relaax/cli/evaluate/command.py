@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -20,7 +20,9 @@ from relaax.configuration import ConfigurationError
 
 if TYPE_CHECKING:
     from relaax.cli.evaluate.target import EvaluationTarget
-    from relaax.evaluation.result import Played
+
+MAX_EPISODE_STEPS = 100_000
+"""Beyond the longest games of Atari, of 108,000 frames: 27,000 steps of 4 frames."""
 
 JobsOption = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Environments at a time, in processes; by default one per core.")
@@ -48,6 +50,9 @@ def evaluate(
     sticky: Annotated[
         float | None, typer.Option(min=0, max=1, help="Atari: repeat the last action with this probability.")
     ] = None,
+    max_episode_steps: Annotated[
+        int, typer.Option(min=1, metavar="STEPS", help="Cut off episodes after this many steps; their returns count.")
+    ] = MAX_EPISODE_STEPS,
     seed: Annotated[int, typer.Option(min=0, help="With the same seed, the same numbers come out.")] = 0,
     greedy: Annotated[
         bool | None,
@@ -119,7 +124,8 @@ def evaluate(
         if display:
             options, jobs = [*options, "--display"], 1
         result = _evaluated(
-            target, game, options, facts, episodes, seed, greedy, jobs or cores(), json_ != "-" and not no_progress
+            *(target, game, options, facts, episodes, seed, max_episode_steps, greedy, jobs or cores()),
+            json_ != "-" and not no_progress,
         )
         _say(result, json_)
         if video is not None and json_ != "-":
@@ -138,6 +144,7 @@ def _evaluated(
     protocol: dict[str, Any],
     episodes: int,
     seed: int,
+    max_episode_steps: int,
     greedy: bool | None,
     jobs: int,
     progress: bool,
@@ -145,7 +152,8 @@ def _evaluated(
     """Play, and return the result. Raises ConfigurationError and PlayingError."""
     from relaax import __version__
     from relaax.cli.evaluate import report
-    from relaax.cli.evaluate.playing import play
+    from relaax.cli.evaluate.playing import EpisodesAsked, play
+    from relaax.cli.evaluate.progress import shown_progress
     from relaax.client.address import LOCAL
     from relaax.client.command import NOOP
     from relaax.evaluation.result import statistics_of
@@ -155,8 +163,9 @@ def _evaluated(
         greedy = getattr(target.plan.configuration.algorithm_config, "greedy_exploit", None)
     policy = None if target.policy is None else {**target.policy, "greedy": greedy, "seed": seed}
     command = target.plan.environment_command(LOCAL, 1, 0)[1:]
-    with _progress(episodes, progress) as show:
-        played, frame_skip = play([*command, *options], policy, episodes=episodes, jobs=jobs, seed=seed, show=show)
+    with shown_progress(episodes, progress) as watcher:
+        asked = EpisodesAsked(episodes, seed, max_episode_steps)
+        played, frame_skip = play([*command, *options], policy, asked, jobs, watcher)
     found = statistics_of([one.episode_return for one in played])
     steps = sum(one.steps for one in played)
     return {
@@ -175,6 +184,8 @@ def _evaluated(
         "median": found.median,
         "min": found.smallest,
         "max": found.largest,
+        "max_episode_steps": max_episode_steps,
+        "cut_off": sum(one.cut for one in played),
         "steps": steps,
         "frames": steps * frame_skip,
         **report.comparisons(game, found.mean, protocol["name"] == NOOP),
@@ -217,27 +228,6 @@ def _end_in_order() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, interrupt)
-
-
-@contextlib.contextmanager
-def _progress(episodes: int, enabled: bool) -> Iterator[Callable[[Played], None]]:
-    """Show a progress bar with the mean so far on a terminal, and nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from relaax.number_format import shown
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    returns: list[float] = []
-    with Progress(*columns, console=console, transient=True, disable=not (enabled and console.is_terminal)) as bar:
-        task = bar.add_task("playing", total=episodes)
-
-        def show(played: Played) -> None:
-            returns.append(played.episode_return)
-            bar.update(task, advance=1, description=f"mean return {shown(sum(returns) / len(returns))}")
-
-        yield show
 
 
 @contextlib.contextmanager

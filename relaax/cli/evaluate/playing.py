@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from relaax.configuration import ConfigurationError
 from relaax.evaluation.result import Played, seed_of
@@ -22,36 +22,50 @@ _END_SECONDS = 10.0
 _LINES = 10
 
 
+class EpisodesAsked(NamedTuple):
+    """How many episodes to play, what their seeds come from, and the steps at which one is cut off."""
+
+    episodes: int
+    seed: int
+    max_steps: int
+
+
+class Watcher(Protocol):
+    """The receiver of the progress of an evaluation."""
+
+    def ended(self, played: Played) -> None:
+        """Note an episode that has ended."""
+
+    def under_way(self, number: int, steps: int) -> None:
+        """Note the steps of an episode that is under way, about once a second."""
+
+
 class PlayingError(Exception):
     """An environment's program failed. The message has its last words."""
 
 
 def play(
-    command: Sequence[str],
-    policy: Mapping[str, Any] | None,
-    *,
-    episodes: int,
-    jobs: int,
-    seed: int,
-    show: Callable[[Played], None],
+    command: Sequence[str], policy: Mapping[str, Any] | None, asked: EpisodesAsked, jobs: int, watcher: Watcher
 ) -> tuple[list[Played], int]:
     """Play episodes, and return them in order, and the frames of a step.
 
     `command`: of the environment's program, as the interpreter takes it. `policy`: arguments of `relaax.policy.load`,
-    None for random actions. `show` is told of each episode when it ends. Each program asks for its next episode, whose
-    seed depends on `seed` and its number alone. Raises ConfigurationError if a program refuses its arguments, and
+    None for random actions. `jobs`: the most programs at a time. Each program asks for its next episode, whose seed
+    depends on that of `asked` and its number alone. Raises ConfigurationError if a program refuses its arguments, and
     PlayingError if one fails.
     """
-    todo = iter(range(episodes))
+    todo = iter(range(asked.episodes))
     news: SimpleQueue[Any] = SimpleQueue()
     with contextlib.ExitStack() as stack:
-        programs = [stack.enter_context(_Program(command, policy)) for _ in range(min(jobs, episodes))]
+        programs = [stack.enter_context(_Program(command, policy)) for _ in range(min(jobs, asked.episodes))]
         lock = threading.Lock()
 
         def next_game() -> dict[str, int] | None:
             with lock:
                 number = next(todo, None)
-            return None if number is None else {"number": number, "seed": seed_of(seed, number)}
+            if number is None:
+                return None
+            return {"number": number, "seed": seed_of(asked.seed, number), "max_steps": asked.max_steps}
 
         for program in programs:
             threading.Thread(target=program.serve, args=(next_game, news.put), daemon=True).start()
@@ -61,7 +75,9 @@ def play(
             message = news.get()
             if isinstance(message, Played):
                 played.append(message)
-                show(message)
+                watcher.ended(message)
+            elif isinstance(message, dict):
+                watcher.under_way(message["playing"], message["steps"])
             elif isinstance(message, int):
                 frame_skip = message
             elif message is None:
@@ -121,7 +137,7 @@ class _Program:
                     self._lines.write(json.dumps(next_game()) + "\n")
                     self._lines.flush()
                 else:
-                    tell(message["frame_skip"] if "frame_skip" in message else Played(**message))
+                    tell(_news(message))
         code = self._popen.wait()
         self._listener.join(_END_SECONDS)
         words = "\n".join(self._said[-_LINES:])
@@ -131,3 +147,10 @@ class _Program:
             tell(ConfigurationError(words or "the environment's program refused its arguments"))
         else:
             tell(PlayingError(f"the environment's program ended with code {code}:\n{words}"))
+
+
+def _news(message: dict[str, Any]) -> Any:
+    """Return what a message of the program means: frames of a step, an episode under way, or one that has ended."""
+    if "frame_skip" in message:
+        return message["frame_skip"]
+    return message if "playing" in message else Played(**message)

@@ -70,6 +70,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("smallest, largest", f"{shown(result['min'])}, {shown(result['max'])}"),
         ("steps, frames", f"{result['steps']:,}, {result['frames']:,}"),
     ]
+    if result["cut_off"]:
+        rows.append((f"cut off at {result['max_episode_steps']:,} steps", f"{result['cut_off']:,}"))
     if result.get("human_normalized") is not None:
         rows.insert(3, ("human-normalised", f"{result['human_normalized']:,.1f} %"))
     return rows

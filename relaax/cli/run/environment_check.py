@@ -1,4 +1,4 @@
-"""Check that the environments of a run can be made, by making one in a separate process before anything is started."""
+"""Check the environments of a run before anything is started: one is made, reset and takes a step, in a process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from relaax.bundled import bundled_folder
 from relaax.cli.run.plan import Plan
 from relaax.client.address import CHECK
 from relaax.configuration import ConfigurationError
-from relaax.supervision.process import EXIT_REFUSED, StartError, ending_with_parent, environment_of
+from relaax.supervision.process import EXIT_ENVIRONMENT, EXIT_REFUSED, StartError, ending_with_parent, environment_of
 
 CHECK_SECONDS = 10.0
 """Timeout of the check. The process is then ended: a run never has more environments than configured."""
+_CLOSE_SECONDS = 5.0
 _LINES = 10
 
 
@@ -46,6 +47,10 @@ class EnvironmentCheck:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._popen is not None and self._popen.poll() is None:
+            self._popen.terminate()  # it closes the environment, which may have started a simulator
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.communicate(timeout=_CLOSE_SECONDS)
+                return
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             self._popen.communicate()
@@ -67,11 +72,15 @@ class EnvironmentCheck:
         except subprocess.TimeoutExpired:
             return None
         code = self._popen.returncode
+        if code == EXIT_ENVIRONMENT:
+            raise StartError(f"{self._name} ended its program before training: {self._refusal(complained)}")
         if code == EXIT_REFUSED:
             raise ConfigurationError(self._refusal(complained))
         if code != 0:
             words = "\n".join(f"  {line}" for line in complained.splitlines()[-_LINES:])
-            raise StartError(f"{self._name} could not be made; its program exited with code {code}:\n{words}")
+            raise StartError(
+                f"{self._name} could not be made and take one step; its program exited with code {code}:\n{words}"
+            )
         return said.strip().rpartition("\n")[2]
 
     def _refusal(self, text: str) -> str:

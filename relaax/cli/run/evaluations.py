@@ -51,18 +51,36 @@ class Evaluations:
         self._writer: Any = None
         self.latest: float | None = None
         """Mean return of the last evaluation of this run."""
+        self._begun = 0
+        self._reason = "none has finished"
+
+    def is_under_way(self) -> bool:
+        """Return whether an evaluation is under way."""
+        return self._process is not None
+
+    @property
+    def problem(self) -> str | None:
+        """Return why this run has no evaluation, though some were begun; None if it has one."""
+        if self.latest is not None or not self._begun:
+            return None
+        log = self._directory.logs / "evaluation.log"
+        return f"there is no evaluation, though {self._begun} began: {self._reason}; see {log}"
 
     def poll(self) -> str | None:
         """Begin or end an evaluation if one is due. Return a sentence about one that has ended."""
         if self._every is None:
             return None
         if self._process is not None:
-            code = self._process.poll()
-            return None if code is None else self._ended(code)
+            return self.end_if_done()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._begin()
         return None
+
+    def end_if_done(self) -> str | None:
+        """End the evaluation under way if its process has ended. Return a sentence about it."""
+        code = None if self._process is None else self._process.poll()
+        return None if code is None else self._ended(code)
 
     def close(self) -> None:
         """End what is under way, and delete its files."""
@@ -100,6 +118,7 @@ class Evaluations:
             *("--episodes", str(self._episodes), "--seed", str(self._seed), "--jobs", "1", "--no-progress"),
             *("--json", str(self._result)),
         ]
+        self._begun += 1
         with (self._directory.logs / "evaluation.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ending_with_parent(command),
@@ -132,6 +151,7 @@ class Evaluations:
         except (OSError, ValueError, KeyError, StoreError) as error:
             log = self._directory.logs / "evaluation.log"
             _log.warning("the evaluation of checkpoint %s failed (%s): see %s; %s", checkpoint_id, code, log, error)
+            self._reason = f"that of checkpoint {checkpoint_id} failed with exit code {code}"
             return None
         self.latest = float(result["mean"])
         self._write(step, found)

@@ -29,8 +29,18 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 IMPATIENCE_SECONDS = 3.0
-EXIT_CODES = {"target_reached": 0, "max_steps": 0, "max_time": 0, "interrupted": 130, "failed": 1}
+EXIT_CODES = {
+    "target_reached": 0,
+    "max_steps": 0,
+    "max_time": 0,
+    "environments_done": 0,
+    "environment_exited": 1,
+    "interrupted": 130,
+    "failed": 1,
+}
 MISSED_TARGET = 3
+LAST_EVALUATION_SECONDS = 60.0
+"""How long a run that has ended waits for its first evaluation."""
 
 
 class SignalWatch:
@@ -98,6 +108,7 @@ def experiment(
             if supervisor.tensorboard_url is not None:
                 view.say(f"TensorBoard at {supervisor.tensorboard_url}")
             status = _watch(plan, supervisor, reader, memory, interrupted, view, evaluated)
+            status = _await_evaluation(plan, status, interrupted, view, evaluated)
         except StartError as error:
             status = "interrupted" if interrupted.event.is_set() else "failed"
             refused = error.refused
@@ -124,6 +135,11 @@ def experiment(
         if not interrupted.killed:  # killing gives up the last checkpoint
             result["status"] = "failed"
     code = _exit_code(plan, result["status"])
+    problem = _problem(result["status"], supervisor, evaluated)
+    if problem is not None and lost is None:
+        _log.error("%s", problem)
+        result["error"] = problem
+        code = code or EXIT_CODES["failed"]
     try:
         directory.write_summary(result, summary)
     except NotWritten as error:
@@ -138,9 +154,35 @@ def experiment(
 
 
 def _exit_code(plan: Plan, status: str) -> int:
-    targets = plan.target_return, plan.run.target_evaluation
-    missed = status in ("max_steps", "max_time") and any(target is not None for target in targets)
+    wanted = [plan.target_return, plan.run.target_evaluation]
+    if status == "environments_done":  # then these were not reached either
+        wanted += [plan.run.max_steps, plan.run.max_time]
+    missed = status in ("max_steps", "max_time", "environments_done") and any(limit is not None for limit in wanted)
     return MISSED_TARGET if missed else EXIT_CODES[status]
+
+
+def _await_evaluation(
+    plan: Plan, status: str, interrupted: SignalWatch, view: ProgressView, evaluated: Evaluations
+) -> str:
+    """Wait for the first evaluation if it is under way; return the status, which it may change."""
+    if evaluated.latest is not None or not evaluated.is_under_way():
+        return status
+    view.step(f"waiting up to {LAST_EVALUATION_SECONDS:g} s for the first evaluation")
+    deadline = time.monotonic() + LAST_EVALUATION_SECONDS
+    while evaluated.is_under_way() and time.monotonic() < deadline and not interrupted.event.wait(POLL_SECONDS):
+        if sentence := evaluated.end_if_done():
+            view.say(sentence)
+    return "target_reached" if _evaluation_reached(plan, evaluated.latest) else status
+
+
+def _problem(status: str, supervisor: Supervisor, evaluated: Evaluations) -> str | None:
+    """Return what is wrong with the end of a run whose steps are all saved; None if nothing is."""
+    exited = supervisor.exited_client
+    if status == "environment_exited" and exited is not None:
+        return f"{exited.name}: the environment ended its program:\n{exited.last_words()}"
+    if status not in ("interrupted", "failed"):
+        return evaluated.problem
+    return None
 
 
 def _lost(result: dict[str, Any], final: Progress, server: Supervised, fresh: bool) -> str | None:
@@ -191,8 +233,13 @@ def _watch(
             return "target_reached"
         if plan.run.max_steps is not None and progress.global_step >= plan.run.max_steps:
             return "max_steps"
-        if progress.finished or supervisor.ended_by_itself:  # max_global_step is a limit too
+        ended = supervisor.clients_have_ended
+        if ended:  # perhaps because training has finished since
+            progress = reader.poll(supervisor.parameter_server_address)
+        if progress.finished or supervisor.parameter_server.exit_code() == 0:  # max_global_step is a limit too
             return "max_steps"
+        if ended and reader.is_connected:
+            return "environments_done" if supervisor.exited_client is None else "environment_exited"
         if plan.run.max_time is not None and progress.seconds >= plan.run.max_time:
             return "max_time"
         supervisor.watch()
@@ -200,11 +247,15 @@ def _watch(
 
 
 def _reached(plan: Plan, progress: Progress, evaluation: float | None) -> bool:
-    wanted = plan.run.target_evaluation
-    if wanted is not None and evaluation is not None and evaluation >= wanted:
+    if _evaluation_reached(plan, evaluation):
         return True
     mean, target = progress.mean_return_100, plan.target_return
     return target is not None and mean is not None and progress.episodes >= 100 and mean >= target
+
+
+def _evaluation_reached(plan: Plan, evaluation: float | None) -> bool:
+    wanted = plan.run.target_evaluation
+    return wanted is not None and evaluation is not None and evaluation >= wanted
 
 
 def _summary(

@@ -94,6 +94,11 @@ class Plan:
         return float(getattr(self.configuration.algorithm_config, key))
 
     @property
+    def search_path(self) -> list[Path]:
+        """Return the folders to search for the environment's modules and programs, without the working directory."""
+        return _search_path(self.run, self.configuration.folder)
+
+    @property
     def environments(self) -> int:
         """Return the number of environments of all clients."""
         return self.run.clients * self.run.connections_per_client * self.run.envs_per_client
@@ -133,7 +138,8 @@ class Plan:
         for module in run.modules:
             yield from ("--import", module)
         if self.environment_main == _GYMNASIUM and (run.modules or any(":" in name for name in modules)):
-            yield from ("--path", str(self.configuration.folder))
+            for folder in self.search_path:
+                yield from ("--path", str(folder))
 
 
 def make_plan(config: str, overrides: Sequence[str], here: bool = True) -> Plan:
@@ -158,7 +164,7 @@ def plan_of(config: str, configuration: Configuration) -> Plan:
             f"{path}: relaax-run.environment and relaax-run.name must name the environment to start, such as "
             "OpenAI_Gym and CartPole-v1; without them, start the servers with honcho and connect clients yourself"
         )
-    main = _environment_main(run.environment, configuration.folder)
+    main = _environment_main(run.environment, _search_path(run, configuration.folder))
     _require_gymnasium(run, main)
     check_replay(configuration)
     return Plan(
@@ -190,10 +196,14 @@ def _require_gymnasium(run: RunSection, main: Path) -> None:
         )
 
 
-def _environment_main(environment: str, folder: Path) -> Path:
-    """Return `main.py` of an environment family, or the script itself: beside the file, here, or bundled."""
-    for candidate in (folder / environment, Path.cwd() / environment, bundled_folder("environments") / environment):
-        for found in (candidate / "main.py", candidate):
+def _search_path(run: RunSection, folder: Path) -> list[Path]:
+    return list(dict.fromkeys([folder, *(folder / other for other in run.path)]))
+
+
+def _environment_main(environment: str, folders: Sequence[Path]) -> Path:
+    """Return `main.py` of an environment family, or the script itself: in the folders, here, or bundled."""
+    for folder in (*folders, Path.cwd(), bundled_folder("environments")):
+        for found in (folder / environment / "main.py", folder / environment):
             if found.is_file():
                 return found.resolve()
     raise ConfigurationError(

@@ -53,6 +53,11 @@ class ProgressReader:
         """Return whether the parameter server has ever answered."""
         return self._steps_at_start is not None
 
+    @property
+    def is_connected(self) -> bool:
+        """Return whether the last poll was answered."""
+        return self._channel is not None
+
     def poll(self, address: str) -> Progress:
         """Return the newest progress from the parameter server at `address`."""
         if address != self._address:

@@ -219,6 +219,9 @@ class RunDirectory:
             "checkpoint_interval": plan.run.checkpoint_interval,
             "checkpoint_steps": plan.run.eval_every,
         }
+        # An evaluation reads this configuration in another folder, and is to find the same modules.
+        found_in = dict.fromkeys(str(folder.absolute()) for folder in (*plan.search_path, Path.cwd()))
+        sections["relaax-run"] = {"path": list(found_in)}
         path = {"path": str(plan.algorithm)}
         return replace(
             given.with_keys(sections, ORIGIN),

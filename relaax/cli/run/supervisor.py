@@ -14,9 +14,11 @@ from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, TENSORBOARD, Restart, Role
 from relaax.supervision.host import Host, ThisMachine
-from relaax.supervision.process import MAX_FAILURES, StartError, Supervised
+from relaax.supervision.process import EXIT_ENVIRONMENT, MAX_FAILURES, StartError, Supervised
 
 _log = logging.getLogger(__name__)
+_CLIENT_DONE = (0, EXIT_ENVIRONMENT)
+"""Exit codes after which a client is not restarted."""
 
 START_LOOK_SECONDS = 0.05
 """Pause between two checks of processes that start."""
@@ -195,10 +197,14 @@ class Supervisor:
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
 
     @property
-    def ended_by_itself(self) -> bool:
-        """Return whether training has finished and the parameter server has exited, or every client is done."""
-        clients_are_done = bool(self.clients) and all(client.exit_code() == 0 for client in self.clients)
-        return self.parameter_server.exit_code() == 0 or clients_are_done
+    def clients_have_ended(self) -> bool:
+        """Return whether no client runs or will be restarted."""
+        return bool(self.clients) and all(client.exit_code() in _CLIENT_DONE for client in self.clients)
+
+    @property
+    def exited_client(self) -> Supervised | None:
+        """Return the first client whose environment called sys.exit(), or None."""
+        return next((client for client in self.clients if client.exit_code() == EXIT_ENVIRONMENT), None)
 
     def stop_training(self) -> None:
         """Stop the clients, then the others in turn. The parameter server keeps running."""
@@ -256,4 +262,6 @@ def _is_done(role: Role, number: int, process: Supervised) -> bool:
     """Return whether a process that has ended need not be restarted."""
     if role.restart is Restart.UNTIL_DONE:
         return process.is_done
+    if role is CLIENT:
+        return process.exit_code() in _CLIENT_DONE
     return process.exit_code() == 0 and (role.restart is Restart.IF_FAILED or (role.led and number == 0))

@@ -12,7 +12,7 @@ from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError
 
 FILE = "suite.json"
-TRAINED = ("target_reached", "max_steps", "max_time")
+TRAINED = ("target_reached", "max_steps", "max_time", "environments_done")
 
 
 @dataclass(frozen=True, slots=True)

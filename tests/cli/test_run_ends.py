@@ -1,0 +1,177 @@
+"""How a run ends if its environments do, and evaluations that have no end. The programs are the real ones."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rich.progress
+
+from relaax.cli.evaluate import progress
+from relaax.cli.evaluate.progress import EvaluationProgress
+from relaax.cli.run.experiment import _exit_code
+from relaax.cli.run.plan import make_plan
+from relaax.evaluation.result import Played
+from support.processes import Processes
+from support.run import PATIENCE, SMALL, Runs
+from support.service import RELAAX
+
+ODD = """
+import sys
+import gymnasium
+import numpy as np
+
+class Match(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+    length, lives = 20, None
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        if self.lives is not None:
+            self.lives -= 1
+            if self.lives < 0:
+                sys.exit()
+        return self.seen(), {}
+    def seen(self):
+        self.sign = int(self.np_random.integers(3))
+        return np.eye(3, dtype=np.float32)[self.sign]
+    def step(self, action):
+        reward = float(action == self.sign)
+        self.t += 1
+        return self.seen(), reward, False, self.length is not None and self.t >= self.length, {}
+
+class Endless(Match):
+    length = None
+
+class Quits(Match):
+    lives = 30
+
+for made in (Match, Endless, Quits):
+    gymnasium.register(id=f"{made.__name__}-v0", entry_point=made)
+"""
+CONFIG = """
+relaax-run: {environment: OpenAI_Gym, name: "odd:Match-v0", max-steps: 60000}
+algorithm: {path: da3c, max_global_step: 1e6}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    folder = tmp_path / "configuration"
+    folder.mkdir()
+    (folder / "odd.py").write_text(ODD, encoding="utf-8")
+    (folder / "one.yaml").write_text(CONFIG, encoding="utf-8")
+    return folder / "one.yaml"
+
+
+def test_an_environment_that_exits_ends_the_run_under_that_name(runs: Runs, config: Path) -> None:
+    run = runs.start(*SMALL, "--set", "run.name=odd:Quits-v0", config=config)
+    assert run.running.wait(PATIENCE) == 1, run.running.report()
+    run.expect_nothing_left()
+    assert run.summary["status"] == "environment_exited"
+    assert run.summary["env_steps"] < 60_000
+    assert run.summary["lost_steps"] == 0
+    assert "the environment ended its program" in run.summary["error"]
+    assert "(Quits-v0) called sys.exit()" in run.summary["error"]
+    assert run.summary["error"] in run.running.stderr
+
+
+def test_a_run_whose_programs_are_done_has_not_reached_its_steps(runs: Runs, config: Path) -> None:
+    run = runs.start(*SMALL, "--set", "run.arguments=[--episodes, 4]", config=config)
+    assert run.running.wait(PATIENCE) == 3, run.running.report()
+    assert (run.summary["status"], run.summary["error"]) == ("environments_done", None)
+    assert run.summary["env_steps"] < 1000
+
+
+@pytest.mark.parametrize(
+    ("status", "overrides", "code"),
+    [
+        ("environments_done", ["run.max_steps=null"], 0),
+        ("environments_done", [], 3),
+        ("environments_done", ["run.max_steps=null", "run.max_time=9"], 3),
+        ("environments_done", ["run.max_steps=null", "run.target_return=9"], 3),
+        ("environment_exited", ["run.max_steps=null"], 1),
+        ("max_steps", [], 0),
+        ("max_steps", ["run.target_return=9"], 3),
+        ("max_time", ["run.max_time=9"], 0),
+    ],
+)
+def test_a_limit_that_was_not_reached_is_not_success(
+    config: Path, status: str, overrides: list[str], code: int
+) -> None:
+    assert _exit_code(make_plan(str(config), overrides), status) == code
+
+
+def test_evaluations_find_the_modules_of_the_run(processes: Processes, config: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    options = ("--eval-every", "300", "--eval-episodes", "2", "--target-evaluation", "0", "--no-progress")
+    run = processes.start(*RELAAX, "run", "../configuration/one.yaml", *options, cwd=elsewhere)
+    assert run.wait(PATIENCE + 60) == 0, run.report()
+    summary = json.loads((elsewhere / "runs" / "one" / "summary.json").read_text())
+    assert (summary["status"], summary["error"]) == ("target_reached", None)
+    assert summary["evaluation"] >= 0
+    for name in ("../configuration/one.yaml", "runs/one"):
+        done = processes.start(*RELAAX, "eval", name, "--episodes", "2", cwd=elsewhere)
+        assert done.wait(PATIENCE) == 0, done.report()
+
+
+def test_a_run_without_the_evaluations_that_it_began_has_failed(runs: Runs, config: Path) -> None:
+    program = config.with_name("unplayable.py")
+    program.write_text(
+        "import sys\n"
+        "if sys.argv[1] == 'local':\n"
+        "    sys.exit(7)\n"
+        "from relaax.client import command, run\n"
+        "described = command.parser('unplayable', 'Runs.', 'an id')\n"
+        "command.execute(described, lambda given: run(given.name, **command.settings(given)))\n",
+        encoding="utf-8",
+    )
+    options = ("--set", "run.environment=unplayable.py", "--set", "run.name=CartPole-v1")
+    run = runs.start(*SMALL, "--eval-every", "200", "--max-steps", "600", *options, config=config)
+    assert run.running.wait(PATIENCE + 60) == 1, run.running.report()
+    assert (run.summary["status"], run.summary["evaluation"]) == ("max_steps", None)
+    assert run.summary["error"].startswith("there is no evaluation, though ")
+    assert "failed with exit code" in run.summary["error"]
+
+
+def test_an_endless_episode_is_cut_off_and_counted(processes: Processes, config: Path) -> None:
+    result = config.with_name("result.json")
+    limits = ("--episodes", "3", "--max-episode-steps", "50", "--jobs", "1", "--json", result)
+    done = processes.start(*RELAAX, "eval", config, "--random", "--set", "run.name=odd:Endless-v0", *limits)
+    assert done.wait(PATIENCE) == 0, done.report()
+    found: dict[str, Any] = json.loads(result.read_text())
+    assert (found["max_episode_steps"], found["cut_off"]) == (50, 3)
+    assert found["lengths"] == [50] * 3
+    assert all(0 <= value <= 50 for value in found["returns"])
+
+
+def test_episodes_within_the_limit_are_whole(processes: Processes, config: Path) -> None:
+    result = config.with_name("result.json")
+    limits = ("--episodes", "2", "--max-episode-steps", "20", "--jobs", "1", "--json", result)
+    done = processes.start(*RELAAX, "eval", config, "--random", *limits)
+    assert done.wait(PATIENCE) == 0, done.report()
+    found: dict[str, Any] = json.loads(result.read_text())
+    assert (found["lengths"], found["cut_off"]) == ([20, 20], 0)
+
+
+def test_an_evaluation_without_ends_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with rich.progress.Progress(disable=True) as bar, caplog.at_level(logging.WARNING):
+        shown = EvaluationProgress(bar, 5)
+        for second in range(0, 100):
+            now[0] = float(second)
+            shown.under_way(0, 10 * second)
+        shown.ended(Played(0, 1.0, 990, 990))
+        shown.under_way(1, 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "0 of 5 episodes have ended; episode 1 at step 300",
+        "0 of 5 episodes have ended; episode 1 at step 900",
+    ]

@@ -1,0 +1,366 @@
+"""Outcomes of environments are checked, converted to their spaces and copied, by every way into `run`."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from relaax import rlx
+from relaax.client import (
+    CheckedEnv,
+    EnvironmentExit,
+    EnvironmentFault,
+    Failure,
+    RunSummary,
+    VectorClient,
+    Worlds,
+    run,
+)
+from support.rlx_peer import RlxPeer
+
+LENGTH = 3
+
+
+class Place(gymnasium.Env):
+    """Counts its steps in one array that it hands out each time; cut off after three."""
+
+    def __init__(self) -> None:
+        self.observation_space: Any = spaces.Box(0, 9, (2,), np.float32)
+        self.action_space: Any = spaces.Discrete(2)
+        self.array: Any = np.zeros(2, np.float32)
+        self.reward: Any = 1.0
+        self.info: Any = {}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.array[:] = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.array[:] += 1
+        return self.seen(), self.reward, False, bool(self.array[0] >= LENGTH), self.info
+
+    def seen(self) -> Any:
+        return self.array
+
+
+class SameArrays:
+    """A vector of two places that does not reset by itself, and uses every array again."""
+
+    num_envs = 2
+    autoreset_mode = "disabled"
+    single_observation_space = rlx.Box(0, 9, (2,))
+    single_action_space = rlx.Discrete(2)
+
+    def __init__(self) -> None:
+        self.seen = np.zeros((2, 2), np.float32)
+        self.rewards, self.over, self.cut = np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        for array in (self.seen, self.rewards, self.over, self.cut):
+            array[:] = 0
+        if options is not None:
+            options["reset_mask"][:] = False
+        return self.seen, {}
+
+    def step(self, actions: Any) -> Any:
+        self.seen += 1
+        self.rewards[:] = 1
+        self.cut[:] = self.seen[:, 0] >= LENGTH
+        return self.seen, self.rewards, self.over, self.cut, {}
+
+
+class World:
+    """A world of `Worlds` that hands out one array."""
+
+    observation_space = rlx.Box(0, 9, (2,))
+    action_space = rlx.Discrete(2)
+    shared = np.zeros(2, np.float32)
+    """One for all worlds, as a simulator of several has."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.t = 0
+
+    def restart(self) -> Any:
+        self.t = 0
+        return self.seen()
+
+    def do(self, action: Any) -> Any:
+        self.t += 1
+        return self.seen(), np.array([1.0]), False, self.t >= LENGTH
+
+    def seen(self) -> Any:
+        World.shared[:] = self.t
+        return World.shared
+
+
+def sync(mode: AutoresetMode, **options: Any) -> SyncVectorEnv:
+    return SyncVectorEnv([Place, Place], autoreset_mode=mode, **options)
+
+
+def ends(env: Any) -> list[tuple[list[float], list[float], list[float]]]:
+    """Return the ends of episodes on the wire: rewards, final observations and first ones of the next episodes."""
+    with RlxPeer() as peer:
+        run(env, peer.address, steps=20)
+        heard = [message for message in peer.talks[0].heard if isinstance(message, rlx.Init | rlx.Step | rlx.Reset)]
+    found = []
+    for message, after in itertools.pairwise(heard):
+        if not isinstance(message, rlx.Init) and message.truncated is not None:
+            final, following = message.final_observation, after.observation
+            if final is None:  # NEXT_STEP
+                final = message.observation
+            elif isinstance(message, rlx.Step):  # SAME_STEP
+                following = message.observation
+            found.append((message.reward.tolist(), final[0][:, 0].tolist(), following[0][:, 0].tolist()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Place,
+        lambda: sync(AutoresetMode.SAME_STEP),
+        lambda: sync(AutoresetMode.SAME_STEP, copy=False),
+        lambda: sync(AutoresetMode.NEXT_STEP, copy=False),
+        lambda: sync(AutoresetMode.DISABLED),
+        lambda: sync(AutoresetMode.DISABLED, copy=False),
+        SameArrays,
+        lambda: Worlds(World, 2),
+    ],
+    ids=["one", "same", "same-copyless", "next-copyless", "disabled", "disabled-copyless", "custom", "worlds"],
+)
+def test_reused_arrays_do_not_change_the_end_of_an_episode(make: Any) -> None:
+    env = make()
+    count = getattr(env, "num_envs", 1)
+    found = ends(env)
+    assert len(found) >= 2
+    assert found == [([1.0] * count, [3.0] * count, [0.0] * count)] * len(found)
+
+
+def test_environments_that_share_an_array_are_told_apart() -> None:
+    class Shared(Place):
+        array_of_all = np.zeros(2, np.float32)
+
+        def __init__(self, value: float) -> None:
+            super().__init__()
+            self.value = value
+
+        def seen(self) -> Any:
+            self.array_of_all[:] = self.value
+            return self.array_of_all
+
+    env = SyncVectorEnv([lambda: Shared(1), lambda: Shared(2)], autoreset_mode=AutoresetMode.SAME_STEP)
+    with RlxPeer() as peer:
+        run(env, peer.address, steps=2)
+        assert peer.talks[0].of(rlx.Step)[0].observation[0][:, 0].tolist() == [1, 2]
+
+
+class NoneAtCut(Place):
+    def step(self, action: Any) -> Any:
+        observation, reward, over, cut, info = super().step(action)
+        return None if cut else observation, reward, over, cut, info
+
+
+class NoneWorld(World):
+    def do(self, action: Any) -> Any:
+        observation, reward, over, cut = super().do(action)
+        return None if cut else observation, reward, over, cut
+
+
+@pytest.mark.parametrize("address", ["random", "peer"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        NoneAtCut,
+        *(lambda mode=mode: SyncVectorEnv([NoneAtCut] * 2, autoreset_mode=mode) for mode in AutoresetMode),
+        lambda: Worlds(NoneWorld, 2),
+    ],
+)
+def test_none_at_a_cut_is_refused(make: Any, address: str) -> None:
+    with RlxPeer() as peer, pytest.raises(EnvironmentFault, match="final observation of a truncated episode is None"):
+        run(make(), peer.address if address == "peer" else address, steps=20)
+
+
+def test_none_among_final_states_is_refused_by_the_vector_client() -> None:
+    box = rlx.Box(0, 9, (2,))
+    with RlxPeer() as peer:
+        client = VectorClient(peer.address, environments=2, observation_space=box, action_space=rlx.Discrete(2))
+        with client:
+            client.init(np.zeros((2, 2), np.float32))
+            final = np.array([None, None], dtype=object)
+            final[0] = np.ones(2, np.float32)
+            with pytest.raises(ValueError, match=r"final_states\[1\] is None"):
+                client.step([0, 0], np.zeros((2, 2), np.float32), None, [True, True], final)
+
+
+def test_none_is_no_matter_where_the_task_has_ended() -> None:
+    class Over(NoneAtCut):
+        def step(self, action: Any) -> Any:
+            observation, reward, over, cut, info = super().step(action)
+            return observation, reward, cut, over, info
+
+    for mode in AutoresetMode:
+        assert run(SyncVectorEnv([Over] * 2, autoreset_mode=mode), "random", steps=20).episodes >= 4
+
+
+class Pixels(Place):
+    """Values of another dtype than the space's."""
+
+    def __init__(self, values: Any = (7, 250)) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict({"screen": spaces.Box(0, 255, (2,), np.uint8), "n": spaces.Discrete(9)})
+        self.values = values
+
+    def seen(self) -> Any:
+        return {"screen": np.array(self.values), "n": np.int32(3)}
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_integers_that_fit_are_converted_leaf_by_leaf(many: bool) -> None:
+    env = SyncVectorEnv([Pixels] * 2, autoreset_mode=AutoresetMode.SAME_STEP) if many else Pixels()
+    with RlxPeer() as peer:
+        run(env, peer.address, steps=8)
+        number, screen = peer.talks[0].of(rlx.Step)[0].observation
+    assert (screen.dtype, screen[0].tolist(), number[0]) == (np.uint8, [7, 250], 3)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ((7, 300), "a number that uint8 cannot hold"),
+        ((7.0, 8.0), "dtype float64 does not fit"),
+        ((1, 2, 3), r"shape \[3\] does not fit"),
+        (None, "dtype object does not fit"),
+    ],
+)
+def test_a_leaf_that_does_not_fit_is_named(many: bool, values: Any, why: str) -> None:
+    made = Pixels(values)
+    env = SyncVectorEnv([Pixels, lambda: made], autoreset_mode=AutoresetMode.SAME_STEP) if many else made
+    which = "environment 1 of 2 .Pixels." if many else "environment Pixels"
+    with pytest.raises(EnvironmentFault, match=rf"{which} is not in its space: leaf \['screen'\]: {why}"):
+        run(env, "random", steps=8)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("reward", [np.array([0.5]), np.float32(0.5), [[0.5]], 0.5])
+def test_one_number_is_a_reward_whatever_its_shape(many: bool, reward: Any) -> None:
+    made = Place()
+    made.reward = reward
+    env = SyncVectorEnv([lambda: made], autoreset_mode=AutoresetMode.SAME_STEP) if many else made
+    with RlxPeer() as peer:
+        run(env, peer.address, steps=1)
+        assert [message.reward.tolist() for message in peer.heard(rlx.Step)] == [[0.5]]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), "much", None, float("nan"), float("inf"), 1j])
+def test_what_is_no_reward_is_refused_by_that_name(many: bool, reward: Any) -> None:
+    made = Place()
+    made.reward = reward
+    env = SyncVectorEnv([lambda: made], autoreset_mode=AutoresetMode.SAME_STEP) if many else made
+    with pytest.raises(EnvironmentFault, match=r"Place.*: the reward is .*: it must be one finite number"):
+        run(env, "random", steps=8)
+
+
+def test_four_values_of_an_older_interface_are_refused() -> None:
+    class Old(Place):
+        def step(self, action: Any) -> Any:
+            return super().step(action)[:4]
+
+    with pytest.raises(EnvironmentFault, match=r"step\(\) returned 4 values instead of 5: observation, reward, term"):
+        run(Old(), "random", steps=8)
+
+
+class Winner(Place):
+    """The type of an info changes from step to step."""
+
+    values = (1, None, 0.5)
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self.offset = offset
+
+    def step(self, action: Any) -> Any:
+        t = int(self.array[0]) + self.offset
+        self.info = {"winner": self.values[t % 3], "other": np.zeros(t)}
+        return super().step(action)
+
+
+def winners() -> SyncVectorEnv:
+    return SyncVectorEnv([lambda: Winner(0), lambda: Winner(2)], autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def test_infos_that_cannot_be_merged_are_no_matter_if_nobody_asks() -> None:
+    assert run(winners(), "random", steps=20).steps == 20
+
+
+def test_a_metric_keeps_its_value_whatever_the_first_one_was() -> None:
+    with RlxPeer() as peer:
+        run(winners(), peer.address, steps=12, metrics=["winner"], report_latency=None)
+        found = [value for message in peer.heard(rlx.Metrics) for _, value in message.scalars]
+    assert set(found) == {0.75, 1.0, 0.5}
+
+
+def test_a_close_that_fails_is_logged_and_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    closed = []
+
+    class Window(Place):
+        def close(self) -> None:
+            closed.append(self)
+            raise AttributeError("no window")
+
+    with caplog.at_level(logging.WARNING, "relaax.client"):
+        assert isinstance(run(lambda: SyncVectorEnv([Window] * 2), "random", steps=2), RunSummary)
+        run(Window, "random", steps=2)
+    assert len(closed) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "environment 0 of 2 (Window): close() failed: AttributeError: no window",
+        "environment 1 of 2 (Window): close() failed: AttributeError: no window",
+        "environment Window: close() failed: AttributeError: no window",
+    ]
+
+
+@pytest.mark.parametrize("code", [None, 0, 3, "the window was closed"])
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_an_exit_of_the_environment_is_a_failure(call: str, code: Any) -> None:
+    class Quits(Place):
+        pass
+
+    setattr(Quits, call, lambda self, *_, **__: sys.exit(code))
+    with pytest.raises(EnvironmentExit, match=r"environment Quits called sys.exit\(") as raised:
+        run(Quits(), "random", steps=8)
+    assert isinstance(raised.value, Failure)
+
+
+def test_an_exit_of_a_signals_handler_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Signalled(Place):
+        def step(self, action: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().step(action)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    try:
+        with pytest.raises(SystemExit) as raised:
+            run(Signalled(), "random", steps=8)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert raised.value.code == 7
+
+
+def test_everything_else_is_the_environments_own() -> None:
+    made = Place()
+    env = CheckedEnv(made)
+    assert (env.array is made.array, env.unwrapped, env.observation_space) == (True, made, made.observation_space)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = env.nothing

@@ -1,0 +1,174 @@
+"""Environments that reuse arrays, quit, fail to close or start programs, in the real program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relaax import rlx
+from support.processes import wait_until
+from support.programs import PATIENCE, program, running
+from support.rlx_peer import Conversation, RlxPeer
+
+GYM = "OpenAI_Gym"
+ODD = """
+import subprocess, sys, warnings
+import gymnasium
+import numpy as np
+
+warnings.simplefilter("default")  # gymnasium warns of an error in another process
+
+class Plain(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, **options):
+        self.array = np.zeros(2, np.int64)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.array[:] = 0
+        return self.array, {}
+    def step(self, action):
+        self.array[:] += 1
+        return self.array, 1.0, False, bool(self.array[0] == 3), {"winner": [None, 1][self.array[0] % 2]}
+
+class Quits(Plain):
+    def step(self, action):
+        if self.array[0] == 2:
+            sys.exit()
+        return super().step(action)
+
+class QuitsAtOnce(Plain):
+    def __init__(self):
+        sys.exit()
+
+class WindowClose(Plain):
+    window = None
+    def close(self):
+        self.window.close()
+
+class Wide(Plain):
+    def reset(self, **options):
+        super().reset(**options)
+        return self.array + 300, {}
+
+class NoReward(Plain):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, None, *rest
+
+class Simulator(Plain):
+    fails = False
+    def __init__(self, **options):
+        super().__init__()
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        self.simulator = subprocess.Popen(sleep, start_new_session=True)
+        print("simulator", self.simulator.pid, flush=True)
+    def step(self, action):
+        if self.fails and self.array[0] == 2:
+            raise RuntimeError("out of fuel")
+        return super().step(action)
+    def close(self):
+        self.simulator.terminate()
+        self.simulator.wait()
+
+class Fails(Simulator):
+    fails = True
+
+for made in [value for value in vars().values() if isinstance(value, type)]:
+    gymnasium.register(id=f"{made.__name__}-v0", entry_point=made, disable_env_checker=True)
+"""
+ASYNC = ("--vectorization", "async")
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_reused_arrays_of_another_dtype_arrive_as_they_were(odd: Path, mode: str) -> None:
+    with RlxPeer() as peer:
+        command = (peer.address, "odd:Plain-v0", "2", "--path", str(odd), "--vectorization", mode, "--steps", "18")
+        done = program(GYM, *command)
+        steps = [step for step in peer.talks[0].of(rlx.Step) if step.truncated is not None]
+    assert done.returncode == 0, done.stderr
+    assert len(steps) == 3
+    for step in steps:
+        assert step.final_observation[0].tolist() == [[3, 3], [3, 3]]
+        assert step.observation[0].tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("name", ["Quits", "QuitsAtOnce"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_an_environment_that_exits_has_an_exit_code_of_its_own(odd: Path, name: str, vectorization: str) -> None:
+    done = program(
+        GYM, "random", f"odd:{name}-v0", "2", "--path", str(odd), "--steps", "99", "--vectorization", vectorization
+    )
+    assert done.returncode == 4, done.stderr
+    sentence = done.stderr.strip().rpartition("\n")[2]
+    assert sentence.startswith(f"{GYM}/main: ")
+    assert "called sys.exit()" in sentence
+
+
+def test_a_close_that_fails_ends_nothing(odd: Path) -> None:
+    for words in (("check",), ("random",)):
+        done = program(GYM, *words, "odd:WindowClose-v0", "2", "--path", str(odd), "--steps", "9")
+        assert done.returncode == 0, done.stderr
+        assert "close() failed: AttributeError: 'NoneType' object has no attribute 'close'" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Wide", "the observation of environment 0 of 1 (Wide-v0) is not in its space: a number that uint8 cannot"),
+        ("NoReward", "environment 0 of 1 (NoReward-v0): the reward is None: it must be one finite number"),
+    ],
+)
+def test_a_check_refuses_what_the_first_step_shows(odd: Path, name: str, sentence: str) -> None:
+    done = program(GYM, "check", f"odd:{name}-v0", "--path", str(odd))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"{GYM}/main: {sentence}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_value_that_wraps_is_refused_in_a_process_as_well(odd: Path) -> None:
+    done = program(GYM, "random", "odd:Wide-v0", "2", "--path", str(odd), *ASYNC, "--steps", "9")
+    assert done.returncode == 1
+    assert "Wide-v0 is not in its space: a number that uint8 cannot hold" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "error", "steps"])
+def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str) -> None:
+    under_way = threading.Event()
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        talk.answer()
+        talk.answer()
+        under_way.set()
+        while True:
+            talk.answer()
+
+    name = "Fails" if end == "error" else "Simulator"
+    limit = ("--steps", "40") if end == "steps" else ()
+    with RlxPeer(script) as peer:
+        command = (peer.address, f"odd:{name}-v0", "2", "--path", str(odd), "--vectorization", mode, *limit)
+        with running(GYM, *command) as process:
+            assert under_way.wait(PATIENCE)
+            if end == "SIGINT":
+                os.killpg(process.pid, signal.SIGINT)
+            elif end == "SIGTERM":
+                process.send_signal(signal.SIGTERM)
+            stdout, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == {"SIGTERM": 0, "SIGINT": 130, "error": 1, "steps": 0}[end], stderr
+    pids = [int(line.split()[1]) for line in stdout.splitlines() if line.startswith("simulator ")]
+    assert len(pids) >= 2
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "every simulator has ended", PATIENCE)
