@@ -222,13 +222,13 @@ def _end_in_order() -> None:
 @contextlib.contextmanager
 def _progress(episodes: int, enabled: bool) -> Iterator[Callable[[Played], None]]:
     """Show a progress bar with the mean so far on a terminal, and nothing elsewhere."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from relaax.number_format import shown
+    from relaax.plain_console import PlainConsole
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = PlainConsole(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     returns: list[float] = []
     with Progress(*columns, console=console, transient=True, disable=not (enabled and console.is_terminal)) as bar:
         task = bar.add_task("playing", total=episodes)

@@ -1,0 +1,31 @@
+"""A terminal for tables and sentences that contain text from a peer or a file."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class PlainConsole(Console):
+    """A rich console that prints every string verbatim: no markup, no emoji codes, control characters escaped.
+
+    Use it for all output: a name such as `[/x]` is an error of markup, and an escape sequence moves the cursor. Styles
+    belong into `Text`. `Panel`, `Status` and `TextColumn` parse markup themselves: give them `Text`, or `markup=False`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string, with control characters escaped."""
+        return super().render_str(visible(text), **options)
+
+
+def visible(text: str) -> str:
+    """Return `text` with control characters escaped, except tabs and line ends."""
+    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
