@@ -29,7 +29,8 @@ class ReplayClient(ReplayMemory):
 
     declaration: the table, of all shards together.
     actors: the actor index of each environment of the connection; it writes to shard index mod K. None of a learner's.
-    session: the session that has the table for itself; empty for the one that all share.
+    session: the session that has the table for itself; empty for the one that all share. client: the name that the
+        session's client has proven; clients share the memory of sessions fairly.
     seed: of the division of batches among the shards.
     timeout: seconds that a shard has to answer a call. patience: seconds to wait until one is there.
     share_memory: insert and sample through memory where a shard is on this host.
@@ -45,6 +46,7 @@ class ReplayClient(ReplayMemory):
         *,
         actors: Sequence[int] = (),
         session: str = "",
+        client: str = "",
         seed: int = 0,
         timeout: float = 5.0,
         patience: float = 60.0,
@@ -57,7 +59,7 @@ class ReplayClient(ReplayMemory):
             for target in targets
         ]
         keep_freed_memory(MAX_MESSAGE)
-        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory)
+        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory, client)
         try:
             self._group.connect()
         except BaseException:

@@ -203,8 +203,7 @@ def _reached(plan: Plan, progress: Progress, evaluation: float | None) -> bool:
     wanted = plan.run.target_evaluation
     if wanted is not None and evaluation is not None and evaluation >= wanted:
         return True
-    mean, target = progress.mean_return_100, plan.target_return
-    return target is not None and mean is not None and progress.episodes >= 100 and mean >= target
+    return plan.target_return is not None and progress.reaches(plan.target_return)
 
 
 def _summary(
