@@ -25,6 +25,8 @@ COMPARED_CLIENTS = 64
 """Clients with moments of their own; if there are more, the least recent client's moments are merged for good."""
 REFRESH = 256
 """Pushes with samples after which clients are compared again."""
+LOOK = 7
+"""Pushes between two looks at whether the client has left its limit; a prime, so that each client has its turn."""
 
 
 class MergedStatistics:
@@ -69,7 +71,6 @@ class MergedStatistics:
         for name, moments in samples.items():
             statistic = self._statistics[name]
             try:
-                moments.usable()
                 statistic.add(client, moments)
             except NotUsable as why:  # the client may be honest: what it cannot be merged with may be another's
                 self.dropped_samples += 1
@@ -114,7 +115,8 @@ class _Statistic:
         self._apart.move_to_end(client)
         self.merged = merged
         self._until_refresh -= 1
-        if before is None or self._until_refresh <= 0 or self._is_beyond(own) is not (client in self.outlying):
+        look = self._until_refresh % LOOK == 0 and self._is_beyond(own) is not (client in self.outlying)
+        if before is None or self._until_refresh <= 0 or look:
             self._refresh()
 
     def restore(self, moments: Moments) -> None:

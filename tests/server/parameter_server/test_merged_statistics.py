@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.merged_statistics import COMPARED_CLIENTS, MergedStatistics
+from relaax.server.parameter_server.merged_statistics import COMPARED_CLIENTS, LOOK, MergedStatistics
 from support.parameter_servers import Models, bridge_to, gradient, registration, running
 
 LARGEST = 3.4e38
@@ -64,11 +64,13 @@ def test_a_scale_that_all_clients_come_to_counts_again(caplog: pytest.LogCapture
     merged = MergedStatistics({"a": 2})
     for client in ("first", "second", "third"):
         merged.add(client, samples(rng))
-    merged.add("first", samples(rng, 1e4))
+    for _ in range(LOOK):
+        merged.add("first", samples(rng, 1e4))
     assert (merged.outlying_clients, merged.merged["a"].count) == (1, 100)
-    for client in ("second", "third"):
-        merged.add(client, samples(rng, 1e4))
-    assert (merged.outlying_clients, merged.merged["a"].count) == (0, 300)
+    for _ in range(LOOK):
+        for client in ("second", "third"):
+            merged.add(client, samples(rng, 1e4))
+    assert (merged.outlying_clients, merged.merged["a"].count) == (0, 50 * (3 + 3 * LOOK))
     assert "statistic a: samples of first count again" in caplog.text
 
 
