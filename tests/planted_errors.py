@@ -241,8 +241,8 @@ ERRORS = (
         [
             (
                 TRANSITIONS_PY,
-                'since_first_of(columns["observation"], self._observations[self._open])',
-                "since_first_of(self._observations[self._open])",
+                'numbers in (columns["observation"], self._observations[self._open])',
+                "numbers in (self._observations[self._open],)",
             )
         ],
         TRANSITIONS,

@@ -22,7 +22,7 @@ median over the clients, or than this where the median is below 1.
 JUDGES = 3
 """Minimum number of clients with samples: of two that differ, either may be wrong."""
 COMPARED_CLIENTS = 64
-"""Clients with moments of their own; if there are more, the least recent client's moments are merged for good."""
+"""Clients with moments of their own; beyond it, the moments of the least recent client are merged for good."""
 REFRESH = 256
 """Pushes with samples after which clients are compared again."""
 LOOK = 7

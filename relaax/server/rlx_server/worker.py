@@ -263,6 +263,7 @@ class Worker:
                 parameters=agent_parameters(client, plan.config),
                 metrics=client.metrics,
                 replay=replay,
+                client=guest,
             )
             agent = self._work(plan.algorithm.Agent, plan.config, context)
             ended.callback(agent.close)

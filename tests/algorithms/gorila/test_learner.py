@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class Priorities(ReplayMemory):
 
     def __init__(self) -> None:
         self.given: list[np.ndarray] = []
+        self.expected = BATCH
 
     @property
     def writers(self) -> Sequence[ReplayWriter]:
@@ -66,7 +68,7 @@ class Priorities(ReplayMemory):
         raise AssertionError("a learner is given its samples")
 
     def update_priorities(self, sampled: Sampled, priorities: np.ndarray) -> None:
-        assert sampled is BATCH
+        assert sampled is self.expected
         self.given.append(priorities)
 
     def close(self) -> None:
@@ -184,3 +186,20 @@ def test_values_of_held_out_states_are_said_now_and_then() -> None:
         learner.step(BATCH)
     seen = [value for name, value in bridge.scalars if name == "q/held_out"]
     assert seen == [pytest.approx((2 + 4 - 3) / 3)], "max Q of 1, 2 and -3 by the first parameters"
+
+
+@pytest.mark.parametrize(
+    ("field", "lie"), [("observation", 3.4e38), ("next_observation", -3.4e38), ("reward", 1e15), ("observation", 1e5)]
+)
+def test_an_item_of_a_liar_leaves_the_gradient_of_the_others(field: str, lie: float) -> None:
+    learner, bridge, memory = learner_with()
+    columns = {name: column.copy() for name, column in BATCH.columns.items()}
+    columns[field][2] = lie
+    sampled = dataclasses.replace(BATCH, columns=columns)
+    memory.expected = sampled
+    learner.step(sampled)
+    assert bridge.pushes[0].gradient is not None
+    # The items 0 and 1 of `test_targets_weights_and_priorities`, as a mean over two.
+    np.testing.assert_allclose(bridge.pushes[0].gradient, [-3 / 2, 7, -3 / 2, 7 / 2], rtol=1e-5)
+    np.testing.assert_allclose(memory.given, [[3 + OFFSET, 3.5 + OFFSET, OFFSET]], rtol=1e-6)
+    assert dict(bridge.scalars)["replay/masked"] == pytest.approx(1 / 3)
