@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,6 +75,7 @@ class ReplayClient(ReplayMemory):
         ]
         self._sampler = ShardSampler(self._group, declaration.spec, seed)
         self._updates = [PriorityUpdates(link, timeout) for link in self._group.links]
+        self._session = session
         self._closed = False
 
     @property
@@ -117,7 +119,12 @@ class ReplayClient(ReplayMemory):
             updates.finish(_GOODBYE_SECONDS)
         for writer in self._writers:
             writer.finish(_GOODBYE_SECONDS)
-        for answer in [writer.leave() for writer in self._writers]:
+        answers = [writer.leave() for writer in self._writers]
+        if self._session:  # a table that nobody has written to has ended as well
+            for link in self._group.links:
+                if link.incarnation is not None:
+                    answers.append(link.leave(link.incarnation, uuid.uuid4().hex, _GOODBYE_SECONDS))
+        for answer in answers:
             if answer is not None:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
                     answer.result(_GOODBYE_SECONDS)
