@@ -120,7 +120,7 @@ class ReplayClient(ReplayMemory):
         for writer in self._writers:
             writer.finish(_GOODBYE_SECONDS)
         answers = [writer.leave() for writer in self._writers]
-        if self._session:  # a table that nobody has written to has ended as well
+        if self._session:  # also ends tables without a writer
             for link in self._group.links:
                 if link.incarnation is not None:
                     answers.append(link.leave(link.incarnation, uuid.uuid4().hex, _GOODBYE_SECONDS))
