@@ -86,6 +86,7 @@ RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_request_reader.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
+MERGED_STATISTICS_PY = "relaax/server/parameter_server/merged_statistics.py"
 COMPENSATION_PY = "relaax/server/parameter_server/delay_compensation.py"
 CHECKPOINTING_PY = "relaax/server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
@@ -217,8 +218,8 @@ ERRORS = (
         [
             (
                 TRANSITIONS_PY,
-                'since_first_of(columns["observation"], self._observations[self._open])',
-                "since_first_of(self._observations[self._open])",
+                'numbers in (columns["observation"], self._observations[self._open])',
+                "numbers in (self._observations[self._open],)",
             )
         ],
         TRANSITIONS,
@@ -1925,9 +1926,9 @@ ERRORS = (
         "a sample that cannot be merged ends who pushed it",
         [
             (
-                SHARD_PY,
+                MERGED_STATISTICS_PY,
                 "                self.dropped_samples += 1\n",
-                "                raise PushRefused(str(why)) from None\n",
+                "                raise ValueError(str(why)) from None\n",
             )
         ],
         SHARD,
@@ -1941,7 +1942,7 @@ ERRORS = (
     planted(
         "poisoned-statistics-restored",
         "statistics of no use are taken from a checkpoint",
-        [(SHARD_PY, "        return moments.usable()\n", "        return moments\n")],
+        [(MERGED_STATISTICS_PY, "        return moments.usable()\n", "        return moments\n")],
         SHARD,
     ),
     planted(
@@ -2104,7 +2105,7 @@ SOAK_ERRORS = (
                 "            repeated = outcome is not None\n",
                 "            repeated = outcome is not None\n"
                 "            if repeated:\n"
-                "                self._statistics = self._merged(push.statistics)\n",
+                "                self._statistics.add(push.client, push.statistics)\n",
             )
         ],
     ),

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import LearnerBase, LearnerContext, Pulled, Pushed, Sampled
+from relaax.algorithm_base import LearnerBase, LearnerContext, Mask, Pulled, Pushed, Sampled
 from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.held_out import HeldOutStates
+from relaax.algorithm_base.learnable import batch_outliers
 from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.transitions import priorities_of
 from relaax.algorithm_base.value_loss import ValueLoss
@@ -50,6 +51,7 @@ class Learner(LearnerBase):
         )
         self._held_out = HeldOutStates(config.held_out_states)
         self._target_parameters: Array | None = None
+        self._outliers: Mask | None = None  # of the newest batch
         self._pushes = 0  # since parameters were pulled
         self._global_step = 0
         self.env_steps = 0
@@ -65,6 +67,8 @@ class Learner(LearnerBase):
     def step(self, sampled: Sampled) -> None:
         loss, gradient = self._gradient(sampled)
         if self.config.prioritized:
+            if self._outliers is not None:
+                loss.errors[self._outliers] = 0  # the lowest priority
             priorities = priorities_of(loss.errors, self.config.priority_offset)
             self.context.replay.update_priorities(sampled, priorities)
         self._record(loss, clip_by_norm(gradient, self.config.gradient_norm_clipping), sampled)
@@ -84,11 +88,27 @@ class Learner(LearnerBase):
         columns, count = sampled.columns, len(sampled.keys)
         targets = self._targets(columns)
         weights = sampled.importance_weights(self._beta(self._global_step)) / np.float32(count)
+        inputs = self._without_outliers(columns, targets, weights)
         loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
-        inputs = self._inputs(columns["observation"])
         no_restart = np.zeros((1, count), np.bool_)
         memory = self.context.parameters.gradient_memory()
         return loss, self._online.gradient(inputs[None], no_state(count), no_restart, loss, memory)
+
+    def _without_outliers(self, columns: Any, targets: Array, weights: Array) -> npt.NDArray[Any]:
+        """Return the inputs, in which outliers are zero; give outliers no weight, and their share to the others."""
+        inputs, count = self._inputs(columns["observation"]), len(targets)
+        free = not self._layout.frames and not self._normalization.bounds_inputs
+        checked = (columns["observation"], columns["next_observation"]) if free else ()
+        self._outliers = outliers = batch_outliers(targets, *checked)
+        masked = 0 if outliers is None else int(np.count_nonzero(outliers))
+        self.context.metrics.scalar("replay/masked", masked / count)
+        if outliers is None:
+            return inputs
+        targets[outliers] = weights[outliers] = 0
+        weights *= np.float32(count / max(1, count - masked))
+        inputs = inputs.copy()
+        inputs[outliers] = 0
+        return inputs
 
     def _targets(self, columns: Any) -> Array:
         inputs, used = self._inputs(columns["next_observation"]), self._target_parameters

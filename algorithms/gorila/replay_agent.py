@@ -34,6 +34,9 @@ class ReplayAgent(ActionValueAgent):
             steps=config.n_step,
             gamma=config.rewards_gamma,
             priority_offset=config.priority_offset if config.actors_know_priorities else None,
+            bounded=self._normalization.bounds_inputs,
+            client=context.client,
+            metrics=context.metrics,
         )
         bundled = config.bundled and context.replay is not None
         self._learner = Learner(config, LearnerContext.beside(context, context.actors[0])) if bundled else None

@@ -22,7 +22,7 @@ class AgentContext:
     `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's: an agent
     seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
     connections draw the same. `replay` is the memory that the algorithm declares (`ReplayBase`), None if it declares
-    none or only acts.
+    none or only acts. `client` is what logs call the connection's client.
     """
 
     observation_space: Space
@@ -34,6 +34,7 @@ class AgentContext:
     parameters: Parameters
     metrics: MetricsRecorder
     replay: ReplayMemory | None = None
+    client: str = ""
 
 
 class AgentBase(ABC):

@@ -21,6 +21,10 @@ Array = npt.NDArray[Any]
 LIMIT = 10.0
 """Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
 
+INPUT_LIMIT = 1e6
+"""Inputs that are not normalised are cut to plus and minus this: squares of float32 activations stay finite."""
+_INPUT_LIMIT = np.float32(INPUT_LIMIT)
+
 OBSERVATION, REWARD, RETURN, IMAGE = "observation", "reward", "return", "image"
 
 
@@ -176,7 +180,7 @@ class Normalization:
 
     def _of_numbers(self, inputs: Array) -> Array:
         if not self._observation:
-            return inputs
+            return inputs if inputs.dtype == np.uint8 else np.minimum(np.maximum(inputs, -_INPUT_LIMIT), _INPUT_LIMIT)
         normalized = self._observation.standardized(inputs)
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
@@ -197,6 +201,11 @@ class Normalization:
         if self._image:
             return self._image.stacked(shape), np.ones(1)
         return self._observation.mean_and_std if self._observation else (None, None)
+
+    @property
+    def bounds_inputs(self) -> bool:
+        """Whether `observations` bounds all numbers by their statistics."""
+        return self._observation is not None
 
     @property
     def limit(self) -> float:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.learnable import log_left_out, within_limits
 from relaax.algorithm_base.step import Mask, StepResult
 from relaax.algorithm_base.stored_observations import Inputs, ObservationLayout, Stored
 from relaax.algorithm_base.value_targets import values_of
+from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.spec import Field, TableSpec, inserted_form
 
@@ -87,6 +89,10 @@ class WriterTransitions:
     `priority_offset`: each is inserted with the priority |R / unit + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)| +
     offset, by the values that were acted on (Horgan et al. 2018, Algorithm 1); None for the memory's largest. The unit
     is the newest `reward_unit`.
+
+    A transition that cannot be learned from is left out (see `within_limits`). `bounded`: whether observations are
+    learned from within bounds whatever they are. `client`: what the log calls the client. `metrics`: record the share
+    that is left out.
     """
 
     def __init__(
@@ -98,7 +104,12 @@ class WriterTransitions:
         gamma: float,
         priority_offset: float | None = None,
         at_once: int = AT_ONCE,
+        bounded: bool = True,
+        client: str = "",
+        metrics: MetricsRecorder | None = None,
     ) -> None:
+        self._check_observations = not bounded and not layout.frames
+        self._client, self._metrics = client, metrics
         self._writer, self._environments = writer, writer.environments
         count = len(writer.environments)
         self._kept = layout.memory(count)
@@ -200,9 +211,29 @@ class WriterTransitions:
     def _insert(self) -> None:
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
         priorities = np.concatenate(self._priorities) if self._priorities else None
-        frames, first = self._kept.since_first_of(columns["observation"], self._observations[self._open])
         self._columns, self._priorities, self._count = [], [], 0
-        self._writer.insert(Insertion(columns, priorities, frames, first))
+        good = self._learnable(columns)
+        if not good.all():
+            columns = {name: column[good] for name, column in columns.items()}
+            priorities = None if priorities is None else priorities[good]
+        named = [numbers for numbers in (columns["observation"], self._observations[self._open]) if numbers.size]
+        if not named:
+            self._kept.clear()
+            return
+        frames, first = self._kept.since_first_of(*named)
+        if good.any():
+            self._writer.insert(Insertion(columns, priorities, frames, first))
+
+    def _learnable(self, columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
+        """Return which transitions can be learned from, bool [B]. Log and record how many cannot."""
+        names = ("observation", "next_observation") if self._check_observations else ()
+        good = within_limits(columns["reward"] / self._reward_unit, *(columns[name] for name in names))
+        count = int(np.count_nonzero(~good))
+        if self._metrics is not None:
+            self._metrics.scalar("replay/left_out", count / len(good))
+        if count:
+            log_left_out(count, len(good), self._client)
+        return good
 
 
 class Transitions:

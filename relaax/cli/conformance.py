@@ -68,15 +68,14 @@ def conformance(
     if (observation_space is None) != (action_space is None):
         _refuse("--observation-space and --action-space go together")
     # These are slow to import.
-    from rich.console import Console
-
     from relaax.conformance.adaptation import Settings
     from relaax.conformance.client import check_client, client_rules
     from relaax.conformance.report import WIDTH
     from relaax.conformance.server import check_server, server_checks
+    from relaax.plain_console import PlainConsole
 
     endpoint = None if server is None else _endpoint(server)
-    console, status = Console(), Console(stderr=True).status("")
+    console, status = PlainConsole(), PlainConsole(stderr=True).status("")
     if not console.is_terminal:
         console.width = WIDTH
     settings = Settings(

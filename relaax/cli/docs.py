@@ -55,10 +55,11 @@ def _show(text: str) -> None:
     if not sys.stdout.isatty():
         print(text, end="")
         return
-    from rich.console import Console
     from rich.markdown import Markdown
 
+    from relaax.plain_console import PlainConsole
+
     os.environ.setdefault("LESS", "FRX")  # keep colors; do not wait at the end of a short page
-    console = Console()
+    console = PlainConsole()
     with console.pager(styles=True):
         console.print(Markdown(text, hyperlinks=False))

@@ -307,11 +307,10 @@ def _listening(log: Path) -> str | None:
 
 
 def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
-    from rich.console import Console
-
     from relaax.cli.top_picture import picture
+    from relaax.plain_console import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     if not console.is_terminal:
         console.width = _WIDTH
     while True:
@@ -328,12 +327,12 @@ def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> 
 
 
 def _live(watcher: ServiceWatcher, every: float) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     from relaax.cli.top_picture import picture
+    from relaax.plain_console import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     if not console.is_terminal:
         _print(watcher, every, once=False, as_json=False)
     with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:

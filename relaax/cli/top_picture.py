@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relaax.number_format import shown
+from relaax.plain_console import visible
 
 
 def picture(seen: Mapping[str, Any]) -> Any:
@@ -21,7 +22,7 @@ def picture(seen: Mapping[str, Any]) -> Any:
 
 
 def _errors(shards: Sequence[Mapping[str, Any]]) -> list[Text]:
-    return [Text(f"{shard['address']}: {shard['error']}\n", "red") for shard in shards if shard["error"]]
+    return [Text(visible(f"{shard['address']}: {shard['error']}\n"), "red") for shard in shards if shard["error"]]
 
 
 def _table(title: str, *columns: str, right_from: int = 1) -> Any:

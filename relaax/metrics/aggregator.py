@@ -6,14 +6,14 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from relaax.metrics.fair_names import FairNames
 from relaax.metrics.names import CLIENTS, check_name
 from relaax.metrics.rate_limited_log import RateLimitedLog
-from relaax.metrics.returns import RecentReturns, is_return
+from relaax.metrics.returns import RecentReturns
 
 _log = logging.getLogger(__name__)
 
@@ -62,12 +62,11 @@ class Aggregator:
         self._returns = RecentReturns()
         self._lock = threading.Lock()
 
-    def episodes(self, episodes: Iterable[tuple[float, int]]) -> None:
-        """Add finished episodes, in order, as (return, length)."""
+    def episodes(self, episodes: Iterable[tuple[float, int]], client: str = "") -> None:
+        """Add finished episodes of a client, in order, as (return, length)."""
         with self._lock:
             for episode_return, length in episodes:
-                self._returns.add(episode_return)
-                if is_return(episode_return):
+                if self._returns.add(episode_return, client):
                     self._add("episode/return", episode_return, 1)
                 self._add("episode/length", length, 1)
 
@@ -115,6 +114,16 @@ class Aggregator:
         with self._lock:
             staleness = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
             return self._returns.episodes, self._returns.mean, self._returns.best, staleness
+
+    def agreed_return(self, present: Collection[str]) -> float | None:
+        """Return the mean return that no client reaches alone (see `RecentReturns.agreed`)."""
+        with self._lock:
+            return self._returns.agreed(present)
+
+    @property
+    def returns_left_out(self) -> int:
+        """Episodes whose returns were left out of the means."""
+        return self._returns.left_out
 
     def staleness_p95(self) -> float:
         """Return the 95th percentile of staleness over the last 100 pushes; 0 before the first."""

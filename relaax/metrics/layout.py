@@ -25,6 +25,7 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "items into and out of replay memory, per second": ("replay/inserts_per_second", "replay/samples_per_second"),
         "items in replay memory, and age of samples": ("replay/size", "replay/sample_age"),
         "gradients discarded so far": ("discarded/.*",),
+        "clients and returns left out as outliers": ("outliers/.*",),
         "workers": ("workers/connected",),
     },
     "What does it take?": {

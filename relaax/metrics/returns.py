@@ -1,11 +1,12 @@
-"""Training progress: the mean return of the last episodes."""
+"""Training progress: the mean return of the last episodes, robust to one client that reports false returns."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from collections.abc import Mapping
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from relaax.metrics.rate_limited_log import RateLimitedLog
@@ -13,39 +14,81 @@ from relaax.rlx.messages import MAX_NUMBER
 
 _log = logging.getLogger(__name__)
 
+OUTLYING = 100.0
+"""A return whose magnitude is more than this times the largest of the other clients' (their median) is an outlier."""
+JUDGES = 3
+"""Minimum number of clients with episodes: of two that differ, either may be wrong."""
+COMPARED_CLIENTS = 256
+"""Clients whose returns are remembered; if there are more, the one whose last episode is oldest is dropped."""
+_REFRESH = 100
+"""Episodes after which the bound is computed again."""
+
 
 class RecentReturns:
     """Returns of the last `window` episodes, their mean, and the best such mean. Not thread-safe.
 
-    A return beyond RLX's bound is ignored, so that every mean is finite; a warning is logged once a minute.
+    A return beyond RLX's bound is ignored, so that every mean is finite. If `JUDGES` clients have episodes, outliers
+    are left out of the window as well (see `OUTLYING`), and counted. A warning is logged once a minute.
     """
 
     def __init__(self, window: int = 100) -> None:
-        self._last: deque[float] = deque(maxlen=window)
+        self._last: deque[tuple[float, str]] = deque(maxlen=window)
+        self._window = window
+        self._clients: OrderedDict[str, deque[tuple[int, float]]] = OrderedDict()  # the newest of each, numbered
+        self._bound = math.inf
+        self._refresh_at = 0
         self._complain = RateLimitedLog(_log)
         self.episodes = 0
+        self.left_out = 0
+        """Episodes whose returns were left out, in the life of this process."""
         self.best: float | None = None
 
-    def add(self, episode_return: float) -> None:
-        """Add the return of a finished episode."""
+    def add(self, episode_return: float, client: str = "") -> bool:
+        """Add the return of a finished episode. Returns whether it counts."""
         self.episodes += 1
         if not is_return(episode_return):
+            self.left_out += 1
             self._complain("an episode's return of %g is left out of the metrics", episode_return)
-            return
-        self._last.append(episode_return)
+            return False
+        if self._remember(episode_return, client) or self.episodes >= self._refresh_at:
+            self._refresh()
+        if abs(episode_return) > self._bound:
+            self._leave_out(episode_return, client)
+            return False
+        self._last.append((episode_return, client))
         if len(self._last) == self._last.maxlen:
             mean = self.mean
             assert mean is not None
             self.best = mean if self.best is None else max(self.best, mean)
+        return True
 
     @property
     def mean(self) -> float | None:
         """The mean over the window, or over fewer episodes at the beginning; None before the first."""
-        return math.fsum(self._last) / len(self._last) if self._last else None
+        return math.fsum(value for value, _ in self._last) / len(self._last) if self._last else None
+
+    def agreed(self, present: Collection[str]) -> float | None:
+        """Return the mean that no client reaches alone: `mean` if fewer than `JUDGES` of the clients that are `present`
+        have episodes.
+
+        It is over their newest episodes, at most half of them of one client, and a return counts at most as much as the
+        largest one of the others.
+        """
+        clients = {client: own for client, own in self._clients.items() if client in present}
+        if len(clients) < JUDGES:
+            return self.mean
+        best = {client: max(value for _, value in own) for client, own in clients.items()}
+        first, second = sorted(best.values(), reverse=True)[:2]
+        counted: list[tuple[int, float]] = []
+        for client, own in clients.items():
+            most = second if best[client] == first else first
+            counted += [(number, min(value, most)) for number, value in own if abs(value) <= self._bound]
+        newest = [value for _, value in sorted(counted)[-self._window :]]
+        return math.fsum(newest) / len(newest) if newest else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole state, for a checkpoint."""
-        return {"episodes": self.episodes, "last": list(self._last), "best": self.best}
+        return {"episodes": self.episodes, "last": [value for value, _ in self._last], "best": self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state from `as_json`. State of older versions may hold returns that are now out of bounds."""
@@ -54,7 +97,9 @@ class RecentReturns:
         kept = [value for value in last if is_return(value)]
         self.episodes = int(state["episodes"])
         self._last.clear()
-        self._last.extend(kept)
+        self._last.extend((value, "") for value in kept)
+        self._clients.clear()
+        self._bound, self._refresh_at = math.inf, 0
         self.best = best if best is None or is_return(best) else None
         if len(kept) < len(last) or self.best != best:
             _log.warning(
@@ -64,6 +109,44 @@ class RecentReturns:
                 len(last),
                 "unknown" if self.best is None else "kept",
             )
+
+    def _remember(self, episode_return: float, client: str) -> bool:
+        """Keep a return as one of its client's. Returns whether the client is new."""
+        own = self._clients.get(client)
+        is_new = own is None
+        if own is None:
+            own = self._clients[client] = deque(maxlen=max(1, self._window // 2))
+            if len(self._clients) > COMPARED_CLIENTS:
+                self._clients.popitem(last=False)
+        own.append((self.episodes, episode_return))
+        self._clients.move_to_end(client)
+        return is_new
+
+    def _refresh(self) -> None:
+        """Compute the bound again, and leave out of the window what is beyond it."""
+        self._refresh_at = self.episodes + _REFRESH
+        if len(self._clients) < JUDGES:
+            self._bound = math.inf
+            return
+        largest = (max(abs(value) for _, value in own) for own in self._clients.values())
+        self._bound = OUTLYING * max(1.0, statistics.median_low(largest))
+        outliers = [(value, client) for value, client in self._last if abs(value) > self._bound]
+        if outliers:
+            kept = [entry for entry in self._last if entry not in outliers]
+            self._last.clear()
+            self._last.extend(kept)
+            self.best = None  # it may be of them
+            for value, client in outliers:
+                self._leave_out(value, client)
+
+    def _leave_out(self, episode_return: float, client: str) -> None:
+        self.left_out += 1
+        self._complain(
+            "the return %g of %s is left out of the means: other clients' are within %g",
+            episode_return,
+            client or "a client before the last start",
+            self._bound,
+        )
 
 
 def is_return(number: float) -> bool:

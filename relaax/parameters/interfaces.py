@@ -44,7 +44,8 @@ class Registration:
     """The description that a worker, or another process, gives of itself.
 
     `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`). `host` is the environment's, `server` the
-    RLX server's HOST:PORT. A learner has 0 environments, no server, and calls itself by `environment` and `host`.
+    RLX server's HOST:PORT. `client` is the name that the client's token proves. A learner has 0 environments, no
+    server, and calls itself by `environment` and `host`.
     """
 
     fingerprint: str
@@ -55,6 +56,7 @@ class Registration:
     environment: str = ""
     host: str = ""
     server: str = ""
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,4 +18,5 @@ def registration_message(registration: Registration, worker_id: str) -> pb.Regis
         environment=registration.environment,
         host=registration.host,
         server=registration.server,
+        client=registration.client,
     )

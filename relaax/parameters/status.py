@@ -49,11 +49,19 @@ class TrainingStatus:
     description: str = ""
     spaces: str = ""
     mean_actor_staleness: float | None = None
+    agreed_return: float | None = None
+    discarded_returns: int = 0
+    outlying_clients: int = 0
 
     @property
     def discarded_for(self) -> dict[str, int]:
         """Gradients discarded, by reason."""
         return {"stale": self.discarded_stale, "not_finite": self.discarded_not_finite, "loss": self.discarded_loss}
+
+    def reaches(self, target: float) -> bool:
+        """Return whether the mean return over 100 episodes is at least `target`, and not by one client alone."""
+        means = [mean for mean in (self.mean_return_100, self.agreed_return) if mean is not None]
+        return self.episodes >= 100 and bool(means) and min(means) >= target
 
     def to_message(self) -> pb.GetStatusResponse:
         """Return the status as a message."""

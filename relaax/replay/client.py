@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ class ReplayClient(ReplayMemory):
 
     declaration: the table, of all shards together.
     actors: the actor index of each environment of the connection; it writes to shard index mod K. None of a learner's.
-    session: the session that has the table for itself; empty for the one that all share.
+    session: the session that has the table for itself; empty for the one that all share. client: the name that the
+        session's client has proven; clients share the memory of sessions fairly.
     seed: of the division of batches among the shards.
     timeout: seconds that a shard has to answer a call. patience: seconds to wait until one is there.
     share_memory: insert and sample through memory where a shard is on this host.
@@ -45,6 +47,7 @@ class ReplayClient(ReplayMemory):
         *,
         actors: Sequence[int] = (),
         session: str = "",
+        client: str = "",
         seed: int = 0,
         timeout: float = 5.0,
         patience: float = 60.0,
@@ -57,7 +60,7 @@ class ReplayClient(ReplayMemory):
             for target in targets
         ]
         keep_freed_memory(MAX_MESSAGE)
-        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory)
+        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory, client)
         try:
             self._group.connect()
         except BaseException:
@@ -72,6 +75,7 @@ class ReplayClient(ReplayMemory):
         ]
         self._sampler = ShardSampler(self._group, declaration.spec, seed)
         self._updates = [PriorityUpdates(link, timeout) for link in self._group.links]
+        self._session = session
         self._closed = False
 
     @property
@@ -115,7 +119,12 @@ class ReplayClient(ReplayMemory):
             updates.finish(_GOODBYE_SECONDS)
         for writer in self._writers:
             writer.finish(_GOODBYE_SECONDS)
-        for answer in [writer.leave() for writer in self._writers]:
+        answers = [writer.leave() for writer in self._writers]
+        if self._session:  # also ends tables without a writer
+            for link in self._group.links:
+                if link.incarnation is not None:
+                    answers.append(link.leave(link.incarnation, uuid.uuid4().hex, _GOODBYE_SECONDS))
+        for answer in answers:
             if answer is not None:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
                     answer.result(_GOODBYE_SECONDS)

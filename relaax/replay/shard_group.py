@@ -34,8 +34,11 @@ class ShardGroup:
         timeout: float,
         patience: float,
         share_memory: bool,
+        client: str = "",
     ) -> None:
-        request = pb.ReplayServiceRegisterRequest(table=declaration_to_message(declaration), session=session)
+        """`session`, `client`: as for `ReplayClient`."""
+        table = declaration_to_message(declaration)
+        request = pb.ReplayServiceRegisterRequest(table=table, session=session, client=client)
         self.links = [
             ShardLink(target, shard, len(targets), request, share_memory) for shard, target in enumerate(targets)
         ]

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 class ReplayUse:
     """What somebody wants of a replay memory: a table, for environments with these actor indices; none of a learner's.
 
-    session: that has the table for itself; empty for the one that all share. seed: see `ReplayClient`.
+    session, client, seed: see `ReplayClient`.
     """
 
     declaration: TableDeclaration
     actors: Sequence[int] = ()
     session: str = ""
     seed: int = 0
+    client: str = ""
 
 
 MakeReplay = Callable[[ReplayUse], "ReplayMemory"]
@@ -44,6 +45,7 @@ def use_of(
     actors: Sequence[int] = (),
     session: str = "",
     number: int = 0,
+    client: str = "",
 ) -> ReplayUse:
     """Return what a worker or learner wants of the memory that an algorithm declares for these spaces.
 
@@ -52,7 +54,7 @@ def use_of(
     assert algorithm.Replay is not None
     bundled = algorithm.Replay.bundled(config)
     seed = int(np.random.SeedSequence([config.seed, number, *actors]).generate_state(1)[0])
-    return ReplayUse(algorithm.Replay(config, *spaces).table(), actors, session if bundled else "", seed)
+    return ReplayUse(algorithm.Replay(config, *spaces).table(), actors, session if bundled else "", seed, client)
 
 
 def replay_source(settings: RlxServerSection, algorithm: Algorithm) -> MakeReplay | None:
@@ -83,6 +85,7 @@ def _connected(servers: Sequence[Target], use: ReplayUse, patience: float, share
         actors=use.actors,
         session=use.session,
         seed=use.seed,
+        client=use.client,
         patience=patience,
         share_memory=share_memory,
     )

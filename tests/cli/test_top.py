@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from relaax.cli.replay_shards import ReplayShardView, table_row
 from relaax.cli.top import ServiceWatcher, _listening_of
@@ -14,6 +13,7 @@ from relaax.cli.top_picture import picture
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
 from relaax.parameters.channel import Target
 from relaax.parameters.purposes import TRAIN
+from relaax.plain_console import PlainConsole
 from relaax.replay import replay_pb2 as pb
 from relaax.server.parameter_server.registry import WorkerOrigin
 from relaax.server.replay_server.tallies import TableTallies
@@ -26,7 +26,7 @@ PATIENCE = 120.0
 
 
 def drawn(seen: object) -> str:
-    console = Console(width=160)
+    console = PlainConsole(width=160)
     with console.capture() as capture:
         console.print(seen)
     return capture.get()
@@ -43,6 +43,16 @@ def test_ten_thousand_workers_are_listed() -> None:
         seen = watcher.look()
         watcher.close()
         assert len(seen["workers"]) == 10_000
+
+
+def test_markup_and_control_characters_in_names_are_printed(processes: Processes) -> None:
+    with running() as server, bridge_to(server.address) as worker:
+        worker.register(registration(environment="[/x]", host="[link=h]:bomb:\x1b[2J", server="[red]:7001"))
+        command = processes.start(project_command("relaax"), "top", server.address, "--once")
+        assert command.wait(PATIENCE) == 0, command.report()
+        shown = "\n".join(command.lines)
+        for name in ("[/x]", "[link=h]:bomb:\\x1b[2J", "[red]:7001"):
+            assert name in shown
 
 
 def test_replay_servers_stand_beside_the_shards() -> None:

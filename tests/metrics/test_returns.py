@@ -43,3 +43,67 @@ def test_a_checkpoint_that_has_such_returns_is_taken_back_without_them(caplog: p
     returns.restore({"episodes": 9, "last": [1.7e308, 1.7e308, 4.0], "best": math.inf})
     assert (returns.mean, returns.best, returns.episodes) == (4.0, None, 9)
     assert "2 of the last 3 are dropped, the best mean return is unknown" in caplog.text
+
+
+def honest_and_liar(returns: RecentReturns, lie: float, honest: int = 3, lies: int = 1, rounds: int = 200) -> None:
+    """Add episodes of `honest` clients with returns from 10 to 60, and in each round `lies` episodes of a liar."""
+    for number in range(rounds):
+        for _ in range(lies):
+            returns.add(lie, "liar")
+        for client in range(honest):
+            returns.add(10.0 + (7 * number + 13 * client) % 51, f"client {client}")
+
+
+PRESENT = {"liar", *(f"client {number}" for number in range(3))}
+
+
+def test_a_return_far_beyond_those_of_other_clients_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    returns = RecentReturns()
+    honest_and_liar(returns, 2e15)
+    assert returns.mean is not None and 30.0 < returns.mean < 40.0
+    assert returns.best is not None and returns.best < 60.0
+    assert (returns.left_out, returns.episodes) == (200, 800)
+    assert "2e+15 of liar is left out" in caplog.text
+
+
+@pytest.mark.parametrize("lies", [1, 500])
+def test_the_agreed_return_is_not_reached_by_one_client_alone(lies: int) -> None:
+    returns = RecentReturns()
+    honest_and_liar(returns, 500.0, lies=lies)
+    agreed = returns.agreed(PRESENT)
+    assert agreed is not None and agreed <= 60.0
+    assert returns.mean is not None and returns.mean > agreed, "a plausible return counts in the mean"
+
+
+def test_the_agreed_return_of_honest_clients_is_near_the_mean() -> None:
+    returns = RecentReturns()
+    honest_and_liar(returns, 40.0)
+    agreed = returns.agreed(PRESENT)
+    assert returns.mean is not None
+    assert agreed == pytest.approx(returns.mean, rel=0.05)
+    assert returns.left_out == 0
+
+
+def test_one_client_agrees_with_itself_whoever_was_there_before() -> None:
+    returns = RecentReturns()
+    honest_and_liar(returns, 40.0)
+    for _ in range(100):
+        returns.add(500.0, "client 0")
+    assert (returns.mean, returns.agreed({"client 0"}), returns.agreed(())) == (500.0, 500.0, 500.0)
+
+
+def test_first_success_of_one_client_counts() -> None:
+    returns = RecentReturns()
+    for number in range(50):
+        returns.add(float(number == 40), f"client {number % 5}")
+    assert (returns.mean, returns.left_out) == (1 / 50, 0)
+
+
+def test_a_lie_before_others_came_leaves_the_window() -> None:
+    returns = RecentReturns()
+    for _ in range(150):
+        returns.add(1e15, "liar")
+    assert returns.best == 1e15
+    honest_and_liar(returns, 1e15, rounds=2)
+    assert returns.mean is not None and returns.mean <= 60.0
+    assert returns.best is None

@@ -85,14 +85,13 @@ def bench(
 
 def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     """Show and return all figures. Raises StartError."""
-    from rich.console import Console
-
     from relaax.cli.bench import results
     from relaax.cli.bench.benchmark import Benchmark
     from relaax.cli.bench.emulator import counted
+    from relaax.plain_console import PlainConsole
 
     begun = time.monotonic()
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": redacted(["relaax", *sys.argv[1:]]),
@@ -118,7 +117,7 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     if plan.run.connections_per_client > 1:
         clients += f" of {plan.run.connections_per_client} connections"
     shape = f"{clients} of {counted(plan.run.envs_per_client, 'environment', 'environments')}"
-    table = Console()
+    table = PlainConsole()
     if not table.is_terminal:
         table.width = TABLE_WIDTH
     table.print(results.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}"))

@@ -27,8 +27,9 @@ def as_json(found: Sequence[Entry]) -> list[dict[str, Any]]:
 def show(location: str, found: Sequence[Entry]) -> None:
     """Print the table."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from relaax.plain_console import PlainConsole
 
     table = Table(title=location, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("id", no_wrap=True)
@@ -42,7 +43,7 @@ def show(location: str, found: Sequence[Entry]) -> None:
         if entry.damaged is not None:
             notes.append("set aside" if entry.set_aside else "damaged")
         table.add_row(entry.checkpoint_id, *_cells(entry), ", ".join(notes), style=_style(entry))
-    console = Console()
+    console = PlainConsole()
     if not console.is_terminal:
         console.width = _WIDTH
     console.print(table, highlight=False)
@@ -54,11 +55,12 @@ def show(location: str, found: Sequence[Entry]) -> None:
 @contextlib.contextmanager
 def progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], None]]:
     """Show a progress bar over the bytes of the parts on a terminal; without one, show nothing."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    from relaax.plain_console import PlainConsole
+
+    console = PlainConsole(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=sum(entry.size or 0 for entry in wanted))
         yield lambda count: bar.advance(task, count)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,7 @@ from relaax.cluster.control import PANEL, STATUS
 from relaax.cluster.keeper import Look
 from relaax.cluster.trainings import Training, Trainings
 from relaax.configuration import ConfigurationError
+from relaax.plain_console import PlainConsole
 
 POLL_SECONDS = 0.5
 BEGIN_SECONDS = 120.0
@@ -40,7 +40,7 @@ def follow(training: Training, name: str, progress: bool = True) -> int:
 
     `progress`: whether to show its numbers.
     """
-    console = Console(file=own_output(), soft_wrap=True, highlight=False)
+    console = PlainConsole(file=own_output(), soft_wrap=True, highlight=False)
     try:
         if not progress or not console.is_terminal:
             return _followed(training, None, progress)
@@ -86,7 +86,7 @@ def _print(line: str, live: Live | None) -> None:
     if live is None:
         print(line, end="", flush=True, file=own_output())
     else:
-        live.console.print(line.rstrip("\n"), markup=False)
+        live.console.print(line.rstrip("\n"))
 
 
 def scaling_of(training: Training) -> str:
@@ -121,9 +121,9 @@ def show_processes(training: Training, as_json: bool) -> None:
         print(json.dumps(status), file=own_output())
         return
     columns = ("process", "state", "machine", "address", "pid", "restarts", "connections", "free places", "refused")
-    console = Console(file=own_output(), highlight=False)
+    console = PlainConsole(file=own_output(), highlight=False)
     if not console.is_terminal:
-        console = Console(file=own_output(), highlight=False, width=WIDTH)
+        console = PlainConsole(file=own_output(), highlight=False, width=WIDTH)
     console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
     on = [each["machine"] for each in status["processes"]]
     rows = [[each["address"], f"{each['cpus']:g}", on.count(each["address"])] for each in status["machines"]]

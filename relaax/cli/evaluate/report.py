@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from relaax.evaluation import scores
 from relaax.number_format import shown
+from relaax.plain_console import PlainConsole
 
 NOT_COMPARABLE = "human starts: not comparable with null-op scores"
 
@@ -35,7 +35,7 @@ def show(result: dict[str, Any]) -> None:
     table.add_column(justify="right", no_wrap=True)
     for name, value in _rows(result):
         table.add_row(name, value)
-    Console().print(table, highlight=False)
+    PlainConsole().print(table, highlight=False)
     published = result.get("published", {})
     if "noop" in published:
         print(f"published, null-op starts: {_list(published['noop'])}")

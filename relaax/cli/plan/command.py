@@ -196,9 +196,8 @@ def _size(
 
 def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, machines: int | None, is_json: bool) -> int:
     """Print the plan; return the exit code."""
-    from rich.console import Console
-
     from relaax.cli.plan.table import as_json, sentences, table
+    from relaax.plain_console import PlainConsole
     from relaax.planning.advice import advice
     from relaax.planning.forecast import forecast
 
@@ -208,12 +207,12 @@ def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, mach
     if is_json:
         print(json.dumps(as_json(found.name, workload, expected, size, hints, costs.sources), indent=2))
     else:
-        console = Console()
+        console = PlainConsole()
         if not console.is_terminal:
             console.width = TABLE_WIDTH
         console.print(table(expected, found.title))
         for sentence in sentences(workload, expected, size, hints, costs.sources):
-            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            console.print(sentence, highlight=False, soft_wrap=True)
     return DONE if expected.enough or workload.rate is None else TOO_LITTLE
 
 

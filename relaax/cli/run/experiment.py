@@ -249,8 +249,7 @@ def _watch(
 def _reached(plan: Plan, progress: Progress, evaluation: float | None) -> bool:
     if _evaluation_reached(plan, evaluation):
         return True
-    mean, target = progress.mean_return_100, plan.target_return
-    return target is not None and mean is not None and progress.episodes >= 100 and mean >= target
+    return plan.target_return is not None and progress.reaches(plan.target_return)
 
 
 def _evaluation_reached(plan: Plan, evaluation: float | None) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -23,6 +22,7 @@ from relaax.cli.run.progress import Progress
 from relaax.cli.run.replay_progress import ReplayProgress
 from relaax.cli.run.resilient_output import resilient
 from relaax.number_format import shown
+from relaax.plain_console import PlainConsole, visible
 
 LINE_SECONDS = 10.0
 FILE_SECONDS = 1.0
@@ -39,7 +39,7 @@ class ProgressView:
         self._plan = plan
         self._file = file
         self._file_at = 0.0
-        self._console = Console(file=resilient(sys.stdout))
+        self._console = PlainConsole(file=resilient(sys.stdout))
         self._enabled = enabled
         self._live = (
             Live(console=self._console, refresh_per_second=5) if enabled and self._console.is_terminal else None
@@ -88,7 +88,7 @@ class ProgressView:
             return
         if self._file is not None and time.monotonic() - self._file_at > FILE_SECONDS:
             self._file_at = time.monotonic()
-            drawn = Console(force_terminal=True, width=FILE_WIDTH)
+            drawn = PlainConsole(force_terminal=True, width=FILE_WIDTH)
             with drawn.capture() as text:
                 drawn.print(_panel(self._plan, progress, replay))
             with contextlib.suppress(OSError):  # training goes on if nobody can see it
@@ -234,4 +234,4 @@ def _panel(plan: Plan, progress: Progress, replay: ReplayProgress | None = None)
         outer.add_row(Text(f"{replay.answering} of {replay.shards} replay servers answer", style="red"))
     if end:
         outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
-    return Panel(outer, title=plan.title, expand=False, padding=(0, 1))
+    return Panel(outer, title=Text(visible(plan.title)), expand=False, padding=(0, 1))

@@ -241,6 +241,8 @@ class ParameterServerCore:
             scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
             scalars.update((f"discarded/{reason}", float(count)) for reason, count in counters.discarded_for.items())
             scalars["discarded/samples"] = float(model.shard.dropped_samples)
+            scalars["outliers/returns"] = float(self.metrics.returns_left_out)
+            scalars["outliers/clients"] = float(model.shard.outlying_clients)
             if (age := model.shard.target_age) is not None:
                 scalars[f"target/age_{age[0]}"] = float(age[1])
             self._workers_written = workers
@@ -283,6 +285,9 @@ class ParameterServerCore:
             version=__version__,
             description=self.description,
             spaces=model.spaces if model else "",
+            agreed_return=self.metrics.agreed_return({worker.client for worker in self.registry.connected()}),
+            discarded_returns=self.metrics.returns_left_out,
+            outlying_clients=model.shard.outlying_clients if model else 0,
         )
 
     def mark(self) -> object | None:

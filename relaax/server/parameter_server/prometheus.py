@@ -47,8 +47,19 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family(
         "samples_discarded_total", "samples that no statistic could be merged with", lambda v: v.status.dropped_samples
     ),
+    Family(
+        "returns_discarded_total",
+        "episodes whose returns were left out of the means as outliers",
+        lambda v: v.status.discarded_returns,
+    ),
+    Family(
+        "outlying_clients",
+        "clients whose samples are left out of the statistics as outliers",
+        lambda v: v.status.outlying_clients,
+    ),
     Family("episodes_total", "whole episodes of the training", lambda v: v.status.episodes),
     Family("mean_return", "mean return of the last 100 episodes", lambda v: v.status.mean_return_100),
+    Family("agreed_return", "mean of recent returns that no client reaches alone", lambda v: v.status.agreed_return),
     Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
     Family("workers", "training workers heard of in the last minute", lambda v: v.status.workers),
     Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),

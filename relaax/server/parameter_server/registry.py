@@ -19,12 +19,14 @@ from relaax.server.parameter_server.ranks import ActorRanks
 class WorkerOrigin:
     """Where a worker's connection comes from: the environment's name and host, and the RLX server, HOST:PORT.
 
-    Of a learner: what it is called, and its own host.
+    `client` is the name that the client's token proves, empty without one. Of a learner: what it is called, and its own
+    host.
     """
 
     environment: str = ""
     host: str = ""
     server: str = ""
+    client: str = ""
 
 
 UNKNOWN_ORIGIN = WorkerOrigin()
@@ -48,6 +50,14 @@ class RegisteredWorker:
     origin: WorkerOrigin = UNKNOWN_ORIGIN
     since: float = 0.0
     activity: WorkerActivity = field(default_factory=WorkerActivity)
+
+    @property
+    def client(self) -> str:
+        """The client that answers for this worker's reports, for comparisons and logs: its name, or its session.
+
+        All connections of one name are one client.
+        """
+        return f"client {self.origin.client}" if self.origin.client else f"session {self.session}"
 
 
 class Registry:

@@ -27,9 +27,10 @@ _MAX_GENERATION = 1 << 52
 _MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their number times the bound, once rounded
 
 
-def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
-    """Return the request as a value; its gradient is a view of the request's bytes if they are float32. Raises
-    ValueError.
+def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int, client: str = "") -> Push:
+    """Return the request of a client as a value; its gradient is a view of the request's bytes if they are float32.
+
+    Raises ValueError.
     """
     request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
@@ -47,11 +48,13 @@ def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
         want_parameters=request.want_parameters and not request.applied,
         statistics=statistics_from_messages(request.statistics),
         target_generation=request.target_generation,
+        client=client,
     )
 
 
 def check_registration(request: pb.RegisterRequest) -> None:
     """Raise InvalidRequest if a field is out of its bounds."""
+    texts = request.session_id, request.environment, request.host, request.server, request.client
     wrong = None
     if not _WORKER_ID.fullmatch(request.worker_id):
         wrong = "worker_id must be 32 hexadecimal digits"
@@ -63,8 +66,8 @@ def check_registration(request: pb.RegisterRequest) -> None:
         wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"
     elif request.frame_skip > MAX_FRAME_SKIP:
         wrong = f"frame_skip must be at most {MAX_FRAME_SKIP}, not {request.frame_skip}"
-    elif max(map(len, (request.session_id, request.environment, request.host, request.server))) > MAX_TEXT:
-        wrong = f"session_id, environment, host and server may have {MAX_TEXT} characters"
+    elif max(map(len, texts)) > MAX_TEXT:
+        wrong = f"session_id, environment, host, server and client may have {MAX_TEXT} characters"
     elif len(request.fingerprint) > MESSAGE_OVERHEAD:
         wrong = f"a fingerprint of {len(request.fingerprint)} characters; {MESSAGE_OVERHEAD} are the most"
     if wrong:

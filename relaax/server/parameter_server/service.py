@@ -141,7 +141,7 @@ class ParameterService:
                 request.environments,
                 purpose,
                 request.frame_skip or 1,
-                WorkerOrigin(request.environment, request.host, request.server),
+                WorkerOrigin(request.environment, request.host, request.server, request.client),
             )
         except ModelRefused as error:
             raise NotAllowedNow(str(error)) from None
@@ -170,7 +170,7 @@ class ParameterService:
         if not worker.purpose.changes:
             raise NotAllowedNow(f"{worker.purpose.name} cannot push")
         try:
-            push = push_of(carrier, worker.frame_skip)
+            push = push_of(carrier, worker.frame_skip, worker.client)
             applied = self._core.push(push)
         except (PushRefused, ValueError) as error:
             raise InvalidRequest(str(error)) from None
@@ -290,7 +290,8 @@ class ParameterService:
         return Carrier(response, self._narrowed(applied.parameters, request.precision))
 
     def _take_in(self, report: pb.MetricsReport, worker: RegisteredWorker, env_steps: int = 0) -> None:
-        self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
+        episodes = ((episode.episode_return, episode.length) for episode in report.episodes)
+        self._core.metrics.episodes(episodes, worker.client)
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
         worker.activity.take_in(report, env_steps)

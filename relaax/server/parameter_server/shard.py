@@ -15,7 +15,6 @@ import numpy as np
 
 from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.target_interval import TargetInterval
-from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim import host_optimizers
 from relaax.optim.flat_variable import FlatVariable
@@ -23,10 +22,10 @@ from relaax.optim.host_optimizers import Fused
 from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.vector import FlatVector, Vector, is_finite
-from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.delay_compensation import Compensator, DelayCompensation
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
+from relaax.server.parameter_server.merged_statistics import MergedStatistics
 from relaax.server.parameter_server.snapshot import Snapshot, Statistics, mark
 from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
 from relaax.server.parameter_server.target import TargetCopy, TargetNetwork
@@ -45,9 +44,9 @@ class Push:
     """An update. `gradient` is float32 of the shard's length, or None to advance the counters only.
 
     `global_step` is what the worker last saw: the learning rate is annealed by it, so that all shards use the same.
-    `statistics` are samples, to be merged with those of other pushes. `withheld`: the worker keeps a gradient back
-    because its loss is an outlier. `applied`: the worker has applied it in memory that the shard shares with it.
-    `target_generation`: the newest generation of the target network that it has heard of.
+    `statistics` are samples, to be merged with those of other pushes; `client` has sent them. `withheld`: the worker
+    keeps a gradient back because its loss is an outlier. `applied`: the worker has applied it in memory that the shard
+    shares with it. `target_generation`: the newest generation of the target network that it knows.
     """
 
     worker: str
@@ -62,6 +61,7 @@ class Push:
     applied: bool = False
     want_parameters: bool = True
     target_generation: int = 0
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,7 @@ class Shard:
         self._max_staleness = max_staleness
         self._counters = Counters()
         self._ledger = Ledger()
-        # Replaced, never changed: what was handed out stays as it is.
-        self._statistics: Statistics = MappingProxyType({name: Moments.zeros(n) for name, n in statistics.items()})
-        self.dropped_samples = 0
-        """Samples of statistics that could not be merged, in this process's life."""
-        self._complain = RateLimitedLog(_log)
+        self._statistics = MergedStatistics(statistics)
         self._shared = False
         self._prepared: SnapshotMemory | None = None
         self._lock = threading.Lock()
@@ -141,6 +137,17 @@ class Shard:
     def counters(self) -> Counters:
         """The present counters."""
         return self._counters
+
+    @property
+    def dropped_samples(self) -> int:
+        """Samples of statistics that could not be merged, in this process's life."""
+        return self._statistics.dropped_samples
+
+    @property
+    def outlying_clients(self) -> int:
+        """How many clients have samples that are left out of the statistics now, as outliers."""
+        with self._lock:
+            return self._statistics.outlying_clients
 
     def push(self, push: Push) -> Applied:
         """Apply an update once, however often it is sent.
@@ -190,7 +197,7 @@ class Shard:
     def pull(self) -> tuple[Counters, FlatVector, Statistics]:
         """Return the counters, and the parameters and statistics that belong to them."""
         with self._lock:
-            return self._counters, self._parameters.snapshot(), self._statistics
+            return self._counters, self._parameters.snapshot(), self._statistics.merged
 
     def share(self, empty: Empty) -> Shared:
         """Let workers change parameters and slots themselves from now on, in memory that `empty` makes (hogwild).
@@ -232,7 +239,7 @@ class Shard:
     def mark(self) -> object:
         """A value that is the same as long as the shard's state is. Nothing is copied."""
         with self._lock:
-            return mark(self._counters, self._statistics, self.target)
+            return mark(self._counters, self._statistics.merged, self.target)
 
     def prepare(self) -> None:
         """Allocate the memory of the next snapshot, as much as the shard has itself: taking it then takes no longer
@@ -258,7 +265,7 @@ class Shard:
         with self._lock:
             begun = time.perf_counter()
             arrays = copies.take(self._arrays())
-            counters, ledger, statistics = self._counters, self._ledger.as_json(), self._statistics
+            counters, ledger, statistics = self._counters, self._ledger.as_json(), self._statistics.merged
             target = self.target
             seconds = time.perf_counter() - begun
         _log.debug("pushes waited for a snapshot for %.1f ms", seconds * 1e3)
@@ -273,7 +280,7 @@ class Shard:
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")
         ours, theirs = (
             {name: moments.size for name, moments in statistics.items()}
-            for statistics in (self._statistics, snapshot.statistics)
+            for statistics in (self._statistics.merged, snapshot.statistics)
         )
         if ours != theirs:
             raise ValueError(f"the statistics are {ours}, those of the checkpoint {theirs}")
@@ -289,7 +296,7 @@ class Shard:
             self._begin(snapshot.counters.version)
             self._counters = snapshot.counters
             self._ledger.restore(snapshot.ledger)
-            self._statistics = MappingProxyType({name: _usable(name, snapshot.statistics[name]) for name in ours})
+            self._statistics.restore(snapshot.statistics)
 
     def _copies(self) -> SnapshotMemory:
         with self._lock:
@@ -304,7 +311,7 @@ class Shard:
     def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> Applied:
         parameters = self._parameters.snapshot() if want_parameters else None
         generation = None if self._target is None else self._target.copy.generation
-        return Applied(outcome, repeated, self._counters, parameters, self._statistics, generation)
+        return Applied(outcome, repeated, self._counters, parameters, self._statistics.merged, generation)
 
     def _check(self, push: Push) -> bool:
         """Check whether the gradient can be applied. Outside the lock, because it reads the whole vector."""
@@ -323,7 +330,10 @@ class Shard:
         staleness = before.version - push.base_version
         if staleness < 0:
             raise PushRefused(f"base version {push.base_version} is yet to come, the version is {before.version}")
-        statistics = self._merged(push.statistics)
+        try:
+            self._statistics.check(push.statistics)
+        except ValueError as error:
+            raise PushRefused(str(error)) from None
         if self._target is not None:
             self._target.hear(push.target_generation, self._parameters)
         discard, version = Discard.NONE, before.version
@@ -356,7 +366,7 @@ class Shard:
             discarded_not_finite=before.discarded_not_finite + (discard is Discard.NOT_FINITE),
             discarded_loss=before.discarded_loss + (discard is Discard.LOSS),
         )
-        self._statistics = statistics
+        self._statistics.add(push.client, push.statistics)
         if self._target is not None:
             self._target.count(self._counters, self._parameters)
         outcome = Outcome(discard, staleness)
@@ -371,27 +381,3 @@ class Shard:
     def _begin(self, version: int) -> None:
         if self._compensator is not None:
             self._compensator.begin(version, self._parameters)
-
-    def _merged(self, samples: Statistics) -> Statistics:
-        if not samples:
-            return self._statistics
-        merged = dict(self._statistics)
-        for name, moments in samples.items():
-            if name not in merged:
-                raise PushRefused(f"there is no statistic named {name[:MAX_STATISTIC_NAME]!r}")
-            try:
-                merged[name] = merged[name].merged(moments)
-            except NotUsable as why:  # the pusher may be honest: what it cannot be merged with may be another's
-                self.dropped_samples += 1
-                self._complain("a sample of the statistic %s is left out: %s", name, why)
-            except ValueError as error:
-                raise PushRefused(f"statistic {name!r}: {error}") from None
-        return MappingProxyType(merged)
-
-
-def _usable(name: str, moments: Moments) -> Moments:
-    try:
-        return moments.usable()
-    except NotUsable as why:
-        _log.warning("the checkpoint's statistic %s is of no use and begins anew: %s", name, why)
-        return Moments.zeros(moments.size)

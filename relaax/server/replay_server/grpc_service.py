@@ -34,7 +34,8 @@ class ReplayGrpcService:
         self, request: pb.ReplayServiceRegisterRequest, context: grpc.ServicerContext
     ) -> pb.ReplayServiceRegisterResponse:
         with _refusals(context):
-            held = self._service.register(declaration_from_message(request.table), request.session)
+            declaration = declaration_from_message(request.table)
+            held = self._service.register(declaration, request.session, request.client)
         name = uuid.uuid4().hex
         offer = self._offers.offer(name)
         return pb.ReplayServiceRegisterResponse(

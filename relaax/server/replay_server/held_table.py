@@ -87,10 +87,17 @@ class HeldTable:
     """One table of a shard, all of whose life has one name, its `incarnation`. Thread-safe."""
 
     def __init__(
-        self, declaration: TableDeclaration, shards: int, session: str, clock: Callable[[], float] = time.monotonic
+        self,
+        declaration: TableDeclaration,
+        shards: int,
+        session: str,
+        clock: Callable[[], float] = time.monotonic,
+        owner: str = "",
     ) -> None:
+        """`owner`: the client whose session has the table for itself."""
         self.declaration = declaration
         self.session = session
+        self.owner = owner
         self._shards = shards
         self.spec = declaration.spec_of_shard(shards)
         self.layout = InsertLayout(self.spec)
@@ -109,6 +116,8 @@ class HeldTable:
         """Former lives of a table that was kept over restarts, the last ones."""
         self.unclaimed = False
         """Whether it was restored, and nobody has asked for it since."""
+        self.ended = False
+        """Whether all of its writers have left."""
 
     @property
     def size(self) -> int:
@@ -194,6 +203,7 @@ class HeldTable:
         """Forget a writer. Its items stay."""
         with self._lock:
             self._writers.pop(writer, None)
+            self.ended = not self._writers
         self._table.remove_writer(writer)
 
     def forget_silent(self, seconds: float) -> None:
@@ -241,6 +251,7 @@ class HeldTable:
     def _heard_of(self, writer: str) -> None:
         with self._lock:
             self._writers[writer] = self._clock()
+            self.ended = False
             self._writers.move_to_end(writer)
             crowd = len(self._writers) > MAX_WRITERS
         if crowd:

@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,16 @@ _log = logging.getLogger(__name__)
 
 MAX_TABLES = 1024
 """Tables of a shard, those of sessions among them."""
+SILENT_SESSION_SECONDS = 60.0
+"""Without a request for so long, a session's table is dropped if another session needs its room."""
 
 
 class ReplayService:
     """Shard `shard` of `shards`. Its tables take up to `memory` bytes. Thread-safe.
 
     A table of a session is dropped once nobody has asked for it for `session_timeout` seconds, by which time writers
-    are forgotten, too. `clock` gives seconds.
+    are forgotten, too. If another session needs its room, it is dropped before: if the session has ended or is silent,
+    or if its client has more than the other one would have. `clock` gives seconds.
     """
 
     def __init__(
@@ -60,21 +64,19 @@ class ReplayService:
         """Updates of priorities of tables that are not there any more."""
         return self._lost_updates
 
-    def register(self, declaration: TableDeclaration, session: str = "") -> HeldTable:
-        """Return a table, made if it is not there.
+    def register(self, declaration: TableDeclaration, session: str = "", client: str = "") -> HeldTable:
+        """Return a table, made if it is not there. `client`: the name of the session's client, if it has one.
 
         Raises NotAllowedNow if it was declared otherwise, MemoryExhausted if it does not fit, and InvalidRequest.
         """
-        if session:
-            try:
-                check_name(session, "a session", MAX_NAME)
-            except ValueError as error:
-                raise InvalidRequest(str(error)) from None
+        for text, what in ((session, "a session"), (client, "a client")):
+            if text:
+                _check_name(text, what)
         name = declaration.spec.name
         with self._lock:
             held = self._tables.get((name, session))
             if held is None:
-                held = self._make(declaration, session)
+                held = self._make(declaration, session, client)
             held.claim(declaration)
         difference = declared_difference(held.declaration, declaration)
         if difference is not None:
@@ -86,7 +88,7 @@ class ReplayService:
                     "what is there"
                 )
             raise NotAllowedNow(f"the table {name!r} was declared otherwise: {difference}; {way_out}")
-        held.heard = self._clock()
+        held.heard, held.ended = self._clock(), False
         return held
 
     def tables(self) -> list[HeldTable]:
@@ -155,15 +157,16 @@ class ReplayService:
         for held in tables:
             held.forget_silent(self._session_timeout)
 
-    def _make(self, declaration: TableDeclaration, session: str) -> HeldTable:
+    def _make(self, declaration: TableDeclaration, session: str, client: str = "") -> HeldTable:
         """Make a table. Called with the lock held."""
         name = declaration.spec.name
+        needed = declaration.spec_of_shard(self.shards).bytes()
+        owner = f"client {client}" if client and session else session
+        self._make_way(needed, owner)
         if len(self._tables) >= MAX_TABLES:
             raise MemoryExhausted(f"there are {MAX_TABLES} tables already; let fewer sessions have one at a time")
-        needed = declaration.spec_of_shard(self.shards).bytes()
-        self._make_way(needed)
         self._require_room(name, needed)
-        held = HeldTable(declaration, self.shards, session, self._clock)
+        held = HeldTable(declaration, self.shards, session, self._clock, owner)
         self._put(held)
         whose = f" of session {session}" if session else ""
         _log.info("made the table %r%s: %d items, %s", name, whose, held.spec.capacity, _gigabytes(needed))
@@ -180,11 +183,31 @@ class ReplayService:
         self._past[name] = self._past.get(name, TableTallies()) + held.tallies.past()
         _log.info("dropped the table %r of session %s, %d items: %s", name, session, held.size, why)
 
-    def _make_way(self, needed: int) -> None:
-        """Drop sessions' tables that were restored and that nobody has asked for, as far as others need the room."""
-        for held in [held for held in self._tables.values() if held.session and held.unclaimed]:
-            if self._taken() + needed > self.memory:
-                self._drop(held, "nobody has asked for it since the server's start, and another one needs its room")
+    def _make_way(self, needed: int, owner: str) -> None:
+        """Drop sessions' tables until a new table of `needed` bytes has room.
+
+        First restored tables without a request since the server's start, then those of ended sessions, then those
+        without a request for `SILENT_SESSION_SECONDS`; the least recent first. Then the client with most memory loses
+        tables, if it has more than the session's `owner` will have.
+        """
+        sessions = sorted((held for held in self._tables.values() if held.session), key=lambda held: held.heard)
+        silent = self._clock() - SILENT_SESSION_SECONDS
+        unused = {
+            "no request since the server's start": [held for held in sessions if held.unclaimed],
+            "its session has ended": [held for held in sessions if held.ended],
+            f"no request for {SILENT_SESSION_SECONDS:g} s": [held for held in sessions if held.heard <= silent],
+        }
+        for why, tables in unused.items():
+            for held in tables:
+                if held in sessions and not self._has_room(needed):
+                    sessions.remove(held)
+                    self._drop(held, f"{why}, and another session needs its room")
+        while owner and not self._has_room(needed) and (one := _of_largest_owner(sessions, owner, needed)):
+            sessions.remove(one)
+            self._drop(one, f"its client ({one.owner}) has most of the memory, and another client needs its room")
+
+    def _has_room(self, needed: int) -> bool:
+        return self._taken() + needed <= self.memory and len(self._tables) < MAX_TABLES
 
     def _taken(self) -> int:
         return sum(held.bytes for held in self._tables.values())
@@ -199,6 +222,25 @@ class ReplayService:
                 f"{_gigabytes(self.memory)}: give relaax-replay-server.memory more, start more shards, or declare a "
                 "smaller capacity"
             )
+
+
+def _of_largest_owner(tables: Sequence[HeldTable], owner: str, needed: int) -> HeldTable | None:
+    """Return the first table of the client that has most; None unless that is more than `owner` has, and `needed`."""
+    shares = Counter[str]()
+    for held in tables:
+        shares[held.owner] += held.bytes
+    largest, taken = max(shares.items(), key=lambda share: share[1], default=(owner, 0))
+    if largest == owner or taken <= shares[owner] + needed:
+        return None
+    return next(held for held in tables if held.owner == largest)
+
+
+def _check_name(text: str, what: str) -> None:
+    """Raise InvalidRequest unless `text` is a name."""
+    try:
+        check_name(text, what, MAX_NAME)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def _gigabytes(count: int) -> str:

@@ -55,7 +55,7 @@ from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
 from relaax.server.logs import may_not_raise
-from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication
+from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.claims import REVOKED
 from relaax.server.rlx_server.client_entry import ClientEntrance, called
 from relaax.server.rlx_server.disconnects import (
@@ -219,11 +219,13 @@ class Worker:
         _use_device(plan.device)
         client = plan.make_client()
         try:
-            return self._train(plan, hello, called(hello, who), client, sampler)
+            return self._train(plan, hello, who, client, sampler)
         finally:
             client.close()
 
-    def _train(self, plan: WorkerPlan, hello: Hello, guest: str, client: ParameterClientBase, sampler: Sampler) -> int:
+    def _train(
+        self, plan: WorkerPlan, hello: Hello, who: Identity, client: ParameterClientBase, sampler: Sampler
+    ) -> int:
         exploit = hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = self._work(
@@ -237,16 +239,18 @@ class Worker:
                 environment=hello.environment,
                 host=hello.host,
                 server=self._server,
+                client=who.name,
             ),
         )
-        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, ranges(registered.actors))
+        guest, actors = called(hello, who), ranges(registered.actors)
+        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, actors)
         limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
         self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         init = self._proof(client.metrics)
         if init is None:
             return EXIT_DONE
         with contextlib.ExitStack() as ended:
-            replay = self._work(plan.replay_of, hello, session_id, registered.actors)
+            replay = self._work(plan.replay_of, hello, session_id, registered.actors, who.name)
             if replay is not None:
                 ended.callback(replay.close)
             context = AgentContext(
@@ -259,6 +263,7 @@ class Worker:
                 parameters=agent_parameters(client, plan.config),
                 metrics=client.metrics,
                 replay=replay,
+                client=guest,
             )
             agent = self._work(plan.algorithm.Agent, plan.config, context)
             ended.callback(agent.close)

@@ -29,9 +29,14 @@ class WorkerPlan:
     make_client: Callable[[], ParameterClientBase]
     make_replay: MakeReplay | None = None
 
-    def replay_of(self, hello: Hello, session: str, actors: Sequence[int]) -> ReplayMemory | None:
-        """Return the memory of a connection that has registered; None if it has none. Raises ReplayError."""
+    def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
+        """Return the memory of a connection that has registered; None if it has none. Raises ReplayError.
+
+        `client`: the name that the connection's token proves.
+        """
         if self.make_replay is None or hello.mode == Mode.EXPLOIT:
             return None
         spaces = hello.observation_space, hello.action_space
-        return self.make_replay(use_of(self.algorithm, self.config, spaces, actors=actors, session=session))
+        return self.make_replay(
+            use_of(self.algorithm, self.config, spaces, actors=actors, session=session, client=client)
+        )

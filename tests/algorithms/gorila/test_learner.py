@@ -229,3 +229,18 @@ def test_learner_normalizes_by_the_merged_statistics(double: bool) -> None:
     learner.step(BATCH)
     plain.step(normalized(3, 14**0.5))
     np.testing.assert_allclose(bridge.pushes[2].gradient, expected.pushes[2].gradient, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("field", "lie"), [("observation", 3.4e38), ("next_observation", -3.4e38), ("reward", 1e15), ("observation", 1e5)]
+)
+def test_an_item_of_a_liar_leaves_the_gradient_of_the_others(field: str, lie: float) -> None:
+    learner, bridge, memory = learner_with()
+    columns = {name: column.copy() for name, column in BATCH.columns.items()}
+    columns[field][2] = lie
+    learner.step(replace(BATCH, columns=columns))
+    assert bridge.pushes[0].gradient is not None
+    # The items 0 and 1 of `test_targets_weights_and_priorities`, as a mean over two.
+    np.testing.assert_allclose(bridge.pushes[0].gradient, [-3 / 2, 7, -3 / 2, 7 / 2], rtol=1e-5)
+    np.testing.assert_allclose(memory.given, [[3 + OFFSET, 3.5 + OFFSET, OFFSET]], rtol=1e-6)
+    assert dict(bridge.scalars)["replay/masked"] == pytest.approx(1 / 3)

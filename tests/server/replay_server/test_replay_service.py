@@ -196,3 +196,68 @@ def test_threads_of_both_sides_keep_the_ratio_and_no_number_is_lost() -> None:
     wait_until(lambda: not any(thread.is_alive() for thread in threads), "they have ended")
     assert (held.size, held.tallies.inserts, held.tallies.overruns) == (800, 800, 0)
     assert held.limiter.balance == 4 * 800 - 3104
+
+
+class Crowded:
+    """A shard with room for `tables` tables of sessions, and a clock."""
+
+    def __init__(self, tables: int) -> None:
+        self.now = 0.0
+        self.table = numbered(10**4)
+        self.shard = ReplayService(tables * self.table.spec.bytes(), clock=lambda: self.now)
+
+    def comes(self, session: str, client: str = "") -> HeldTable:
+        self.now += 1.0
+        held = self.shard.register(self.table, session, client)
+        inserted(self.shard, held, 1)
+        return held
+
+    @property
+    def sessions(self) -> list[str]:
+        return [held.session for held in self.shard.tables()]
+
+
+def test_ended_sessions_make_room_and_living_ones_stay() -> None:
+    crowded = Crowded(3)
+    living = crowded.comes("living")
+    for number in range(20):
+        crowded.comes(f"gone {number}").leave(WRITER)
+    assert crowded.sessions == ["living", "gone 18", "gone 19"]
+    inserted(crowded.shard, living, 2)
+    assert living.size == 2
+    back = crowded.comes("gone 19")
+    assert back.size == 2, "a session that comes back has its memory"
+    crowded.comes("other")
+    with pytest.raises(MemoryExhausted):
+        crowded.comes("one more")
+    assert crowded.sessions == ["living", "gone 19", "other"]
+
+
+def test_silent_sessions_make_room_after_a_minute() -> None:
+    crowded = Crowded(2)
+    crowded.comes("killed")
+    heard = crowded.comes("heard")
+    crowded.now += service.SILENT_SESSION_SECONDS
+    crowded.shard.find(heard.incarnation)
+    crowded.comes("new")
+    assert crowded.sessions == ["heard", "new"]
+
+
+def test_one_client_cannot_keep_the_memory_from_others() -> None:
+    crowded = Crowded(4)
+    for number in range(4):
+        crowded.comes(f"greedy {number}", "greedy")
+    crowded.comes("a", "honest")
+    assert crowded.sessions == ["greedy 1", "greedy 2", "greedy 3", "a"]
+    crowded.comes("b", "honest")
+    with pytest.raises(MemoryExhausted):
+        crowded.comes("greedy 0", "greedy")
+    with pytest.raises(MemoryExhausted):
+        crowded.comes("c", "honest")
+    crowded.comes("c", "third")
+    assert sorted(held.owner for held in crowded.shard.tables()).count("client third") == 1
+
+
+def test_a_client_name_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="a client"):
+        ReplayService(LARGE).register(numbered(), "s", "x" * 200)

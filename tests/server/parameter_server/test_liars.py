@@ -1,0 +1,40 @@
+"""One client that reports false returns among honest ones, over real gRPC."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from relaax.parameters.status import TrainingStatus
+from support.parameter_servers import bridge_to, registration, running
+
+
+def status_among(lie: float, lies: int, named: bool) -> tuple[TrainingStatus, dict[str, float]]:
+    """Return the status, and the scalars, of three honest clients with returns from 10 to 60 and a liar."""
+    with running() as server, ExitStack() as stack:
+        bridges = [stack.enter_context(bridge_to(server.address)) for _ in range(4)]
+        for number, bridge in enumerate(bridges):
+            bridge.register(registration(**({"client": f"c{number}"} if named else {"session_id": f"s{number}"})))
+            bridge.pull()
+        for number in range(40):
+            for _ in range(lies):
+                bridges[3].metrics.episode(lie, 1)
+            for client, bridge in enumerate(bridges[:3]):
+                bridge.metrics.episode(10.0 + (7 * number + 13 * client) % 51, 10)
+            for bridge in bridges:
+                bridge.push(None, env_steps=1)
+        return TrainingStatus.from_message(server.core.status().to_message()), server.core.scalars()[1]
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("lies", [1, 100])
+def test_a_liar_neither_raises_the_mean_nor_reaches_the_target(named: bool, lies: int) -> None:
+    status, scalars = status_among(1e15, lies, named)
+    for mean in (status.mean_return_100, scalars["episode/mean_return_100"], scalars["episode/return"]):
+        assert mean is not None and 10.0 <= mean <= 60.0
+    assert status.discarded_returns == scalars["outliers/returns"] == 40 * lies
+    assert status.reaches(10.0) and not status.reaches(100.0)
+    plausible, _ = status_among(500.0, lies, named)
+    assert plausible.mean_return_100 is not None and plausible.mean_return_100 > 100.0
+    assert not plausible.reaches(100.0)

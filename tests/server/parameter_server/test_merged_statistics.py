@@ -1,0 +1,128 @@
+"""Statistics with one client whose samples are outliers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.parameters.moments import Moments
+from relaax.server.parameter_server.merged_statistics import COMPARED_CLIENTS, LOOK, MergedStatistics
+from support.parameter_servers import Models, bridge_to, gradient, registration, running
+
+LARGEST = 3.4e38
+
+
+def samples(rng: np.random.Generator, scale: float = 1.0) -> dict[str, Moments]:
+    return {"a": Moments.of(scale * rng.normal([5.0, 0.0], [1.0, 0.1], (50, 2)))}
+
+
+def liar() -> dict[str, Moments]:
+    return {"a": Moments.of(np.full((50, 2), LARGEST))}
+
+
+def pushed(merged: MergedStatistics, honest: int, rounds: int) -> Moments:
+    """Push samples of a liar, then of `honest` clients, in each round; return the merged honest samples."""
+    rng = np.random.default_rng(3)
+    truth = Moments.zeros(2)
+    for _ in range(rounds):
+        merged.add("liar", liar())
+        for client in range(honest):
+            one = samples(rng)
+            truth = truth.merged(one["a"])
+            merged.add(f"client {client}", one)
+    return truth
+
+
+def test_samples_of_one_liar_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    merged = MergedStatistics({"a": 2})
+    truth = pushed(merged, 3, 20)
+    assert merged.merged["a"].count == truth.count
+    np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
+    np.testing.assert_allclose(merged.merged["a"].variance, truth.variance)
+    assert merged.outlying_clients == 1
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "statistic a: samples of liar are left out: more than 100 times as large as other clients'"
+
+
+def test_clients_of_one_scale_are_merged_to_the_bit_as_without_names() -> None:
+    rng = np.random.default_rng(5)
+    merged, plain = MergedStatistics({"a": 2}), Moments.zeros(2)
+    for number in range(1000):
+        one = samples(rng, scale=1.0 + number % 7)
+        plain = plain.merged(one["a"])
+        merged.add(f"client {number % 7}", one)
+    assert (merged.merged["a"].mean == plain.mean).all() and (merged.merged["a"].m2 == plain.m2).all()
+    assert merged.outlying_clients == 0
+
+
+def test_a_scale_that_all_clients_come_to_counts_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    rng = np.random.default_rng(7)
+    merged = MergedStatistics({"a": 2})
+    for client in ("first", "second", "third"):
+        merged.add(client, samples(rng))
+    for _ in range(LOOK):
+        merged.add("first", samples(rng, 1e4))
+    assert (merged.outlying_clients, merged.merged["a"].count) == (1, 100)
+    for _ in range(LOOK):
+        for client in ("second", "third"):
+            merged.add(client, samples(rng, 1e4))
+    assert (merged.outlying_clients, merged.merged["a"].count) == (0, 50 * (3 + 3 * LOOK))
+    assert "statistic a: samples of first count again" in caplog.text
+
+
+def test_a_spoilt_checkpoint_recovers_once_clients_agree() -> None:
+    merged = MergedStatistics({"a": 2})
+    merged.restore(liar())
+    truth = pushed(merged, 3, 5)
+    np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
+    assert merged.outlying_clients == 1, "the earlier samples are no client"
+
+
+def test_clients_beyond_the_bound_stay_merged() -> None:
+    rng = np.random.default_rng(9)
+    merged, plain = MergedStatistics({"a": 2}), Moments.zeros(2)
+    for number in range(3 * COMPARED_CLIENTS):
+        one = samples(rng)
+        plain = plain.merged(one["a"])
+        merged.add(f"client {number}", one)
+    np.testing.assert_allclose(merged.merged["a"].mean, plain.mean)
+    assert merged.merged["a"].count == plain.count
+
+
+def test_two_clients_are_not_judged() -> None:
+    merged = MergedStatistics({"a": 2})
+    pushed(merged, 1, 5)
+    assert (merged.outlying_clients, merged.merged["a"].count) == (0, 500)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_liar_spoils_neither_what_others_pull_nor_the_checkpoint(tmp_path: Path, named: bool) -> None:
+    rng = np.random.default_rng(11)
+    with (
+        running(Models(statistics={"a": 2}), tmp_path) as server,
+        bridge_to(server.address) as wrong,
+        bridge_to(server.address) as one,
+        bridge_to(server.address) as two,
+        bridge_to(server.address) as three,
+    ):
+        for number, bridge in enumerate((wrong, one, two, three)):
+            whose = {"client": f"c{number}"} if named else {"session_id": f"s{number}"}
+            bridge.register(registration(**whose))
+            bridge.pull()
+        for _ in range(5):
+            wrong.metrics.statistic("a", liar()["a"])
+            wrong.push(gradient(1), env_steps=1)
+            for bridge in (one, two, three):
+                bridge.metrics.statistic("a", samples(rng)["a"])
+                last = bridge.push(gradient(1), env_steps=1).pulled
+        assert last is not None
+        np.testing.assert_allclose(last.statistics["a"].mean, [5.0, 0.0], atol=0.3)
+        status = server.core.status()
+        assert (status.outlying_clients, status.dropped_samples) == (1, 0)
+        assert server.core.scalars()[1]["outliers/clients"] == 1.0
+    with running(Models(statistics={"a": 2}), tmp_path) as again:
+        np.testing.assert_allclose(again.statistics["a"].mean, [5.0, 0.0], atol=0.3)
