@@ -74,7 +74,7 @@ def top(
     From any terminal that reaches the parameter server; Ctrl-C ends it, and nothing else. Exit code 0: done; 1: no
     shard answers, with --once; 2: this cannot be asked.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.basicConfig(level="WARNING", format="relaax top: %(message)s", stream=sys.stderr)
     try:
         asked = _targets(where, replay_server, token_file, tls_ca)

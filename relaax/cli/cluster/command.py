@@ -178,7 +178,7 @@ def _connected(address: str) -> Any:
 @contextlib.contextmanager
 def _reported() -> Iterator[None]:
     """Turn errors of the configuration and the cluster into a sentence and exit code 2."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with named("relaax cluster"):
         try:
             yield

@@ -65,7 +65,7 @@ def suite(
     from relaax.cli.suite.record import opened
     from relaax.supervision.process import StartError
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     logging.basicConfig(level="WARNING", format="relaax suite: %(message)s", stream=sys.stderr)
     try:
         wanted = _plan(config, environments, seeds, set_ or [], max_steps, max_time, episodes, protocol, sticky, best)

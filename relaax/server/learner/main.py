@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Annotated, Any, NoReturn
 
 # Read by the libraries below on import: one thread, since a machine has many processes, and no log besides this one's.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

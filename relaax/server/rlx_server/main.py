@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 # Read by the libraries below on import: one thread, so that forking is safe, and no log besides the server's.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
