@@ -7,6 +7,7 @@ import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from relaax.bounded_file import read_bounded
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection, RlxServerSection
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.tokens import read_token
@@ -103,7 +104,7 @@ def _check_dates(pem: bytes, file: str, key: str) -> None:
 
 def _read(file: str, key: str) -> bytes:
     try:
-        return _path(file).read_bytes()
+        return read_bounded(_path(file))
     except OSError as error:
         raise ConfigurationError(f"{key}: {file} cannot be read: {error.strerror}") from None
 
