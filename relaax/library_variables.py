@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-LIBRARY_VARIABLES = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+LIBRARY_VARIABLES = {
+    "GRPC_VERBOSITY": "NONE",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 """One thread, because a process with several cannot be forked and a machine has many processes; no messages of
-TensorFlow."""
+TensorFlow; none of gRPC, which logs each failed handshake and each malformed header."""
 
 
 def missing_from(environment: Mapping[str, str]) -> dict[str, str]:

@@ -57,7 +57,7 @@ def test_the_client_adds_sockets_only() -> None:
     assert (
         foreign(
             *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.output"),
-            *("relaax.tls", "relaax.websocket"),
+            *("relaax.tls", "relaax.websocket", "relaax.bounded_file"),
             *("numpy", "gymnasium", "imageio", "pygame", "websockets"),
         )
         - {"relaax"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.bounded_file import read_bounded_text
 from relaax.client.address import Endpoint, parse_endpoint
 from relaax.tls import client_context, reason_of
 
@@ -151,14 +152,14 @@ def _endpoint(text: str) -> Endpoint:
 
 def _token(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return read_bounded_text(path).strip()
     except (OSError, UnicodeDecodeError) as error:
         _refuse(f"--token-file {path}: {error}")
 
 
 def _context(path: Path) -> ssl.SSLContext:
     try:
-        return client_context(path.read_text(encoding="ascii"))
+        return client_context(read_bounded_text(path, "ascii"))
     except (OSError, ValueError) as error:
         _refuse(f"--tls-ca {path}: cannot read a certificate (PEM): {error}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import sys
 import time
@@ -74,7 +73,6 @@ def top(
     From any terminal that reaches the parameter server; Ctrl-C ends it, and nothing else. Exit code 0: done; 1: no
     shard answers, with --once; 2: this cannot be asked.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax top: %(message)s", stream=sys.stderr)
     try:
         asked = _targets(where, replay_server, token_file, tls_ca)

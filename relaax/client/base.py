@@ -6,11 +6,11 @@ import os
 import ssl
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from relaax import rlx
+from relaax.bounded_file import read_bounded_text
 from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.session import Patience, Session
@@ -147,7 +147,7 @@ def secret(variable: str) -> str:
     if variable in os.environ or not path:
         return os.environ.get(variable, "").strip()
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        return read_bounded_text(path).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}, which {variable}_FILE names: {error}") from None
 
@@ -166,6 +166,6 @@ def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None) -> ssl.SSLC
     if ca is None:
         return client_context() if (_asked_for_tls() if tls is None else tls) else None
     try:
-        return client_context(Path(ca).read_text(encoding="ascii"))
+        return client_context(read_bounded_text(ca, "ascii"))
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ValueError(f"tls_ca {os.fspath(ca)}: no certificate (PEM) can be read there: {error}") from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from relaax.bounded_file import read_bounded_text
 from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.checked_env import is_of_signal
@@ -334,7 +335,7 @@ def _readable(path: Path | None) -> Path | None:
     """Return the file of --tls-ca. Raises UsageError."""
     if path is not None:
         try:
-            client_context(path.read_text(encoding="ascii"))
+            client_context(read_bounded_text(path, "ascii"))
         except (OSError, ValueError) as error:
             raise UsageError(f"--tls-ca {path}: no certificate (PEM) can be read there: {error}") from None
     return path
@@ -343,7 +344,7 @@ def _readable(path: Path | None) -> Path | None:
 def _token(path: Path | None) -> str:
     """Return the token of a file, or else of the variables. Raises UsageError."""
     try:
-        return secret(TOKEN_VARIABLE) if path is None else path.read_text(encoding="utf-8").strip()
+        return secret(TOKEN_VARIABLE) if path is None else read_bounded_text(path).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the token file {path}: {error}") from None
     except ValueError as error:

@@ -6,6 +6,7 @@ import secrets
 import zlib
 from pathlib import Path
 
+from relaax.bounded_file import read_bounded_text
 from relaax.client.address import Endpoint, parse_endpoint
 from relaax.client.failure import ConnectionInterrupted
 from relaax.rlx import ErrorCode
@@ -81,7 +82,7 @@ class Places:
         if self._file is None:
             return self._fixed
         try:
-            lines = self._file.read_text(encoding="utf-8").split()
+            lines = read_bounded_text(self._file).split()
         except OSError as error:
             raise ConnectionInterrupted(f"{self._file} cannot be read: {error.strerror}") from None
         except ValueError:

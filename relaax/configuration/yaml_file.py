@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from relaax.bounded_file import read_bounded_text
 from relaax.configuration.validation import ConfigurationError
 
 # YAML 1.1 requires a dot and a signed exponent in a float; people write neither.
@@ -60,7 +61,7 @@ def parse_yaml(text: str, name: str) -> Any:
 def read_yaml(path: Path) -> Any:
     """Return the value of a YAML file. Raises ConfigurationError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded_text(path)
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

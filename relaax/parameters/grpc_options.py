@@ -11,6 +11,15 @@ MAX_PARAMETERS = 50_000_000
 MAX_STATISTICS = 2**15
 """Numbers of all statistics together: with their mean and m2 they take half of the bytes beside the vector."""
 
+MAX_CALLS = 16
+"""Calls in flight of one connection to a server; a client's further ones wait in the client. A worker has four."""
+
+MAX_PENDING = 128
+"""Calls of all connections that the server has not yet looked at; past it a call is refused, and can be made again."""
+
+MAX_HEADER_BYTES = 2**13
+"""Bytes of the headers of a call, references to earlier headers counted as what they stand for. A token takes 4 KiB."""
+
 Options = list[tuple[str, int]]
 
 
@@ -54,9 +63,18 @@ def client_options(longest: int) -> Options:
 
 
 def server_options(longest: int) -> Options:
-    """Return the options of a server. A port that is in use is refused instead of shared."""
+    """Return the options of a server. A port that is in use is refused instead of shared.
+
+    gRPC reads the headers of a call before anybody can refuse it, and a byte of them may refer to 4 KB sent earlier: a
+    frame of 16 KiB takes up to a megabyte while it is read. So the number of calls of a connection is bounded.
+    """
     return [
         *common_options(longest),
+        ("grpc.max_concurrent_streams", MAX_CALLS),
+        ("grpc.server.max_pending_requests", MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
+        ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_HEADER_BYTES),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.so_reuseport", 0),
     ]

@@ -38,6 +38,16 @@ def share_one_arena() -> None:
     _set(_M_ARENA_MAX, 1)
 
 
+def return_freed_memory() -> None:
+    """Return freed memory of all heaps to the kernel, that of `keep_freed_memory` included.
+
+    Does nothing if the C library is not glibc.
+    """
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 def _set(parameter: int, value: int) -> None:
     if not sys.platform.startswith("linux"):
         return

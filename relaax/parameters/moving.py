@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 
+from relaax.bounded_file import read_bounded_text
+
 FILE = "@"
 """Begins the name of a file with the addresses of all shards, one on each line in their order, instead of one."""
 
@@ -18,7 +20,7 @@ def read_addresses(text: str) -> list[str]:
     """Return the addresses, HOST:PORT, that are in the file of `@FILE`. Raises ValueError with a sentence."""
     file = Path(text.removeprefix(FILE))
     try:
-        lines = file.read_text(encoding="utf-8").split()
+        lines = read_bounded_text(file).split()
     except (OSError, UnicodeError) as error:
         raise ValueError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     for line in lines:

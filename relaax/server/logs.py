@@ -19,7 +19,7 @@ _DEAF = frozenset({logging.__name__, "numba", "llvmlite"})
 class TextFormatter(logging.Formatter):
     """Format each message as one line, escaping control characters, so that a peer's text cannot forge a message.
 
-    The traceback of an exception follows on separate lines.
+    The traceback of an exception follows on separate lines, which are indented: no text of a peer begins a line.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,10 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         record.message = _CONTROL.sub(lambda found: repr(found.group())[1:-1], record.message)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
+        lines = super().formatException(ei).splitlines()  # at each of the line ends that a reader may know
+        return "\n".join(f"    {_CONTROL.sub(lambda found: repr(found.group())[1:-1], line)}" for line in lines)
 
 
 class JsonFormatter(logging.Formatter):

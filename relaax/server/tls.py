@@ -7,6 +7,7 @@ import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from relaax.bounded_file import read_bounded
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection, RlxServerSection
 from relaax.configuration.home import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
@@ -104,7 +105,7 @@ def _check_dates(pem: bytes, file: str, key: str) -> None:
 
 def _read(file: str, key: str) -> bytes:
     try:
-        return _path(file, key).read_bytes()
+        return read_bounded(_path(file, key))
     except OSError as error:
         raise ConfigurationError(f"{key}: {file} cannot be read: {error.strerror}") from None
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from relaax.bounded_file import read_bounded
 from relaax.configuration import ConfigurationError
 from relaax.configuration.environment import SECRETS
 from relaax.configuration.home import with_home
@@ -71,9 +72,8 @@ def read_token(file: str | None, key: str, variable: str) -> str | None:
 
 def _content(path: Path, key: str) -> str:
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(MAX_TOKEN_BYTES + 64)
+        content = read_bounded(path)
+        mode = path.stat().st_mode
     except OSError as error:
         raise ConfigurationError(f"{key}: the token file {path} cannot be read: {error.strerror}") from None
     if mode & stat.S_IROTH:

@@ -54,6 +54,18 @@ def test_text_is_one_line_a_message_whatever_is_said() -> None:
     assert "first\\r\\n2026" in line and "\\x1b[2J" in line and "third\ttab" in line
 
 
+def test_a_traceback_with_the_text_of_a_peer_begins_no_line() -> None:
+    try:
+        raise ValueError(EVIL)
+    except ValueError:
+        failed = logging.LogRecord("relaax.here", logging.ERROR, __file__, 1, "it failed", (), sys.exc_info())
+    first, *trace = TextFormatter().format(failed).splitlines()
+    assert first.endswith("relaax.here: it failed")
+    assert all(line.startswith("    ") for line in trace)
+    assert "\x1b" not in "".join(trace)
+    assert any("relaax: second\\x1b[2J" in line for line in trace)
+
+
 def test_everything_that_a_process_says_is_json() -> None:
     code, stderr = said("json")
     lines = [json.loads(line) for line in stderr.splitlines()]
@@ -78,7 +90,7 @@ def test_text_is_for_people() -> None:
     code, stderr = said("text")
     assert code == 1
     assert "relaax.some: played boxing\\n3\n" in stderr
-    assert "relaax.some: the agent failed\nTraceback (most recent call last):\n" in stderr
+    assert "relaax.some: the agent failed\n    Traceback (most recent call last):\n" in stderr
     assert "not told" not in stderr
 
 

@@ -25,31 +25,21 @@ class RawCaller:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 60, source_address=(source, 0))
         self._stream = -1
-        self.socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
+        self.socket.sendall(preface())
 
     def begin(self, method: str, metadata: Mapping[str, str] | None = None) -> int:
         """The headers of a call, and nothing of its message; its stream."""
         self._stream += 2
-        headers = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": method,
-            ":authority": "here",
-            "content-type": "application/grpc",
-            "te": "trailers",
-            **(metadata or {}),
-        }
-        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
-        self.socket.sendall(_frame(_HEADERS, _END_HEADERS, self._stream, block))
+        self.socket.sendall(frame(_HEADERS, _END_HEADERS, self._stream, headers(method, metadata)))
         return self._stream
 
     def send(self, stream: int, data: bytes, ends: bool = False) -> None:
         """Bytes of a call's message."""
-        self.socket.sendall(_frame(_DATA, _END_STREAM if ends else 0, stream, data))
+        self.socket.sendall(frame(_DATA, _END_STREAM if ends else 0, stream, data))
 
     def settle(self) -> None:
         """Wait until the server has read what was sent so far."""
-        self.socket.sendall(_frame(_PING, 0, 0, bytes(8)))
+        self.socket.sendall(frame(_PING, 0, 0, bytes(8)))
         heard = False
         while not heard:
             kind, flags, _, _ = self.hear()
@@ -61,9 +51,9 @@ class RawCaller:
         kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
         content = self._read(int.from_bytes(head[:3], "big"))
         if kind == _PING and not flags & _ACK:
-            self.socket.sendall(_frame(_PING, _ACK, 0, content))
+            self.socket.sendall(frame(_PING, _ACK, 0, content))
         elif kind == _SETTINGS and not flags & _ACK:
-            self.socket.sendall(_frame(_SETTINGS, _ACK, 0))
+            self.socket.sendall(frame(_SETTINGS, _ACK, 0))
         return kind, flags, stream, content
 
     def ended(self, stream: int) -> bool:
@@ -153,11 +143,31 @@ class Stuck:
                         due.pop(0)[1].begin(self._method, self._metadata)
 
 
-def _frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+def preface() -> bytes:
+    """The first bytes of a client."""
+    return _PREFACE + frame(_SETTINGS, 0, 0)
+
+
+def headers(method: str, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The headers of a call, not compressed."""
+    said = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "here",
+        "content-type": "application/grpc",
+        "te": "trailers",
+        **(metadata or {}),
+    }
+    return b"".join(b"\0" + literal(name) + literal(value) for name, value in said.items())
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+    """A frame of HTTP/2."""
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
 
 
-def _text(text: str) -> bytes:
+def literal(text: str) -> bytes:
     """A string of HPACK, not compressed."""
     data = text.encode()
     if len(data) < 127:

@@ -52,7 +52,6 @@ def bench(
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax bench: %(message)s", stream=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,7 +177,6 @@ def _connected(address: str) -> Any:
 @contextlib.contextmanager
 def _reported() -> Iterator[None]:
     """Turn errors of the configuration and the cluster into a sentence and exit code 2."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     with named("relaax cluster"):
         try:
             yield

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from relaax.bounded_file import read_bounded
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import (
     Configuration,
@@ -208,7 +209,7 @@ def _authority(key: str, file: str | None, signed: str | None = None) -> Iterato
         yield ok(f"{key}: {file} is an authority")
         return
     try:
-        own = x509.load_pem_x509_certificate(with_home(signed).read_bytes())
+        own = x509.load_pem_x509_certificate(read_bounded(with_home(signed)))
     except (OSError, ValueError):
         return  # reported by the check of that certificate
     if any(_signed(own, authority) for authority in x509.load_pem_x509_certificates(pem)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -25,7 +24,6 @@ def doctor(
 
     Exit code 0: nothing is wrong (there may be warnings); 1: something is.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     found = []
     for name, finding in examined(Subject(config, set_ or ())):
         found.append((name, finding))

@@ -97,7 +97,6 @@ def evaluate(
 
     Exit code 0: done; 1: the environment or the store failed; 2: this cannot be evaluated; 130: interrupted.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax eval: %(message)s", stream=sys.stderr)
     with _sentences(), ExitStack() as stack:
         from relaax.cli.evaluate import protocols

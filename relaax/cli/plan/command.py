@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 import tempfile
@@ -73,7 +72,6 @@ def plan(
 
     Exit code 0: done; 2: the configuration or an option cannot be used; 3: the environments would not get their rate.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from relaax.supervision.process import StartError
 
     try:

@@ -95,7 +95,6 @@ def run(
         "tensorboard.enabled": tensorboard or None,
     }
     overrides = [*(set_ or []), *overrides_of(given)]
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=resilient(sys.stderr))
     try:
         from relaax.cli.run.plan import make_plan

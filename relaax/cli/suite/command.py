@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 import signal
@@ -65,7 +64,6 @@ def suite(
     from relaax.cli.suite.record import opened
     from relaax.supervision.process import StartError
 
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax suite: %(message)s", stream=sys.stderr)
     try:
         wanted = _plan(config, environments, seeds, set_ or [], max_steps, max_time, episodes, protocol, sticky, best)

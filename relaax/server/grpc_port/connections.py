@@ -1,4 +1,4 @@
-"""Bound the connections of a port: close some of them if there are too many, and idle ones."""
+"""Bound the connections of a port: close excess and idle ones, and those that send much without a token."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import socket
+import struct
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from relaax.server.grpc_port.address_filter import AddressFilter
 from relaax.server.grpc_port.disconnection_log import DisconnectionLog
 from relaax.server.strikes import network_of
 
@@ -26,11 +28,20 @@ address with the most of them is closed.
 STRANGER_SECONDS = 30.0
 """Seconds without a call after which such a connection is closed."""
 NEW_SECONDS = 2.0
-"""Seconds for which every connection stays."""
+"""Seconds for which a connection stays, however many there are."""
+STRANGER_BYTES = 2**16
+"""Bytes that such a connection may send at once: a TLS handshake, and a first call with a wrong token. If connections
+of an address have sent more, it is blocked: see `AddressFilter`.
+"""
+STRANGER_BYTES_PER_SECOND = 2**10
+"""Bytes that it may send in addition, in the long run: health checks."""
 WORKERS = 16
 """The last workers that are remembered of a connection: a worker has another id after a roll-back."""
 
-SILENT, CROWDED = "silent", "crowded"
+SILENT, CROWDED, GREEDY = "silent", "crowded", "greedy"
+_PIECE_BYTES, _PIECES = 2**20, 64  # the kernel holds 6 MB of a connection by default
+_RECEIVED = struct.Struct("=Q")
+_RECEIVED_AT = 128  # `tcpi_bytes_received` in the kernel's `struct tcp_info`
 
 
 class _End(NamedTuple):
@@ -46,6 +57,8 @@ class _GrpcConnection:
     since: float
     heard: float
     proven: bool = False
+    admitted: bool = False
+    """Whether it has begun a call that needs a token, and has shown one if the server asks for it."""
 
 
 class Connections:
@@ -53,6 +66,7 @@ class Connections:
 
     gRPC bounds their number, but closes the newest then, whose ever it is. Here those that have made no call that
     needs a token go first, those of the address with the most of them before others', the longest silent before others.
+    gRPC reads headers before a call can be refused, so the bytes of a connection without an admitted call are bounded.
     Workers whose connection is closed come again by themselves. `clock` gives seconds.
     """
 
@@ -72,8 +86,10 @@ class Connections:
         self._lock = threading.Lock()
         self._workers: dict[_End, deque[str]] = {}  # by the connection over which they came
         self._heard: dict[str, bool] = {}  # peers, in gRPC's words, since the last look: whether one is proven
+        self._admitted: set[str] = set()  # the same: those with an admitted call
         self._known: dict[_End, _GrpcConnection] = {}
-        self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0})
+        self._filter = AddressFilter(clock)
+        self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0, GREEDY: 0})
 
     @property
     def counts(self) -> dict[str, int]:
@@ -83,13 +99,18 @@ class Connections:
 
     @property
     def closed(self) -> dict[str, int]:
-        """Connections closed so far, by reason: `SILENT` or `CROWDED`."""
+        """Connections closed so far, by reason: `SILENT`, `CROWDED` or `GREEDY`."""
         return dict(self._closed)
 
     def heard(self, peer: str, proven: bool) -> None:
         """Note a call from this peer. `proven`: it is one that needs a token."""
         with self._lock:
             self._heard[peer] = proven or self._heard.get(peer, False)
+
+    def admitted(self, peer: str) -> None:
+        """Note a call of this peer that needs a token and was admitted; its message may still be incomplete."""
+        with self._lock:
+            self._admitted.add(peer)
 
     def pulled(self, peer: str, worker_id: str) -> None:
         """Note that a worker has fetched parameters as this peer: over the connection that it continues to use."""
@@ -108,6 +129,10 @@ class Connections:
             if not connection.proven and now - max(connection.heard, connection.since) > STRANGER_SECONDS:
                 what = f"a connection without a call for {STRANGER_SECONDS:g} s"
                 self._close(end, connection, port, SILENT, what)
+            elif not connection.admitted and _received(connection.descriptor) > _allowance(now - connection.since):
+                self._close(end, connection, port, GREEDY, "a connection that sent much and showed no token")
+                self._filter.add(end.host)
+        self._filter.apply(port)
         for end in self._crowding(now):
             self._close(end, self._known[end], port, CROWDED, "a connection beside too many")
 
@@ -115,6 +140,7 @@ class Connections:
         """Note the present connections, and the calls since the last time."""
         with self._lock:
             heard, self._heard = self._heard, {}
+            admitted, self._admitted = self._admitted, set()
             with_workers = list(self._workers)  # before the look: who comes meanwhile is there
         known = {}
         for descriptor, end in _connected(port):
@@ -124,6 +150,9 @@ class Connections:
         for peer, proven in heard.items():
             if (there := known.get(_end_of(peer))) is not None:
                 there.heard, there.proven = now, there.proven or proven
+        for peer in admitted:
+            if (there := known.get(_end_of(peer))) is not None:
+                there.admitted = True
         self._known = known
         for end in with_workers:
             if end not in known:
@@ -156,10 +185,35 @@ class Connections:
                 os.close(own)
 
 
+def _allowance(seconds: float) -> float:
+    """Return the maximum of bytes that a connection without an admitted call may send within `seconds`."""
+    return STRANGER_BYTES + STRANGER_BYTES_PER_SECOND * seconds
+
+
+def _received(descriptor: int) -> int:
+    """Return the bytes received over a connection; 0 if it has ended or the system does not count them."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0
+    try:
+        sock = socket.socket(fileno=descriptor)
+    except OSError:
+        return 0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
+    except OSError:
+        return 0
+    finally:
+        sock.detach()
+    return 0 if len(info) < _RECEIVED_AT + _RECEIVED.size else int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
+
+
 def _shut(descriptor: int) -> None:
     sock = socket.socket(fileno=descriptor)
     try:
         sock.shutdown(socket.SHUT_RDWR)
+        for _ in range(_PIECES):  # gRPC would read what has arrived already
+            if not sock.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
+                break
     finally:
         sock.detach()
 

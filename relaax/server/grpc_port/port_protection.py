@@ -8,12 +8,17 @@ from collections.abc import Callable, Collection
 
 import grpc
 
-from relaax.server.grpc_port.connections import Connections
+from relaax.parameters.message_memory import return_freed_memory
+from relaax.server.grpc_port.connections import GREEDY, Connections
 from relaax.server.grpc_port.disconnection_log import DisconnectionLog
 from relaax.server.grpc_port.request_reader import RequestReader
 
 _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
+TRIMS = 10
+"""Looks after which memory is returned to the kernel, once a connection was closed that had sent much: gRPC frees it
+little by little.
+"""
 
 
 class PortProtection:
@@ -29,7 +34,9 @@ class PortProtection:
         """For `ended`, `admit` and `lasting` see `RequestReader`, for `lost` see `Connections`."""
         self._complaints = DisconnectionLog()
         self.connections = Connections(self._complaints, lost)
-        self.reading = RequestReader(self._complaints, ended, self.connections.heard, admit, lasting)
+        self.reading = RequestReader(
+            self._complaints, ended, self.connections.heard, admit, lasting, admitted=self.connections.admitted
+        )
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -45,10 +52,15 @@ class PortProtection:
             self._thread.join()
 
     def _run(self, port: int) -> None:
+        closed = trims = 0
         while not self._stop.wait(LOOK_SECONDS):
             try:
                 self.reading.look()
                 self.connections.look(port)
                 self._complaints.tell()
+                before, closed = closed, self.connections.closed[GREEDY]
+                trims = TRIMS if closed > before else trims - 1
+                if trims > 0:
+                    return_freed_memory()
             except Exception:  # a mistake in one look must not leave the port to others
                 _log.exception("a look at the port failed")

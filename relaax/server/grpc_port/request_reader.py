@@ -77,12 +77,16 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         admit: Callable[[str, grpc.ServicerContext], None] = lambda method, context: None,
         lasting: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
+        admitted: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`lasting`: methods whose streams stay."""
+        """`lasting`: methods whose streams stay. `admitted` is called with the peer of each call that needs a token
+        and is allowed, before its message is read.
+        """
         self._complaints = complaints
         self._on_ended = ended
         self._on_whole = whole
         self._admit = admit
+        self._on_admitted = admitted
         self._lasting_methods = lasting
         self._clock = clock
         self._queue: deque[float] = deque()  # when calls came that have no thread yet
@@ -181,6 +185,8 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     def _begin(self, method: str, context: grpc.ServicerContext) -> _Call:
         """Count a call that is to be read. Ends it if its connection has too many, or another one in its place."""
         self._admit(method, context)
+        if method not in OPEN:
+            self._on_admitted(context.peer())
         call, crowding = _Call(method, context, context.peer(), self._clock()), None
         with self._lock:
             refused = self._of_peer[call.peer] >= UNFINISHED

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from relaax.library_variables import missing_from
 
-# The libraries imported below read these. Otherwise gRPC logs each TLS handshake that fails.
+# The libraries imported below read these.
 os.environ.update(missing_from(os.environ))
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import typer
 

@@ -93,7 +93,7 @@ class ParameterService:
         if worker is not None:
             self._take_in(request.report, worker)
             self._core.leave(request.worker_id)
-            _log.info("worker %s leaves", request.worker_id[:8])
+            _log.info("worker %s leaves", shown_id(request.worker_id))
         return pb.LeaveResponse()
 
     def status(self) -> pb.GetStatusResponse:
@@ -105,7 +105,7 @@ class ParameterService:
         return pb.ListWorkersResponse(
             workers=[
                 pb.WorkerDescription(
-                    worker_id=worker.worker_id,
+                    worker_id=shown_id(worker.worker_id),
                     role=pb.Role.Name(worker.purpose.number),
                     environment=worker.origin.environment,
                     host=worker.origin.host,
@@ -146,7 +146,7 @@ class ParameterService:
         except ModelRefused as error:
             raise NotAllowedNow(str(error)) from None
         what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
-        _log.info("worker %s joins: %s", worker.worker_id[:8], what)
+        _log.info("worker %s joins: %s", shown_id(worker.worker_id), what)
         shard = model.shard
         offer = self._offers.offer(worker.worker_id) if self._offers else None
         return pb.RegisterResponse(
@@ -297,6 +297,11 @@ class ParameterService:
         worker.activity.take_in(report, env_steps)
         actor = worker.actors[0] if worker.purpose.acts else None
         self._core.figures.take_in(worker.worker_id, actor, env_steps, report)
+
+
+def shown_id(worker_id: str) -> str:
+    """Return the part of a worker's id that is logged and listed. The whole id permits to deregister the worker."""
+    return worker_id[:8]
 
 
 _DISCARDS = {

@@ -15,6 +15,9 @@ TARGET = "target"
 GENERATION = "target_generation"
 """Name of the generation in the description of a shard in a manifest."""
 
+MAX_AHEAD = 8
+"""Generations by which one message of a worker can advance another shard than shard 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetCopy:
@@ -48,8 +51,13 @@ class TargetNetwork:
             self._copied_at = self._counted(counters)
 
     def hear(self, generation: int, parameters: Vector) -> None:
-        """Copy the parameters if shard 0 is said to have a newer generation. Shard 0 itself knows better."""
+        """Copy the parameters if shard 0 is said to have a newer generation. Shard 0 itself knows better.
+
+        A worker can be wrong, and the true generation has to pass the one of the copy before the next copy. So one
+        message advances it by a few; a shard that is further behind is told again with the next message.
+        """
         if not self._leads and generation > self.copy.generation:
+            generation = min(generation, self.copy.generation + MAX_AHEAD)
             self.copy = TargetCopy(generation, parameters.snapshot())
 
     def restore(self, copy: TargetCopy, counters: Counters, parameters: Vector) -> None:

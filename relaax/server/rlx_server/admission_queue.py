@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from relaax.server.rlx_server.pending_connections import PendingConnection, has_ended
 from relaax.server.strikes import network_of
@@ -43,20 +43,21 @@ class AdmissionQueue:
         with contextlib.suppress(OSError):  # it has disconnected, which its worker will notice
             self._network_of[sock] = network_of(sock.getpeername()[0])
 
-    def next(self, crowd: Mapping[str, int]) -> socket.socket | None:
+    def next(self, crowd: Mapping[str, int], layered: bool = True) -> socket.socket | None:
         """Return the connection to serve now; None if none waits.
 
-        `crowd`: the number of unproven clients by network; empty if there is no crowd.
+        `crowd`: the number of unproven clients by network; empty if there is no crowd. `layered`: whether
+        connections with a layer, such as TLS or WebSocket, may be served.
         """
-        while self._since:
-            sock = self._beside(crowd) if crowd else next(iter(self._since))
+        while waiting := [sock for sock in self._since if layered or sock not in self._layered]:
+            sock = self._beside(waiting, crowd) if crowd else waiting[0]
             if self._clock() - self._since[sock] < STALE_SECONDS or not has_ended(sock):
                 return sock
             self.remove(sock)
             sock.close()
         return None
 
-    def _beside(self, crowd: Mapping[str, int]) -> socket.socket:
+    def _beside(self, waiting: Iterable[socket.socket], crowd: Mapping[str, int]) -> socket.socket:
         now = self._clock()
 
         def turn(sock: socket.socket) -> tuple[int, bool, float]:
@@ -64,7 +65,7 @@ class AdmissionQueue:
             new = now - since <= NEW_SECONDS
             return crowd.get(network, 0), not new, since if new else -since
 
-        return min(self._since, key=turn)
+        return min(waiting, key=turn)
 
     def remove(self, sock: socket.socket) -> PendingConnection:
         """Remove a connection, which is the caller's from now on, and return what of it has arrived."""

@@ -16,6 +16,7 @@ from relaax.server.rlx_server import worker_reports as reports
 from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
 from relaax.server.rlx_server.unproven_clients import UnprovenClients
+from relaax.server.strikes import network_of
 
 _log = logging.getLogger(__name__)
 
@@ -110,8 +111,17 @@ class Children:
         return sum(child.refusing and child.stalled_since is None for child in self._by_line.values())
 
     @property
+    def stalled(self) -> Counter[str]:
+        """The workers that wait for a client to complete its layers, by network; empty if they are few."""
+        hosts = [child.host for child in self._by_line.values() if child.stalled_since is not None]
+        return Counter(map(network_of, hosts)) if len(hosts) > MAX_STALLED // 4 else Counter()
+
+    @property
     def crowded(self) -> bool:
-        """Whether one more worker would end one that has only just begun to wait for its client to go on with TLS."""
+        """Whether one more worker could end one that has only just begun to wait for its client to complete its layers.
+
+        The worker of a whole hello does not wait for its client.
+        """
         since = [child.stalled_since for child in self._by_line.values() if child.stalled_since is not None]
         if not since or len(since) + self.handshakes < MAX_STALLED:
             return False

@@ -12,14 +12,15 @@ How it stays open to honest clients whatever others do:
 - A first frame of an impossible length gets a process too, which answers it, but only after every whole hello, and
   with a quarter of the places.
 - Over TLS a client has to send more before its hello. A worker that waits for that takes no place either; it is one
-  of `children.MAX_STALLED`, and whether there is room for it is decided when the hello arrives.
+  of `children.MAX_STALLED`, and whether there is room for it is decided when the hello arrives. The same holds for
+  WebSocket. With many such workers, whole hellos come first, then clients of the network with the fewest of them.
 - A client that has sent a hello and does not read its welcome loses its worker soon if others wait for the place (see
   `unproven_clients`). If there are many such clients, the last to come is served first (see `admission_queue`).
 - An address whose handshakes fail repeatedly gets no process for a while (see `relaax.server.strikes`).
 - Queues are bounded: beyond `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
   for a new one, first among those that have not sent their hello.
 - Each turn does bounded work: it accepts at most 64 connections, handles the events that the kernel reports, and
-  starts at most `max_handshakes` workers.
+  starts at most `STARTS` workers.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ TICK_SECONDS = 0.5
 STOP_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 FORK_RETRY_SECONDS = 1.0
+STARTS = 2
+"""Workers that are started in a turn: before the next ones, the server looks who else has come."""
 
 
 class Listener:
@@ -93,6 +96,7 @@ class Listener:
         self._authentication = authentication
         self._strikes = Strikes(max_failed_handshakes)
         self._whole = AdmissionQueue()  # have sent a hello
+        self._more = False  # whether another worker can be started at once
         self._wrong: deque[socket.socket] = deque()  # have sent something else, and wait for the refusal
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         places = UnprovenClients(max(FREE, max_handshakes))
@@ -159,7 +163,8 @@ class Listener:
     def _turn(self) -> None:
         children = self._children
         place_due = children.unproven.wait(children.handshakes) if self._whole else 0.0
-        for key, _ in self._selector.select(min(TICK_SECONDS, self._arrivals.due, place_due or TICK_SECONDS)):
+        timeout = 0.0 if self._more else min(TICK_SECONDS, self._arrivals.due, place_due or TICK_SECONDS)
+        for key, _ in self._selector.select(timeout):
             if key.fileobj is self._sock:
                 self._accept()
             elif key.fileobj is self._wake_read:
@@ -177,8 +182,7 @@ class Listener:
         self._arrivals.expire()
         for pid in self._claims.look():
             children.revoke(pid)
-        while self._start_next():
-            pass
+        self._more = all(self._start_next() for _ in range(STARTS))
         if self._status is not None and self._status.due:
             self._status.tell(self._sample(serving=True))
 
@@ -252,22 +256,33 @@ class Listener:
 
     def _start_next(self) -> bool:
         """Start a worker for the next client; return whether there was one, and a place for its worker."""
-        if self._children.handshakes >= self._max_handshakes or self._children.crowded:
-            return False
         unproven, handshakes = self._children.unproven, self._children.handshakes
-        if unproven.wait(handshakes) <= 0 and (sock := self._whole.next(unproven.crowd(handshakes))) is not None:
+        if handshakes >= self._max_handshakes:
+            return False
+        layered = not self._children.crowded
+        if unproven.wait(handshakes) <= 0 and (sock := self._next(layered)) is not None:
             arrival = self._whole.remove(sock)  # before another makes room, whose client may return at once
             self._children.take_place()
             if not self._start(sock, arrival):
                 self._whole.add(sock, arrival)
                 return False
             return True
-        if not self._wrong or self._children.refusing >= self._max_wrong:
+        if not self._wrong or not layered or self._children.refusing >= self._max_wrong:
             return False
         if not self._start(self._wrong[0], PendingConnection.WRONG):
             return False
         self._wrong.popleft()
         return True
+
+    def _next(self, layered: bool) -> socket.socket | None:
+        """Return the connection to serve now. `layered`: whether it may be one whose hello comes in a layer.
+
+        If many workers wait for clients with layers, whole hellos come first.
+        """
+        stalled = self._children.stalled
+        crowd = self._children.unproven.crowd(self._children.handshakes) + stalled
+        whole = self._whole.next(crowd, layered=False) if stalled or not layered else None
+        return self._whole.next(crowd) if whole is None and layered else whole
 
     def _start(self, sock: socket.socket, arrival: PendingConnection) -> bool:
         """Start a worker, or say that there is no room; return False if the system could not: to be tried again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -174,6 +175,15 @@ def test_pushes_of_another_incarnation_and_of_unknown_workers(server: Running, s
     answers.append(stub.Push(update(incarnation)))
     assert [answer.discard for answer in answers] == [pb.DISCARD_INCARNATION] * 3
     assert server.core.status().global_step == 0
+
+
+def test_a_worker_cannot_deregister_those_that_are_listed(server: Running, stub: Stub, incarnation: int) -> None:
+    (listed,) = stub.ListWorkers(pb.ListWorkersRequest()).workers
+    assert WORKER.startswith(listed.worker_id)
+    with contextlib.suppress(grpc.RpcError):
+        stub.Leave(pb.LeaveRequest(worker_id=listed.worker_id))
+    assert stub.Push(update(incarnation)).discard == pb.DISCARD_UNSPECIFIED
+    assert server.core.registry.count() == 1
 
 
 def test_pulls(stub: Stub, incarnation: int) -> None:

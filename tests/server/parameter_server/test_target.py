@@ -24,6 +24,7 @@ from relaax.server.parameter_server.ledger import Discard
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.shard import Push, PushRefused, Shard
 from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.target import MAX_AHEAD
 from support.algorithms import algorithm_of
 from support.parameter_servers import Descent, Models
 from support.parameter_servers import fingerprint as description
@@ -133,6 +134,23 @@ def test_other_shards_copy_when_they_hear_of_it() -> None:
     with pytest.raises(PushRefused):
         tested.push(push(6, 1, 1, target_generation=9, base_version=99))
     assert target(tested) == (3, [-5, -5])
+
+
+def test_one_message_does_not_stop_the_copies_of_a_shard() -> None:
+    tested = shard(start=5)
+    tested.push(push(1, 1, 1))
+    tested.hear(2**52)
+    generation, copied = target(tested)
+    assert (generation, copied) == (MAX_AHEAD, [-1, -1])
+    tested.push(push(2, 1, 1, target_generation=generation + 1))
+    assert target(tested) == (generation + 1, [-1, -1]), "shard 0 has come as far"
+
+
+def test_a_shard_far_behind_comes_as_far_by_several_messages() -> None:
+    tested = shard(start=5)
+    for _ in range(4):
+        tested.hear(3 * MAX_AHEAD)
+    assert target(tested)[0] == 3 * MAX_AHEAD
 
 
 def test_shard_0_does_not_hear_but_knows() -> None:

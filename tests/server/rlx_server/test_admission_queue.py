@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from relaax.server.rlx_server.admission_queue import NEW_SECONDS, STALE_SECONDS, AdmissionQueue
+from relaax.server.rlx_server.pending_connections import PendingConnection
 
 
 class Scene:
@@ -53,6 +54,16 @@ def served(scene: Scene, crowd: dict[str, int]) -> list[socket.socket]:
         scene.waiting.remove(sock)
         order.append(sock)
     return order
+
+
+def test_without_layers_whole_hellos_are_served_only(scene: Scene) -> None:
+    layered, whole = scene.add(), scene.add()
+    scene.waiting.remove(layered)
+    scene.waiting.add(layered, PendingConnection.LAYERED)
+    assert scene.waiting.next({}, layered=False) is whole
+    scene.waiting.remove(whole)
+    assert scene.waiting.next({}, layered=False) is None
+    assert scene.waiting.next({}) is layered
 
 
 def test_first_come_first_served(scene: Scene) -> None:

