@@ -1927,7 +1927,7 @@ ERRORS = (
         [
             (
                 MERGED_STATISTICS_PY,
-                "                self.dropped_samples += 1\n",
+                "                self._drop(name, client, why)\n",
                 "                raise ValueError(str(why)) from None\n",
             )
         ],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +76,31 @@ class Moments:
         with np.errstate(all="ignore"):  # what overflows is seen below
             mean = values.mean(axis=0)
             m2 = np.square(values - mean).sum(axis=0)
-        if _within(len(values), mean, m2):
+            is_within = _is_within(len(values), mean, m2)
+        if is_within:
             return _made(len(values), mean, m2)
         if not np.isfinite(values).all():
             raise ValueError("a sample is not finite")
         return cls.of(np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Moments]) -> Moments:
+        """Return the moments of the samples of `parts`, at least one. Raises NotUsable."""
+        if len(parts) == 1:
+            return parts[0].usable()
+        counts = np.array([part.count for part in parts])
+        total = counts.sum()
+        if not total:
+            return parts[0]
+        means = np.array([part.mean for part in parts])
+        with np.errstate(all="ignore"):
+            mean = (counts / total) @ means
+            means -= mean
+            means *= means
+            m2 = counts @ means
+            for part in parts:
+                m2 += part.m2
+        return _made(total, mean, m2).usable()
 
     @property
     def size(self) -> int:
@@ -103,17 +124,25 @@ class Moments:
             return self
         if not self.count:
             return other.usable()
-        with np.errstate(all="ignore"):
-            count = self.count + other.count
-            share = other.count / count
+        count = self.count + other.count
+        share = other.count / count
+        with np.errstate(all="ignore"):  # in place, as this runs at every push
             difference = other.mean - self.mean
-            mean = self.mean + difference * share
-            m2 = self.m2 + other.m2 + np.square(difference) * (self.count * share)
-        return _made(count, mean, m2).usable()
+            mean = difference * share
+            mean += self.mean
+            difference *= difference
+            difference *= self.count * share
+            m2 = self.m2 + other.m2
+            m2 += difference
+            is_within = _is_within(count, mean, m2)
+        merged = _made(count, mean, m2)
+        return merged if is_within else merged.usable()
 
     def usable(self) -> Moments:
         """Return itself. Raises NotUsable if samples within the limits cannot have these moments."""
-        if not _within(self.count, self.mean, self.m2):
+        with np.errstate(all="ignore"):
+            is_within = _is_within(self.count, self.mean, self.m2)
+        if not is_within:
             raise NotUsable(
                 f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
                 f"differences of up to {self.m2.max():g}, which are too large"
@@ -130,15 +159,17 @@ def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
     return made
 
 
-def _within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
-    """Return whether the mean square is within its limit, as that of two merged ones is then. False for NaN."""
+def _is_within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
+    """Return whether the mean square is within its limit, as that of two merged ones is then. False for NaN.
+
+    The caller ignores numpy's floating-point errors.
+    """
     if not 0 < count <= COUNT_LIMIT:
         return not count
-    if mean.size == 1:  # as it is for rewards: numpy takes longer
-        return bool(m2.item() / count + mean.item() * mean.item() <= _SQUARES)
-    with np.errstate(all="ignore"):
-        squares = m2 / count
-        squares += np.square(mean)
+    if mean.dot(mean) + math.sqrt(m2.dot(m2)) / count <= _SQUARES:  # an upper bound, without arrays
+        return True
+    squares = m2 / count
+    squares += np.square(mean)
     return bool(squares.max() <= _SQUARES)
 
 

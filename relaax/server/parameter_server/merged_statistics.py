@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -26,7 +26,9 @@ COMPARED_CLIENTS = 64
 REFRESH = 256
 """Pushes with samples after which clients are compared again."""
 LOOK = 7
-"""Pushes between two looks at whether the client has left its limit; a prime, so that each client has its turn."""
+"""Pushes of one client between two looks at whether it has left its limit, at most."""
+PENDING_NUMBERS = 2**15
+"""Numbers of one client's pushes between two looks, at most: it bounds their memory."""
 
 
 class MergedStatistics:
@@ -37,7 +39,7 @@ class MergedStatistics:
     """
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
-        self._statistics = {name: _Statistic(name, length) for name, length in lengths.items()}
+        self._statistics = {name: _Statistic(name, length, self._drop) for name, length in lengths.items()}
         self.dropped_samples = 0
         """Samples that could not be merged, in this process's life."""
         self._complain = RateLimitedLog(_log)
@@ -73,8 +75,7 @@ class MergedStatistics:
             try:
                 statistic.add(client, moments)
             except NotUsable as why:  # the client may be honest: what it cannot be merged with may be another's
-                self.dropped_samples += 1
-                self._complain("a sample of the statistic %s is left out (%s): %s", name, client or "unnamed", why)
+                self._drop(name, client, why)
                 continue
             for each in statistic.news():
                 _log.warning("%s", each)
@@ -86,21 +87,30 @@ class MergedStatistics:
             statistic.restore(_usable(name, statistics[name]))
         self._merge_all()
 
+    def _drop(self, name: str, client: str, why: NotUsable) -> None:
+        self.dropped_samples += 1
+        self._complain("a sample of the statistic %s is left out (%s): %s", name, client or "unnamed", why)
+
     def _merge_all(self) -> None:
         self._merged = MappingProxyType({name: each.merged for name, each in self._statistics.items()})
 
 
 _EARLIER = "earlier samples"
+_PUSHES_OF_EACH = 32  # between two comparisons, whose time grows with the clients
 
 
 class _Statistic:
     """One statistic: the moments of each client, and the moments `merged` over all clients except outliers."""
 
-    def __init__(self, name: str, length: int) -> None:
+    def __init__(self, name: str, length: int, drop: Callable[[str, str, NotUsable], None]) -> None:
+        """`drop`: count samples that cannot be merged after all; it gets the statistic's name and the client's."""
         self._name = name
+        self._drop = drop
         self.merged = Moments.zeros(length)
         self.outlying: set[str] = set()
         self._apart: OrderedDict[str, Moments] = OrderedDict()  # the longest silent first
+        self._pending: dict[str, list[Moments]] = {}  # merged already, not yet among those apart
+        self._look = max(1, min(LOOK, PENDING_NUMBERS // length))
         self._earlier = self.merged  # of clients that are not kept apart any more, and of earlier lives of the server
         self._limit: Float64Vector | None = None  # of the mean square
         self._until_refresh = 0
@@ -108,20 +118,23 @@ class _Statistic:
 
     def add(self, client: str, moments: Moments) -> None:
         """Add samples. Raises NotUsable; then nothing has changed."""
-        before = self._apart.get(client)
-        own = moments if before is None else before.merged(moments)
         merged = self.merged if client in self.outlying else self.merged.merged(moments)
-        self._apart[client] = own
+        is_new = client not in self._apart
+        if is_new:
+            self._apart[client] = moments.usable()
+        else:
+            self._pending.setdefault(client, []).append(moments)
         self._apart.move_to_end(client)
         self.merged = merged
         self._until_refresh -= 1
-        look = self._until_refresh % LOOK == 0 and self._is_beyond(own) is not (client in self.outlying)
-        if before is None or self._until_refresh <= 0 or look:
+        is_due = is_new or self._until_refresh <= 0
+        if is_due or (len(self._pending[client]) >= self._look and self._has_changed(client)):
             self._refresh()
 
     def restore(self, moments: Moments) -> None:
         self.merged = self._earlier = moments
         self._apart.clear()
+        self._pending.clear()
         self.outlying = set()
         self._limit = None
 
@@ -132,7 +145,9 @@ class _Statistic:
 
     def _refresh(self) -> None:
         """Compare the clients. If the set of outliers has changed, merge all moments again."""
-        self._until_refresh = REFRESH
+        self._until_refresh = max(REFRESH, _PUSHES_OF_EACH * len(self._apart))
+        for client in list(self._pending):
+            self._settle(client)
         if len(self._apart) > COMPARED_CLIENTS:
             client, moments = self._apart.popitem(last=False)
             if client not in self.outlying:
@@ -149,7 +164,26 @@ class _Statistic:
         self._tell(outlying - self.outlying, f"are left out: more than {OUTLYING:g} times as large as other clients'")
         self._tell(self.outlying - outlying, "count again")
         self.outlying = outlying
-        self.merged = _sum(moments for client, moments in parts.items() if client not in outlying)
+        self._merge_again()
+
+    def _has_changed(self, client: str) -> bool:
+        """Return whether a client is on the other side of its limit than at the last comparison."""
+        return self._is_beyond(self._settle(client)) is not (client in self.outlying)
+
+    def _settle(self, client: str) -> Moments:
+        """Add a client's pending samples to its moments, and return these."""
+        own = self._apart[client]
+        try:
+            own = own.merged(Moments.joined(self._pending.pop(client)))
+        except NotUsable as why:
+            self._drop(self._name, client, why)
+            self._merge_again()
+        self._apart[client] = own
+        return own
+
+    def _merge_again(self) -> None:
+        parts = {_EARLIER: self._earlier, **self._apart}
+        self.merged = _sum(moments for client, moments in parts.items() if client not in self.outlying)
 
     def _is_beyond(self, moments: Moments) -> bool:
         return self._limit is not None and bool((_mean_square(moments) > self._limit).any())

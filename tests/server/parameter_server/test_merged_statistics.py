@@ -126,3 +126,33 @@ def test_a_liar_spoils_neither_what_others_pull_nor_the_checkpoint(tmp_path: Pat
         assert server.core.scalars()[1]["outliers/clients"] == 1.0
     with running(Models(statistics={"a": 2}), tmp_path) as again:
         np.testing.assert_allclose(again.statistics["a"].mean, [5.0, 0.0], atol=0.3)
+
+
+def test_a_push_costs_little_more_than_one_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(13)
+    merged, merge, merges = MergedStatistics({"a": 2}), Moments.merged, 0
+
+    def counted(own: Moments, other: Moments) -> Moments:
+        nonlocal merges
+        merges += 1
+        return merge(own, other)
+
+    monkeypatch.setattr(Moments, "merged", counted)
+    for number in range(700):
+        merged.add(f"client {number % 5}", samples(rng))
+    assert merges < 1.25 * 700
+
+
+def test_all_earlier_samples_of_a_client_are_left_out_when_it_becomes_a_liar() -> None:
+    rng = np.random.default_rng(15)
+    merged, truth = MergedStatistics({"a": 2}), Moments.zeros(2)
+    for _ in range(3 * LOOK + 2):
+        for client in ("one", "two", "three", "liar"):
+            one = samples(rng)
+            truth = truth if client == "liar" else truth.merged(one["a"])
+            merged.add(client, one)
+    for _ in range(LOOK):
+        merged.add("liar", liar())
+    assert (merged.outlying_clients, merged.merged["a"].count) == (1, truth.count)
+    np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
+    np.testing.assert_allclose(merged.merged["a"].m2, truth.m2)
