@@ -12,6 +12,9 @@ from relaax import rlx
 from relaax.client.failure import EnvironmentFault
 from relaax.client.values import values_of
 
+_STREAM = (1,)
+"""Spawn key of the agent's random numbers. An environment with the same seed draws from the stream without a key."""
+
 
 class RandomAgent:
     """Has the methods of `Client` (`environments` None) and of `VectorClient` that act, and acts at random.
@@ -23,7 +26,7 @@ class RandomAgent:
         self._values = values_of(action_space)
         self._single = environments is None
         self._environments = environments or 1
-        self._rng = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_STREAM))
 
     def __enter__(self) -> RandomAgent:
         return self

@@ -53,6 +53,27 @@ def test_every_action_is_drawn_and_a_seed_repeats_them() -> None:
     assert {int(action) for _ in range(20) for action in agent.step(None, None)} == {0, 1, 2, 3}
 
 
+class Guessing(gymnasium.Env[int, int]):
+    """Draws a number with its own generator in each step; the reward is 1 if the action is that number."""
+
+    observation_space = spaces.Discrete(1)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return 0, float(action == self.np_random.integers(0, 2)), self._steps == 50, False, {}
+
+
+def test_random_actions_differ_from_an_environments_draws() -> None:
+    returns = [run(Guessing(), "random", episodes=1, seed=seed).mean_return for seed in range(10)]
+    assert all(value is not None and 8 < value < 42 for value in returns), returns
+
+
 def test_one_environment_without_a_server() -> None:
     summary = run(gymnasium.make("CartPole-v1"), "random", episodes=20, seed=1)
     assert summary.episodes == 20
