@@ -20,6 +20,8 @@ logger = logging.getLogger("relaax.client")
 _RESET = ("observation", "info")
 _STEP = ("observation", "reward", "terminated", "truncated", "info")
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+_FLAGS = (bool, np.bool_)
+_SEQUENCES = (tuple, list)
 _ENDING_SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)
 ]
@@ -69,7 +71,9 @@ class CheckedEnv:
             outcome = self.env.step(action)
         except SystemExit as end:
             self._raise_exit(end)
-        observation, reward, terminated, truncated, info = self._unpacked("step", outcome, _STEP)
+        if type(outcome) is not tuple or len(outcome) != len(_STEP):
+            outcome = self._unpacked("step", outcome, _STEP)
+        observation, reward, terminated, truncated, info = outcome
         try:
             reward, over, cut = reward_of(reward), flag_of("terminated", terminated), flag_of("truncated", truncated)
             if observation is None and (over or cut):
@@ -78,7 +82,7 @@ class CheckedEnv:
         except ValueError as error:
             raise EnvironmentFault(f"environment {self._described}: {error}") from None
         self._last = self._owned(observation)
-        return self._last, reward, over, cut, self._kept(info)
+        return self._last, reward, over, cut, self._kept(info) if info else {}
 
     def close(self) -> None:
         """Close the environment. An error is logged: nothing depends on it any more."""
@@ -100,7 +104,7 @@ class CheckedEnv:
         return f"{self._place} ({self._name})" if self._place else self._name
 
     def _unpacked(self, call: str, outcome: Any, parts: tuple[str, ...]) -> Any:
-        if isinstance(outcome, tuple | list) and len(outcome) == len(parts):
+        if isinstance(outcome, _SEQUENCES) and len(outcome) == len(parts):
             return outcome
         what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
         raise EnvironmentFault(
@@ -156,6 +160,8 @@ def name_of(env: Any) -> str:
 
 def reward_of(reward: Any) -> float:
     """Return a reward as a number; an array of one number is one. Raises ValueError."""
+    if isinstance(reward, float) and math.isfinite(reward):
+        return float(reward)
     try:
         value = float(np.asarray(reward, np.float64).reshape(()))
     except (TypeError, ValueError):
@@ -167,6 +173,8 @@ def reward_of(reward: Any) -> float:
 
 def flag_of(name: str, flag: Any) -> bool:
     """Return `terminated` or `truncated` as a bool; an array of one is one. Raises ValueError."""
+    if isinstance(flag, _FLAGS):
+        return bool(flag)
     try:
         return bool(np.asarray(flag).reshape(()))
     except ValueError:

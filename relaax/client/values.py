@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from relaax import rlx
 
+Exact = tuple[np.dtype[Any], tuple[int, ...]]
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
 
 
@@ -27,6 +28,9 @@ class Misfit(ValueError):
 
 class Values(Protocol):
     """Converts the values of one space; see `values_of`."""
+
+    exact: Exact | None
+    """Dtype and shape of the arrays that are values as they are; None if no array is."""
 
     @property
     def space(self) -> rlx.Space:
@@ -67,6 +71,8 @@ def single_leaves(values: Values, value: Any) -> rlx.Leaves:
 
 def copied(values: Values, value: Any) -> Any:
     """Return a copy of one environment's value, converted to the shapes and dtypes of its space. Raises Misfit."""
+    if type(value) is np.ndarray and values.exact == (value.dtype, value.shape):  # as most states are
+        return value.copy()
     return values.take(iter(single_leaves(values, value)), True)
 
 
@@ -95,6 +101,7 @@ class _Array:
         self._start = start if start is not None and start.any() else None
         self._axes = len(space.shape)
         self._plain = self._start is self._shape is None and self._dtype == space.dtype
+        self.exact: Exact | None = (self._dtype, space.shape) if self._plain and not self._is_integer else None
 
     @property
     def space(self) -> rlx.Space:
@@ -141,6 +148,8 @@ class _Array:
 
 
 class _Tuple:
+    exact: Exact | None = None
+
     def __init__(self, parts: Sequence[Values]) -> None:
         self._parts = tuple(parts)
         self._space = rlx.Tuple([part.space for part in parts])
@@ -160,6 +169,8 @@ class _Tuple:
 
 
 class _Dict:
+    exact: Exact | None = None
+
     def __init__(self, parts: Mapping[str, Values]) -> None:
         self._space = rlx.Dict({key: part.space for key, part in parts.items()})
         self._parts = {key: parts[key] for key in self._space.spaces}  # the order of the wire
