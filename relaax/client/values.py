@@ -30,7 +30,7 @@ class Values(Protocol):
     """Converts the values of one space; see `values_of`."""
 
     exact: Exact | None
-    """Dtype and shape of the arrays that are values as they are; None if no array is."""
+    """Dtype and shape of arrays that need no conversion; None if every value needs one."""
 
     @property
     def space(self) -> rlx.Space:

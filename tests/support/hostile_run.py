@@ -154,7 +154,7 @@ def run_hostile(
                     crowd.end()
                     talks.update(line.partition(" ")[2] for line in crowd.lines)
                     assert "Traceback" not in crowd.stderr, crowd.stderr
-                window["rate"] = _rate(files, *window.pop("at"))
+                window["rate"] = steps_per_second(files, *window.pop("at"))
                 windows.append(window)
                 say(f"{'hostile' if hostile else 'quiet':8} {window['rate']:7.1f} steps/s, {watch.samples[-1]}")
     finally:
@@ -208,7 +208,7 @@ def _steps(file: Path) -> int:
     return int(lines[-1]["steps"]) if lines else 0
 
 
-def _rate(files: list[Path], start: float, end: float) -> float:
+def steps_per_second(files: list[Path], start: float, end: float) -> float:
     """Steps a second of all honest clients together, over their lines in that time."""
     total = 0.0
     for file in files:
