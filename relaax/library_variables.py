@@ -13,8 +13,8 @@ LIBRARY_VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""One thread, because a process with several cannot be forked and a machine has many processes; no messages of
-TensorFlow; none of gRPC, which logs each failed handshake and each malformed header."""
+"""One thread, because a process with several cannot be forked and a machine has many processes; no messages
+of TensorFlow, nor of gRPC, which logs each failed handshake and each malformed header."""
 
 
 def missing_from(environment: Mapping[str, str]) -> dict[str, str]:

@@ -75,9 +75,9 @@ LEARNING_ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "self._transitions.outcome(step, rewards, inputs, values)",
+                "self._transitions.outcome(step, rewards * unit, inputs, values, unit)",
                 "if inputs is not None:\n            inputs = self._normalization.observations(inputs)\n"
-                "        self._transitions.outcome(step, rewards, inputs, values)",
+                "        self._transitions.outcome(step, rewards * unit, inputs, values, unit)",
             )
         ],
         AGENT,

@@ -58,7 +58,7 @@ def _addresses(value: object) -> object:
 def _folder(value: str) -> str:
     if "://" in value:
         raise ValueError("the path of a folder is needed; for S3, use the key that ends in _aws_s3")
-    return str(with_home(value))
+    return str(with_home(value)) if value.startswith("~") else value
 
 
 _AMOUNT = r"\d+(?:\.\d+)?"

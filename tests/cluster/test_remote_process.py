@@ -15,7 +15,7 @@ import pytest
 from relaax.cluster import remote_process
 from relaax.cluster.keeper import FOLDER, HOST, METRICS, Keeper
 from relaax.cluster.remote_process import GONE, LATE_SECONDS, RemoteProcess
-from relaax.supervision.process import MAX_QUICK_FAILURES, StartError
+from relaax.supervision.process import MAX_FAILURES, StartError
 from support.local_ray import LocalActor, use_local_ray
 from support.processes import wait_until
 
@@ -123,11 +123,11 @@ def test_dead_process_is_restarted_by_the_same_keeper(machines: Machines) -> Non
 def test_repeated_quick_failures_raise_start_error(machines: Machines) -> None:
     process, failing = machines.process, python("raise SystemExit('no')")
     process.start(failing)
-    for _ in range(MAX_QUICK_FAILURES - 1):
+    for _ in range(MAX_FAILURES - 1):
         assert process.wait(60)
         process.restart(failing)
     assert process.wait(60)
-    wait_until(lambda: process.exit_code() == 1 and log_of(process).count("no\n") == MAX_QUICK_FAILURES, "its words")
+    wait_until(lambda: process.exit_code() == 1 and log_of(process).count("no\n") == MAX_FAILURES, "its words")
     with pytest.raises(StartError, match=r"(?s)fails repeatedly.*no"):
         process.restart(failing)
 
@@ -135,16 +135,16 @@ def test_repeated_quick_failures_raise_start_error(machines: Machines) -> None:
 def test_lost_machine_is_no_quick_failure_of_its_process(machines: Machines) -> None:
     process, command = machines.process, python(LISTENS, "here:1")
     process.start(command)
-    for _ in range(MAX_QUICK_FAILURES + 2):  # a lost machine is no failure of the process
+    for _ in range(MAX_FAILURES + 2):  # a lost machine is no failure of the process
         process.wait_ready(60, NEVER)
         machines.actors[-1].lose()
         assert process.wait(60)
         assert (process.exit_code(), process.seen, process.is_done) == (GONE, None, False)
         process.restart(command)
     process.wait_ready(60, NEVER)
-    assert machines.again == [False, *[True] * (MAX_QUICK_FAILURES + 2)]
-    assert process.restarts == MAX_QUICK_FAILURES + 2
-    assert log_of(process).count("relaax: it is lost: ") == MAX_QUICK_FAILURES + 2
+    assert machines.again == [False, *[True] * (MAX_FAILURES + 2)]
+    assert process.restarts == MAX_FAILURES + 2
+    assert log_of(process).count("relaax: it is lost: ") == MAX_FAILURES + 2
     wait_until(
         lambda: process.exit_code() is None and log_of(process).count("its words") == len(machines.again), "logs"
     )
