@@ -49,7 +49,7 @@ def forbid_writing(descriptor: int) -> None:
 
 
 def forbid_seals(descriptor: int) -> None:
-    """Allow no more seals, so that no process that has the descriptor can make the memory read-only."""
+    """Seal the seals: no process that has the descriptor can make the memory read-only."""
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
 
 

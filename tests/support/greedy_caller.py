@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def samples(frames: FrameSocket, wanted: int) -> list[FlatVector]:
-    """Return the memory of samples, read page by page: so many bytes, or less if the server ends this."""
+    """Return memory of samples, read page by page: `wanted` bytes, or fewer if the server ends the connection."""
     touched: list[FlatVector] = []
     while SAMPLE_BYTES * len(touched) < wanted:
         frames.send(Frame(SAMPLE, b"", vector=SAMPLE_BYTES))

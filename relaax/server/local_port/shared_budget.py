@@ -29,7 +29,7 @@ class Loan:
     """
 
     def __init__(self, descriptor: int, length: int, read_only: bool, user: FrameSocket | None) -> None:
-        """`descriptor` stays the caller's. Raises OSError if there are no more descriptors."""
+        """Open `descriptor` again; the caller closes its own. Raises OSError if no descriptors are left."""
         self.user = user
         self._length = length if read_only else None
         own = _opened_again(descriptor, os.O_RDONLY)
@@ -38,7 +38,7 @@ class Loan:
         self._close.atexit = False
         self._can_tell = _is_alone(own)
         self.handed = _opened_again(descriptor, os.O_RDWR)
-        """Descriptor for other processes. Whoever hands it over closes it."""
+        """Descriptor for other processes, to be closed by the code that sends it."""
 
     @property
     def bytes(self) -> int:
@@ -73,7 +73,7 @@ class SharedBudget:
         """Return new memory, float32 [size].
 
         user: the connection that it is for, if it is for one alone. at_once: see `segments.map_`.
-        Raises BudgetSpent, and OSError if the system has no more memory or descriptors.
+        Raises BudgetSpent, and OSError if the system has no memory or descriptors left.
         """
         with self._lock:
             self._settle()
@@ -108,7 +108,7 @@ class SharedBudget:
             return self._taken()
 
     def sweep(self) -> None:
-        """Free what other processes have let go of. If more is taken than may be, end the connections with most."""
+        """Free memory that other processes have unmapped. While the budget is exceeded, end the largest connections."""
         by_user: Counter[FrameSocket] = Counter()
         with self._lock:
             self._settle()

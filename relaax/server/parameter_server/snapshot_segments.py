@@ -57,7 +57,7 @@ class Segments:
     def writable(self, size: int) -> FlatVector:
         """Return a vector for others to write to as well, which is no use if they cannot.
 
-        Raises OSError if there is no more shared memory.
+        Raises OSError if no shared memory is left.
         """
         return self._known(*self._budget.lend(size, read_only=False, at_once=True))
 
