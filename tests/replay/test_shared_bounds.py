@@ -89,6 +89,7 @@ def test_sixty_four_honest_writers_share_memory() -> None:
         for _ in range(64):
             memory = opened.enter_context(closing(ShardMemory(offer(shard), numbered().spec)))
             memory._inserts[: 2**20] = bytes(2**20)
+        wait_until(lambda: by_memory(shard) == 64, "the server has let them all in")
         shard.server.shared.sweep()
         assert by_memory(shard) == 64
         assert 64 * 2**20 <= shard.server.shared.taken() <= MOST
