@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import ssl
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -13,6 +12,7 @@ import typer
 
 from relaax.bounded_file import read_bounded_text
 from relaax.client.address import Endpoint, parse_endpoint
+from relaax.log_lines import log_to_stderr, print_error
 from relaax.tls import client_context, reason_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def conformance(
 
     endpoint = None if server is None else _endpoint(server)
     console, status = PlainConsole(), PlainConsole(stderr=True).status("")
+    log_to_stderr("relaax conformance: %(message)s")
     if not console.is_terminal:
         console.width = WIDTH
     settings = Settings(
@@ -123,7 +124,7 @@ conformance.__doc__ = HELP
 
 
 def _refuse(sentence: str) -> NoReturn:
-    print(f"relaax conformance: {sentence}", file=sys.stderr)
+    print_error("relaax conformance", sentence)
     raise typer.Exit(2)
 
 

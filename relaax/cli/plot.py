@@ -6,7 +6,6 @@ import csv
 import glob
 import logging
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import typer
 
 from relaax.configuration import nearest
+from relaax.log_lines import print_error
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
 
@@ -95,7 +95,7 @@ def plot(
 
 
 def _refuse(sentence: str) -> NoReturn:
-    print(f"relaax plot: {sentence}", file=sys.stderr)
+    print_error("relaax plot", sentence)
     raise typer.Exit(2)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import typer
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
+from relaax.log_lines import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     import grpc
@@ -73,7 +72,7 @@ def top(
     From any terminal that reaches the parameter server; Ctrl-C ends it, and nothing else. Exit code 0: done; 1: no
     shard answers, with --once; 2: this cannot be asked.
     """
-    logging.basicConfig(level="WARNING", format="relaax top: %(message)s", stream=sys.stderr)
+    log_to_stderr("relaax top: %(message)s")
     try:
         asked = _targets(where, replay_server, token_file, tls_ca)
     except ConfigurationError as error:
@@ -340,5 +339,5 @@ def _live(watcher: ServiceWatcher, every: float) -> None:
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:
-    print(f"relaax top: {sentence}", file=sys.stderr)
+    print_error("relaax top", sentence)
     raise typer.Exit(code) from None

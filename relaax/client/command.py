@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
 from relaax.client.values import UnsupportedSpace
 from relaax.client.watching import Watching, has_screen
 from relaax.extras import missing, named
+from relaax.log_lines import log_to_stderr, one_line, print_error
 from relaax.number_format import shown
 from relaax.output import replace_unknown_characters
 from relaax.rlx import ErrorCode
@@ -257,9 +257,7 @@ def execute(
         arguments, unknown = described.parse_known_args(line)
         if unknown:
             described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown)}")
-        logging.basicConfig(
-            stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
-        )
+        log_to_stderr("%(asctime)s %(name)s: %(message)s", arguments.log_level.upper())
         if arguments.display and arguments.address != CHECK and not has_screen():
             code = run_on_screen()
             sys.exit(code)
@@ -270,19 +268,19 @@ def execute(
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (UsageError, UnsupportedSpace, ScreenError) as error:
-        print(f"{name}: {missing(error) or error}", file=sys.stderr)
+        print_error(name, missing(error) or error)
         code = USAGE
     except EnvironmentFault as error:  # started again, it may work for hours; at the first step it never does
-        print(f"{name}: {error}", file=sys.stderr)
+        print_error(name, error)
         code = USAGE if arguments.address == CHECK else FAILED
     except EnvironmentExit as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print_error(name, error)
         code = ENVIRONMENT_EXITED
     except Failure as failure:
-        print(f"{name}: {failure}", file=sys.stderr)
+        print_error(name, one_line(failure))
         code = USAGE if failure.code in _REFUSED or isinstance(failure, CannotWrite) else FAILED
     except ScreenLost as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print_error(name, error)
         code = FAILED
     except SystemExit as end:  # of a signal, or of a connection that lacks a library
         if not under_way():

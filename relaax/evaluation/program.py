@@ -18,6 +18,7 @@ from typing import Any
 
 from relaax.client.local_agent import Game, playing
 from relaax.evaluation.players import EvaluationPlayer
+from relaax.log_lines import print_error
 from relaax.policy import PolicyError, load
 
 USAGE = 2
@@ -41,7 +42,7 @@ def main() -> None:
         try:
             policy = None if wanted is None else load(**wanted)
         except PolicyError as error:
-            print(f"relaax eval: {error}", file=sys.stderr)
+            print_error("relaax eval", error)
             sys.exit(USAGE)
         player = EvaluationPlayer(
             policy,

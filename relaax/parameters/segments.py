@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import mmap
 import os
 import sys
-import weakref
-from collections.abc import Set
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,6 +48,11 @@ def forbid_writing(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
 
 
+def forbid_seals(descriptor: int) -> None:
+    """Seal the seals: no process that has the descriptor can make the memory read-only."""
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+
+
 def map_(descriptor: int, size: int, *, writable: bool, at_once: bool = True) -> FlatVector:
     """Return the memory behind a descriptor, which can be closed afterwards: float32 [size].
 
@@ -66,73 +67,3 @@ def map_(descriptor: int, size: int, *, writable: bool, at_once: bool = True) ->
     flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if at_once else 0)
     mapped: FlatVector = np.frombuffer(mmap.mmap(descriptor, _NUMBER_BYTES * size, flags, protection), "<f4")
     return mapped
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A vector of shared memory, with the number and the descriptor that it keeps while its array is in use."""
-
-    number: int
-    descriptor: int
-    size: int
-
-
-class Segments:
-    """Makes vectors that other processes can read, and recognizes them. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._at: dict[int, Segment] = {}
-        self._alive: set[int] = set()
-        self.freed = 0
-        """The number of segments freed so far."""
-
-    @property
-    def alive(self) -> Set[int]:
-        """The numbers of the segments in use."""
-        return frozenset(self._alive)
-
-    def empty(self, size: int) -> FlatVector:
-        """Return a vector, float32 [size], for others to read: shared memory if any is left, else this process's."""
-        if not SUPPORTED or not size:
-            return np.empty(size, np.float32)
-        try:
-            descriptor, array = make(size)
-        except OSError:
-            return np.empty(size, np.float32)
-        forbid_writing(descriptor)
-        return self._known(descriptor, array)
-
-    def writable(self, size: int) -> FlatVector:
-        """Return a vector for others to write to as well, which is no use if they cannot.
-
-        Raises OSError if there is no more shared memory.
-        """
-        descriptor, array = make(size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)  # none of them can forbid it to the next
-        return self._known(descriptor, array)
-
-    def _known(self, descriptor: int, array: FlatVector) -> FlatVector:
-        segment = Segment(next(self._numbers), descriptor, array.size)
-        address = _address(array)
-        self._at[address] = segment
-        self._alive.add(segment.number)
-        weakref.finalize(array, self._free, address, segment).atexit = False
-        return array
-
-    def find(self, array: FlatVector) -> Segment | None:
-        """Return the segment whose whole vector this is, or a view of it; None if it is this process's own memory."""
-        segment = self._at.get(_address(array))
-        return segment if segment is not None and segment.size == array.size else None
-
-    def _free(self, address: int, segment: Segment) -> None:
-        # Before the memory goes, wherever the last reference does: a lock could be held there, and none is needed.
-        self._at.pop(address, None)
-        self._alive.discard(segment.number)
-        self.freed += 1
-        os.close(segment.descriptor)
-
-
-def _address(array: FlatVector) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address

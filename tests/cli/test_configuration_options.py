@@ -90,7 +90,7 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
     assert bad.wait(120) == 2, bad.report()
     assert bad.stderr.splitlines() == [
         f"{name}: relaax-run.clients: 0 cannot be used: input should be greater than or equal to 1",
-        "algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
+        "    algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
         "'relaax-replay-server.log_level' or 'relaax-rlx-server.log_level' or 'relaax-learner.log_level'?",
     ]
 

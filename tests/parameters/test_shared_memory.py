@@ -29,7 +29,7 @@ from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import SharedMemory
 from relaax.server.local_port import local_server
-from relaax.server.parameter_server.local_connection import LocalConnection
+from relaax.server.parameter_server.local_connection import MOST_HELD, LocalConnection
 from relaax.server.parameter_server.shard import Shard
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
@@ -137,6 +137,22 @@ def test_memory_that_nobody_has_any_more_is_used_again() -> None:
         memory = one._links[0]._memory
         assert memory is not None
         assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
+
+
+def test_a_worker_that_lets_go_of_nothing_reads_a_bounded_number_of_vectors() -> None:
+    with running() as server, sharing(server, way="auto") as bridge:
+        held = [bridge.push(gradient(1), 1).pulled for _ in range(3 * MOST_HELD)]
+        assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -1 - 3 * MOST_HELD, -1))
+        assert len(server.core.segments.alive) <= MOST_HELD + 6
+
+
+def test_workers_go_on_by_grpc_where_the_memory_to_share_is_spent() -> None:
+    with running() as server, sharing(server, way="auto") as bridge:
+        taken = server.core.shared.taken()
+        server.core.shared.most = taken + 4 * 4 * SIZE
+        held = [bridge.push(gradient(1), 1).pulled for _ in range(12)]
+        assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -13, -1))
+        assert server.core.shared.taken() <= server.core.shared.most
 
 
 def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:

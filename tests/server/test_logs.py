@@ -8,7 +8,8 @@ from datetime import datetime
 
 import pytest
 
-from relaax.server.logs import JsonFormatter, TextFormatter
+from relaax.log_lines import LineFormatter
+from relaax.server.logs import JsonFormatter
 
 EVIL = "first\r\n2026-01-01 00:00:00,000 ERROR   [1] relaax: second\x1b[2J\u2028third\ttab"
 
@@ -49,7 +50,7 @@ def test_json_is_one_object_a_line_whatever_is_said() -> None:
 
 
 def test_text_is_one_line_a_message_whatever_is_said() -> None:
-    line = TextFormatter().format(record("refused %s", EVIL))
+    line = LineFormatter("%(asctime)s %(name)s: %(message)s").format(record("refused %s", EVIL))
     assert line.splitlines() == [line]
     assert "first\\r\\n2026" in line and "\\x1b[2J" in line and "third\ttab" in line
 
@@ -59,7 +60,7 @@ def test_a_traceback_with_the_text_of_a_peer_begins_no_line() -> None:
         raise ValueError(EVIL)
     except ValueError:
         failed = logging.LogRecord("relaax.here", logging.ERROR, __file__, 1, "it failed", (), sys.exc_info())
-    first, *trace = TextFormatter().format(failed).splitlines()
+    first, *trace = LineFormatter("%(asctime)s %(name)s: %(message)s").format(failed).splitlines()
     assert first.endswith("relaax.here: it failed")
     assert all(line.startswith("    ") for line in trace)
     assert "\x1b" not in "".join(trace)
@@ -96,7 +97,7 @@ def test_text_is_for_people() -> None:
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_the_record_is_left_as_it_was(log_format: str) -> None:
-    formatter = JsonFormatter() if log_format == "json" else TextFormatter()
+    formatter = JsonFormatter() if log_format == "json" else LineFormatter("%(asctime)s %(name)s: %(message)s")
     one = record("a\nb %d", 1)
     formatter.format(one)
     assert one.getMessage() == "a\nb 1"

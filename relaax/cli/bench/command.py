@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import signal
@@ -17,6 +16,7 @@ import typer
 
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.configuration import ConfigurationError, overrides_of, redacted
+from relaax.log_lines import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
@@ -52,7 +52,7 @@ def bench(
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
     """
-    logging.basicConfig(level="WARNING", format="relaax bench: %(message)s", stream=sys.stderr)
+    log_to_stderr("relaax bench: %(message)s")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = {
         "run.clients": clients,
@@ -148,5 +148,5 @@ def _write(path: Path, result: dict[str, Any]) -> None:
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:
-    print(f"relaax bench: {sentence.strip()}", file=sys.stderr)
+    print_error("relaax bench", sentence)
     raise typer.Exit(code) from None

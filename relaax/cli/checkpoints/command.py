@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ import typer.core
 
 from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError, nearest
+from relaax.log_lines import log_to_stderr, print_error
 from relaax.server.options import command_app
 
 LIST = "list"
@@ -226,7 +225,7 @@ def _sentences() -> Iterator[None]:
     from relaax.cli.checkpoints.catalogue import CatalogueError
     from relaax.policy import PolicyError
 
-    logging.basicConfig(level="WARNING", format="relaax checkpoints: %(message)s", stream=sys.stderr)
+    log_to_stderr("relaax checkpoints: %(message)s")
     try:
         yield
     except (CatalogueError, ConfigurationError, PolicyError) as error:
@@ -242,5 +241,5 @@ def _sentences() -> Iterator[None]:
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:
-    print(f"relaax checkpoints: {sentence}", file=sys.stderr)
+    print_error("relaax checkpoints", sentence)
     raise typer.Exit(code) from None

@@ -13,6 +13,7 @@ import typer
 from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError
 from relaax.extras import named
+from relaax.log_lines import print_error
 from relaax.server.options import SetOption, command_app
 
 cluster = command_app(
@@ -181,5 +182,5 @@ def _reported() -> Iterator[None]:
         try:
             yield
         except ConfigurationError as error:
-            print(f"relaax cluster: {error}", file=resilient(sys.stderr))
+            print_error("relaax cluster", error, resilient(sys.stderr))
             raise typer.Exit(2) from None

@@ -25,6 +25,7 @@ from relaax.cluster.machines import RayMachines
 from relaax.cluster.trainings import NAMESPACE
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import RLX_SERVER, ROLES, TOKENS
+from relaax.log_lines import log_to_stderr, print_error
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
 
@@ -98,13 +99,13 @@ def main(options: Options, folder: Path) -> int:
             finally:
                 machines.release()
     except (ConfigurationError, AddressError) as error:
-        print(f"relaax cluster: {error}", file=sys.stderr)
+        print_error("relaax cluster", error)
         return 2
     except (StartError, ConnectionError) as error:
-        print(f"relaax cluster: {error}", file=sys.stderr)
+        print_error("relaax cluster", error)
         return 1
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level="WARNING", format="relaax cluster: %(message)s")
+    log_to_stderr("relaax cluster: %(message)s")
     sys.exit(main(Options(**json.loads(sys.argv[1])), Path(sys.argv[2])))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
+from relaax.log_lines import log_to_stderr
 from relaax.server.options import SetOption
 
 
@@ -24,6 +25,7 @@ def doctor(
 
     Exit code 0: nothing is wrong (there may be warnings); 1: something is.
     """
+    log_to_stderr("relaax doctor: %(message)s")
     found = []
     for name, finding in examined(Subject(config, set_ or ())):
         found.append((name, finding))

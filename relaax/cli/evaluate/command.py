@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from relaax.configuration import ConfigurationError
+from relaax.log_lines import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.evaluate.target import EvaluationTarget
@@ -97,7 +96,7 @@ def evaluate(
 
     Exit code 0: done; 1: the environment or the store failed; 2: this cannot be evaluated; 130: interrupted.
     """
-    logging.basicConfig(level="WARNING", format="relaax eval: %(message)s", stream=sys.stderr)
+    log_to_stderr("relaax eval: %(message)s")
     with _sentences(), ExitStack() as stack:
         from relaax.cli.evaluate import protocols
         from relaax.cli.evaluate.target import Asked, find
@@ -249,5 +248,5 @@ def _sentences() -> Iterator[None]:
         raise typer.Exit(130) from None
     else:
         return
-    print(f"relaax eval: {sentence}", file=sys.stderr)
+    print_error("relaax eval", sentence)
     raise typer.Exit(code) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from relaax.configuration import ConfigurationError, overrides_of
+from relaax.log_lines import print_error
 from relaax.server.options import SetOption
 
 if TYPE_CHECKING:
@@ -215,5 +215,5 @@ def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, mach
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:
-    print(f"relaax plan: {sentence.strip()}", file=sys.stderr)
+    print_error("relaax plan", sentence)
     raise typer.Exit(code) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError, overrides_of
+from relaax.log_lines import log_to_stderr, print_error
 from relaax.server.address import AddressError
 from relaax.server.options import CheckConfigOption, PrintConfigOption
 
@@ -95,7 +95,7 @@ def run(
         "tensorboard.enabled": tensorboard or None,
     }
     overrides = [*(set_ or []), *overrides_of(given)]
-    logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=resilient(sys.stderr))
+    log_to_stderr("relaax run: %(message)s", stream=resilient(sys.stderr))
     try:
         from relaax.cli.run.plan import make_plan
 
@@ -111,7 +111,7 @@ def run(
             raise typer.Exit(0)
         code = _run(plan, place, fresh=fresh, progress=not no_progress, summary=summary)
     except (ConfigurationError, AddressError) as error:
-        print(f"relaax run: {error}", file=resilient(sys.stderr))
+        print_error("relaax run", error, resilient(sys.stderr))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:  # before anything was started
         raise typer.Exit(130) from None
@@ -143,5 +143,5 @@ def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path 
         try:
             return experiment(plan, RunDirectory(place), check, fresh=fresh, progress=progress, summary=summary)
         except StartError as error:  # nothing was started
-            print(f"relaax run: {error}", file=resilient(sys.stderr))
+            print_error("relaax run", error, resilient(sys.stderr))
             return 1

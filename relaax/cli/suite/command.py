@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from relaax.configuration import ConfigurationError
+from relaax.log_lines import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.suite.record import SuitePlan, SuiteRecord
@@ -64,7 +63,7 @@ def suite(
     from relaax.cli.suite.record import opened
     from relaax.supervision.process import StartError
 
-    logging.basicConfig(level="WARNING", format="relaax suite: %(message)s", stream=sys.stderr)
+    log_to_stderr("relaax suite: %(message)s")
     try:
         wanted = _plan(config, environments, seeds, set_ or [], max_steps, max_time, episodes, protocol, sticky, best)
         clients = _checked(wanted)
@@ -170,7 +169,7 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
     record.save()
     failures = runner.run(names, at_once)
     for failure in failures:
-        print(f"relaax suite: {failure}", file=sys.stderr)
+        print_error("relaax suite", failure)
     _tabulate(record, folder)
     return 130 if interruption.happened else 1 if failures else 0
 
@@ -200,5 +199,5 @@ def _tabulate(record: SuiteRecord, folder: Path) -> None:
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:
-    print(f"relaax suite: {sentence}", file=sys.stderr)
+    print_error("relaax suite", sentence)
     raise typer.Exit(code) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from contextlib import ExitStack
 from typing import Annotated, Any, NoReturn
 
@@ -25,6 +24,7 @@ from relaax.algorithm_base import (
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import LEARNER
 from relaax.extras import named
+from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.server.address import AddressError
@@ -119,7 +119,7 @@ def _run(configuration: Configuration, number: int) -> int:
 
 
 def _give_up(error: Exception, code: int) -> NoReturn:
-    print(f"relaax-learner: {error}", file=sys.stderr)
+    print_error("relaax-learner", error)
     raise typer.Exit(code) from None
 
 

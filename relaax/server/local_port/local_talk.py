@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf.message import DecodeError
 
-from relaax.parameters import segments
 from relaax.parameters.frames import HELLO, PROOF_BYTES, WORKER_ID_BYTES, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.server.grpc_port.status_codes import status_code
 from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.local_port.shared_budget import Loan, SharedBudget
 from relaax.server.service_errors import ServiceError
 
 _log = logging.getLogger(__name__)
@@ -52,18 +52,34 @@ def introduction(frames: FrameSocket, offers: SharedMemoryOffers, deadline: floa
     return Introduced(worker_id, proof, frame.vector)
 
 
-def hand_over_memory(frames: FrameSocket, who: Introduced, size: int) -> FlatVector:
+class SharedVector(NamedTuple):
+    """Memory that a worker writes to, float32 [size], and the budget that its loan is of."""
+
+    memory: FlatVector
+    loan: Loan
+    budget: SharedBudget
+
+    def give_back(self) -> None:
+        """End the server's use of the memory."""
+        self.budget.give_back(self.loan)
+
+
+def hand_over_memory(frames: FrameSocket, who: Introduced, size: int, budget: SharedBudget) -> SharedVector:
     """Answer an introduction by memory that both sides may write to, float32 [size]. Raises OSError and BrokenFrame."""
     try:
-        handed, memory = segments.make(size, at_once=False)  # what is never written to takes no memory
+        loan, memory = budget.lend(size, read_only=False, user=frames)
     except OSError as error:
         sentence = f"it has no more memory to share: {error.strerror}"
         raise told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, sentence) from None
+    shared = SharedVector(memory, loan, budget)
     try:
-        frames.send(Frame(0, who.proof, who.wanted), handed)
+        frames.send(Frame(0, who.proof, who.wanted), loan.handed)
+    except OSError:
+        shared.give_back()
+        raise
     finally:
-        os.close(handed)
-    return memory
+        os.close(loan.handed)
+    return shared
 
 
 def told(frames: FrameSocket, code: grpc.StatusCode, sentence: str) -> BrokenFrame:

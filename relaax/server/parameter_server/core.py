@@ -15,10 +15,11 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
+from relaax.metrics.memory import available_memory
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
-from relaax.parameters.segments import Segments
 from relaax.parameters.status import TrainingStatus
 from relaax.server.checkpointing import Late, ModelState, Saved
+from relaax.server.local_port.shared_budget import SharedBudget
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
 from relaax.server.parameter_server.model_access import ModelAccess
@@ -35,11 +36,14 @@ from relaax.server.parameter_server.rates import Rates
 from relaax.server.parameter_server.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
 from relaax.server.parameter_server.shard import Applied, Push
 from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.snapshot_segments import Segments
 
 _log = logging.getLogger(__name__)
 
 CUT = 30.0
 """Seconds in which the only shard of a model must stop and copy its state, or the checkpoint is late."""
+SHARED_PART = 1 / 2
+"""Part of the available memory that workers of this host may share, as measured at the start."""
 
 
 class ParameterServerCore:
@@ -69,7 +73,9 @@ class ParameterServerCore:
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
         self.origin = self.incarnation, 0
         """Incarnation, and the global step from which it continues."""
-        self.segments = Segments()
+        self.shared = SharedBudget(available_memory() * SHARED_PART)
+        """The memory that workers of this host share with this server."""
+        self.segments = Segments(self.shared)
         """The memory of snapshots, which workers of this host can read."""
         self.metrics = Aggregator()
         self.figures = PeriodicMetrics(clock)

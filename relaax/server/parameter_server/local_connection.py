@@ -9,22 +9,24 @@ import numpy as np
 
 from relaax.nn.recycled_memory import Recycled
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import segments
 from relaax.parameters.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
 from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.local_port.local_talk import LocalTalk, hand_over_memory, introduction, told
+from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.service import ParameterService
+from relaax.server.parameter_server.snapshot_segments import Segment
 
+MOST_HELD = 16
+"""Vectors that a worker may read at a time, each in a segment of its own."""
 _NUMBER_BYTES = 4
 
 
 def shake_hands(
     frames: FrameSocket, core: ParameterServerCore, offers: SharedMemoryOffers, deadline: float
-) -> tuple[str, FlatVector]:
+) -> tuple[str, SharedVector]:
     """Authenticate a worker. Return its id and the memory that it writes gradients to, as long as the shard's vector.
 
     It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame if it is not a registered worker
@@ -36,7 +38,7 @@ def shake_hands(
         raise told(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
     if who.wanted != _NUMBER_BYTES * model.shard.size:
         raise BrokenFrame(f"memory of {who.wanted} bytes was asked for, for {model.shard.size} numbers")
-    return who.worker_id, hand_over_memory(frames, who, model.shard.size)
+    return who.worker_id, hand_over_memory(frames, who, model.shard.size, core.shared)
 
 
 class LocalConnection(LocalTalk):
@@ -48,25 +50,26 @@ class LocalConnection(LocalTalk):
     def __init__(
         self,
         frames: FrameSocket,
-        memory: FlatVector,
+        shared: SharedVector,
         service: ParameterService,
         core: ParameterServerCore,
         calls: CallCounter,
     ) -> None:
-        """`memory`: the worker writes its gradients there; the content is valid when the worker says so."""
+        """`shared`: the worker writes its gradients there; the content is valid once a push names it."""
         super().__init__(frames)
-        self._gradient = memory.data.cast("B").toreadonly()
+        self._memory = shared
+        self._gradient = shared.memory.data.cast("B").toreadonly()
         self._service = service
         self._core = core
         self._segments = core.segments
         self._calls = calls
-        self._copies = Recycled(memory.size, core.segments.empty)
+        self._copies = Recycled(shared.memory.size, core.segments.empty)
         self._held: dict[int, FlatVector] = {}  # segments that the worker reads
         self._sent: set[int] = set()  # segments that it has descriptors of
         self._freed = core.segments.freed
 
     def serve(self) -> None:
-        """Answer requests until the worker leaves. Raises BrokenFrame and OSError."""
+        """Answer requests until the worker disconnects. Raises BrokenFrame and OSError."""
         try:
             while True:
                 frame, _ = self.frames.receive()
@@ -81,6 +84,7 @@ class LocalConnection(LocalTalk):
             if (model := self._core.model) is not None:
                 model.shard.forget_snapshots(self._held.values())
             self._held.clear()
+            self._memory.give_back()
 
     def _answer(self, frame: Frame) -> None:
         if frame.kind not in (PUSH, PULL) or frame.vector > len(self._gradient):
@@ -119,16 +123,21 @@ class LocalConnection(LocalTalk):
             return
         shared = self._shared(carrier.data, vector)
         if shared is None:
-            sentence = "there is no more memory to share"
-            self.frames.send(Frame(ENDS, sentence.encode()))
-            raise BrokenFrame(sentence)
+            raise self._ended("no memory is left to share")
         array, segment = shared
+        if segment.number not in self._held and len(self._held) >= MOST_HELD:
+            raise self._ended(f"a worker may read {MOST_HELD} vectors at a time, and this one has released none")
         self._held[segment.number] = array
         descriptor = None if segment.number in self._sent else segment.descriptor
         self._sent.add(segment.number)
         self.frames.send(Frame(0, head, vector, segment.number, self._gone()), descriptor)
 
-    def _shared(self, data: Any, vector: int) -> tuple[FlatVector, segments.Segment] | None:
+    def _ended(self, sentence: str) -> BrokenFrame:
+        """Tell the worker that this connection ends, and why."""
+        self.frames.send(Frame(ENDS, sentence.encode()))
+        return BrokenFrame(sentence)
+
+    def _shared(self, data: Any, vector: int) -> tuple[FlatVector, Segment] | None:
         """Return the vector in memory that the worker can read, copied if necessary. None without memory."""
         segment = self._segments.find(data) if isinstance(data, np.ndarray) else None
         if segment is not None:

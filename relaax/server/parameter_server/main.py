@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,6 +21,7 @@ from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.extras import named
+from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
@@ -149,7 +149,7 @@ def _assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReque
 
 
 def _give_up(error: Exception | str, code: int) -> NoReturn:
-    print(f"relaax-parameter-server: {error}", file=sys.stderr)
+    print_error("relaax-parameter-server", error)
     raise typer.Exit(code) from None
 
 

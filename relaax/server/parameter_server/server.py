@@ -26,6 +26,7 @@ from relaax.server.parameter_server.service import ParameterService
 from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
+SWEEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ class Server:
         service = ParameterService(core, offers)
 
         def let_in(frames: FrameSocket, deadline: float) -> tuple[str, LocalConnection]:
-            worker_id, memory = shake_hands(frames, core, offers, deadline)
-            return worker_id, LocalConnection(frames, memory, service, core, local_calls)
+            worker_id, shared = shake_hands(frames, core, offers, deadline)
+            return worker_id, LocalConnection(frames, shared, service, core, local_calls)
 
         add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
         self._local = LocalServer(offers, let_in, core.registry.lost)
@@ -122,8 +123,8 @@ class Server:
 
     def run(self) -> tuple[Reason, bool]:
         """Serve until the end. Return the reason, and whether the last checkpoint is safe."""
-        reason = self._ends.get()
-        assert reason is not None, "waiting has no end but a reason"
+        while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
+            self._core.shared.sweep()
         _log.info("ending: %s", reason.name.lower())
         self.health.end()  # before the port closes: who watches is told, and sends nobody here any more
         safe = self._end_finished() if reason is Reason.FINISHED else self._end_stopped(reason)

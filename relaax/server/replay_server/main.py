@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -19,6 +18,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, ReplayServerSection, overrides_of
 from relaax.configuration.roles import REPLAY_SERVER
 from relaax.extras import named
+from relaax.log_lines import print_error
 from relaax.metrics.memory import available_memory
 from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors
@@ -143,7 +143,7 @@ def _memory(settings: ReplayServerSection) -> int:
 
 
 def _give_up(error: Exception, code: int) -> NoReturn:
-    print(f"relaax-replay-server: {error}", file=sys.stderr)
+    print_error("relaax-replay-server", error)
     raise typer.Exit(code) from None
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import grpc
 
-from relaax.parameters import segments
 from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
-from relaax.parameters.interfaces import FlatVector
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, sample_arrays, sample_bytes
 from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.local_port.local_talk import LocalTalk, hand_over_memory, introduction, told
+from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
 from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.local_port.shared_budget import Loan, SharedBudget
 from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest
@@ -28,7 +28,7 @@ _NUMBER_BYTES = 4
 
 
 def replay_let_in(
-    service: ReplayService, offers: SharedMemoryOffers, calls: CallCounter
+    service: ReplayService, offers: SharedMemoryOffers, calls: CallCounter, budget: SharedBudget
 ) -> Callable[[FrameSocket, float], tuple[str, ReplayTalk]]:
     """Return what authenticates a caller, and answers it: see `LocalServer`. `calls` counts what was answered."""
 
@@ -38,10 +38,17 @@ def replay_let_in(
             raise BrokenFrame(f"memory of {who.wanted} bytes was asked for, not of {_NUMBER_BYTES * INSERT_NUMBERS}")
         if offers.connected() >= MOST_CONNECTIONS:
             raise told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has {MOST_CONNECTIONS} connections already")
-        memory = hand_over_memory(frames, who, INSERT_NUMBERS)
-        return uuid.uuid4().hex, ReplayTalk(frames, memory, service, calls)  # a caller may have several
+        shared = hand_over_memory(frames, who, INSERT_NUMBERS, budget)
+        return uuid.uuid4().hex, ReplayTalk(frames, shared, service, calls)  # a caller may have several
 
     return let_in
+
+
+class _Batch(NamedTuple):
+    """Memory of a sample."""
+
+    memory: memoryview
+    loan: Loan
 
 
 class ReplayTalk(LocalTalk):
@@ -51,26 +58,39 @@ class ReplayTalk(LocalTalk):
     `INSERTS_AHEAD` parts of their memory, and may come before the former one has its answer.
     """
 
-    def __init__(self, frames: FrameSocket, memory: FlatVector, service: ReplayService, calls: CallCounter) -> None:
-        """`memory`: the caller writes items there; the content is valid when it says so."""
+    def __init__(self, frames: FrameSocket, shared: SharedVector, service: ReplayService, calls: CallCounter) -> None:
+        """`shared`: the caller writes items there; the content is valid once an insert names it."""
         super().__init__(frames)
-        self._inserts = memory.data.cast("B").toreadonly()
+        self._shared = shared
+        self._inserts = shared.memory.data.cast("B").toreadonly()
         self._service = service
         self._calls = calls
-        self._batches: dict[int, memoryview] = {}
+        self._batches: dict[int, _Batch] = {}
         self._numbers = itertools.count(1)
 
     def serve(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._free(list(self._batches))
+            self._shared.give_back()
+
+    def _serve(self) -> None:
         while True:
             frame, _ = self.frames.receive()
-            for number in frame.numbers:
-                self._batches.pop(number, None)
+            self._free(frame.numbers)
             if frame.kind == INSERT and frame.vector <= MAX_MESSAGE and frame.segment < INSERTS_AHEAD:
                 self._answer_insert(frame)
             elif frame.kind == SAMPLE and (frame.segment in self._batches or not frame.segment):
                 self._answer_sample(frame)
             else:
                 raise BrokenFrame(f"kind {frame.kind} with {frame.vector} bytes and {frame.segment} is no question")
+
+    def _free(self, numbers: Iterable[int]) -> None:
+        """Give back the memory of samples that the caller has released."""
+        for number in numbers:
+            if (batch := self._batches.pop(number, None)) is not None:
+                self._shared.budget.give_back(batch.loan)
 
     def _answer_insert(self, frame: Frame) -> None:
         answer, refused = self._asked(self._insert, frame)
@@ -90,7 +110,7 @@ class ReplayTalk(LocalTalk):
             self._calls.count("Sample", refused.code if refused else grpc.StatusCode.OK)
             if refused:
                 if descriptor is not None:  # the caller does not hear of it
-                    del self._batches[frame.segment]
+                    self._free([frame.segment])
                 self._refuse(refused)
             else:
                 message, length = answer
@@ -104,15 +124,15 @@ class ReplayTalk(LocalTalk):
         if not 0 < length <= 2 * MAX_MESSAGE or len(self._batches) >= MOST_BATCHES:
             raise BrokenFrame(f"{length} bytes for a sample beside {len(self._batches)} others")
         try:
-            descriptor, vector = segments.make(-(-length // _NUMBER_BYTES), at_once=False)
+            size = -(-length // _NUMBER_BYTES)
+            loan, vector = self._shared.budget.lend(size, read_only=True, user=self.frames)
         except OSError as error:
             sentence = f"it has no more memory to share: {error.strerror}"
             self.frames.send(Frame(ENDS, sentence.encode()))
             raise BrokenFrame(sentence) from None
-        segments.forbid_writing(descriptor)
         number = next(self._numbers)
-        self._batches[number] = vector.data.cast("B")
-        return number, descriptor
+        self._batches[number] = _Batch(vector.data.cast("B"), loan)
+        return number, loan.handed
 
     def _insert(self, frame: Frame) -> pb.InsertResponse:
         request = pb.InsertRequest.FromString(frame.message)
@@ -133,7 +153,7 @@ class ReplayTalk(LocalTalk):
         if held is None:
             return pb.SampleResponse(incarnation_ended=True), 0
         try:
-            there = sample_arrays(held.spec, request.count, self._batches[frame.segment])
+            there = sample_arrays(held.spec, request.count, self._batches[frame.segment].memory)
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         sample = self._service.sample(held, request.count, seconds(request.wait), there.columns)

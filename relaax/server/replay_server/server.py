@@ -14,8 +14,10 @@ from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.local_port.local_server import LocalServer
 from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.local_port.shared_budget import SharedBudget
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
 from relaax.server.replay_server.keeping import Keeping
+from relaax.server.replay_server.memory_bound import shared_bytes
 from relaax.server.replay_server.prometheus import replay_status_server
 from relaax.server.replay_server.replay_talk import replay_let_in
 from relaax.server.replay_server.service import ReplayService
@@ -45,7 +47,9 @@ class ReplayServer:
         self._port = GrpcPort(SERVICE, MAX_MESSAGE, credentials, calls)
         offers = SharedMemoryOffers()
         add_ReplayServiceServicer_to_server(ReplayGrpcService(service, offers), self._port.server)
-        self._local = LocalServer(offers, replay_let_in(service, offers, local_calls))
+        self.shared = SharedBudget(shared_bytes(service.memory))
+        """The memory that writers and samplers of this host share with this server."""
+        self._local = LocalServer(offers, replay_let_in(service, offers, local_calls, self.shared))
         self.address = self._port.bind(address)
         self._status = None
         if status_bind is not None:
@@ -73,6 +77,7 @@ class ReplayServer:
         """Serve until the end. Return the reason, and whether the last checkpoint is safe, if any are kept."""
         while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
             self._service.sweep()
+            self.shared.sweep()
         _log.info("ending: %s", reason.name.lower())
         self._port.health.end()
         stopped = self._port.server.stop(DRAIN_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import RLX_SERVER
 from relaax.extras import named
+from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.blas import restarting, use_kernels
@@ -95,7 +95,7 @@ def serve(
         sock = listen(settings.bind)
         status_sock = listen(settings.status_bind) if settings.status_bind else None
     except (ConfigurationError, AddressError, UnsafeFork) as error:
-        print(f"relaax-rlx-server: {error}", file=sys.stderr)
+        print_error("relaax-rlx-server", error)
         raise typer.Exit(2) from None
     print(f"relaax-rlx-server listening on {name_of(sock)}", flush=True)
     status = None
@@ -121,7 +121,7 @@ def serve(
     try:
         ended_by = listener.run()
     except UnsafeFork as error:
-        print(f"relaax-rlx-server: {error}", file=sys.stderr)
+        print_error("relaax-rlx-server", error)
         raise typer.Exit(1) from None
     _log.info("ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import TENSORBOARD
 from relaax.extras import named
+from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.command_configuration import configured, require_private_board, show, whole
@@ -92,7 +92,7 @@ def _run(folder: Path, host: str, port: int) -> int:
 
 
 def _give_up(error: Exception) -> NoReturn:
-    print(f"relaax-tensorboard: {error}", file=sys.stderr)
+    print_error("relaax-tensorboard", error)
     raise typer.Exit(2) from None
 
 

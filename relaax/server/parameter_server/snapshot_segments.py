@@ -1,0 +1,88 @@
+"""Vectors of the parameter server that workers of its host read in shared memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from collections.abc import Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaax.parameters import segments
+from relaax.parameters.interfaces import FlatVector
+from relaax.server.local_port.shared_budget import Loan, SharedBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A vector of shared memory, with the number and the descriptor that it keeps while its array is in use."""
+
+    number: int
+    loan: Loan
+    size: int
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor to hand over."""
+        return self.loan.handed
+
+
+class Segments:
+    """Makes vectors that other processes can read, and recognizes them. Thread-safe."""
+
+    def __init__(self, budget: SharedBudget) -> None:
+        self._budget = budget
+        self._numbers = itertools.count(1)
+        self._at: dict[int, Segment] = {}
+        self._alive: set[int] = set()
+        self.freed = 0
+        """The number of segments freed so far."""
+
+    @property
+    def alive(self) -> Set[int]:
+        """The numbers of the segments in use."""
+        return frozenset(self._alive)
+
+    def empty(self, size: int) -> FlatVector:
+        """Return a vector, float32 [size], for others to read: shared memory if any is left, else this process's."""
+        if not segments.SUPPORTED or not size:
+            return np.empty(size, np.float32)
+        try:
+            return self._known(*self._budget.lend(size, read_only=True, at_once=True))
+        except OSError:
+            return np.empty(size, np.float32)
+
+    def writable(self, size: int) -> FlatVector:
+        """Return a vector for others to write to as well, which is no use if they cannot.
+
+        Raises OSError if no shared memory is left.
+        """
+        return self._known(*self._budget.lend(size, read_only=False, at_once=True))
+
+    def _known(self, loan: Loan, array: FlatVector) -> FlatVector:
+        segment = Segment(next(self._numbers), loan, array.size)
+        address = _address(array)
+        self._at[address] = segment
+        self._alive.add(segment.number)
+        weakref.finalize(array, self._free, address, segment).atexit = False
+        return array
+
+    def find(self, array: FlatVector) -> Segment | None:
+        """Return the segment whose whole vector this is, or a view of it; None if it is this process's own memory."""
+        segment = self._at.get(_address(array))
+        return segment if segment is not None and segment.size == array.size else None
+
+    def _free(self, address: int, segment: Segment) -> None:
+        # Before the memory goes, wherever the last reference does: a lock could be held there, and none is needed.
+        self._at.pop(address, None)
+        self._alive.discard(segment.number)
+        self.freed += 1
+        os.close(segment.descriptor)
+        self._budget.give_back(segment.loan)
+
+
+def _address(array: FlatVector) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,56 @@
+"""A local caller with a proof that takes all the memory of a replay server that it can get, until it is killed.
+
+`python -m support.greedy_caller WHAT BYTES SOCKET NAME OWN_PROOF SERVER_PROOF`, the last four in hexadecimal. WHAT:
+"samples" asks for segments of samples and reads them, "inserts" writes to the memory of inserts. Prints how many bytes
+it has touched.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from relaax.parameters import segments
+from relaax.parameters.frames import SAMPLE, Frame, FrameSocket
+from relaax.parameters.interfaces import FlatVector
+from relaax.parameters.local_socket import Introduction, NoSharedMemory, connected
+from relaax.replay.shared_layout import INSERT_NUMBERS
+
+SAMPLE_BYTES = 2**25
+PAGE = 1024  # numbers
+
+
+def main() -> None:
+    what, wanted = sys.argv[1], int(sys.argv[2])
+    name, who, own_proof, server_proof = map(bytes.fromhex, sys.argv[3:])
+    touched: list[FlatVector] = []
+    try:
+        frames, inserts = connected(name, Introduction(who.decode(), own_proof, server_proof), INSERT_NUMBERS, 30.0)
+    except NoSharedMemory:
+        what = "nothing"
+    if what == "inserts":
+        inserts[: wanted // 4 : PAGE] = 1
+        touched = [inserts[: wanted // 4]]
+    elif what == "samples":
+        touched = samples(frames, wanted)
+    print(sum(vector.nbytes for vector in touched), flush=True)
+    signal.pause()
+
+
+def samples(frames: FrameSocket, wanted: int) -> list[FlatVector]:
+    """Return memory of samples, read page by page: `wanted` bytes, or fewer if the server ends the connection."""
+    touched: list[FlatVector] = []
+    while SAMPLE_BYTES * len(touched) < wanted:
+        frames.send(Frame(SAMPLE, b"", vector=SAMPLE_BYTES))
+        _, descriptor = frames.receive()
+        if descriptor is None:
+            break
+        touched.append(segments.map_(descriptor, SAMPLE_BYTES // 4, writable=False, at_once=False))
+        os.close(descriptor)
+        touched[-1][::PAGE].sum()
+    return touched
+
+
+if __name__ == "__main__":
+    main()
