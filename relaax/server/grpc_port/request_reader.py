@@ -113,7 +113,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
 
     @property
     def waited(self) -> float:
-        """Seconds for which the oldest call without a thread has waited; 0 if there is none."""
+        """Seconds for which the oldest queued call has waited for a thread; 0 if none is queued."""
         try:
             return self._clock() - self._queue[0]
         except IndexError:
