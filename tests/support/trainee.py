@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 
 import gymnasium
 
@@ -13,10 +15,13 @@ from support.processes import wait_until
 class Training:
     """A client that trains over `address` until it is told to stop, in a thread of its own."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, rate: float = math.inf) -> None:
+        """`rate`: steps a second at most."""
         self.steps = 0
         self.error: BaseException | None = None
         self._address = address
+        self._pause = 1 / rate
+        self._due = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -31,6 +36,7 @@ class Training:
                     action = client.init(state)
                     ended = False
                     while not ended and not self._stop.is_set():
+                        self._wait()
                         state, reward, terminated, truncated, _ = env.step(action)
                         self.steps += 1
                         ended = terminated or truncated
@@ -42,6 +48,11 @@ class Training:
             self.error = error
         finally:
             env.close()
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        self._stop.wait(max(0.0, self._due - now))
+        self._due = max(self._due, now - self._pause) + self._pause
 
     def expect_more(self, steps: int = 50) -> None:
         """The environment goes on, which means that actions come."""

@@ -15,8 +15,8 @@ from relaax.server.strikes import SECONDS, Strikes, network_of
 
 _log = logging.getLogger(__name__)
 
-LIMIT = 8
-"""Closed connections of a network within a minute after which it is blocked for a minute."""
+LIMIT = 4
+"""Connections of a network that sent much without a token, within a minute, after which it is blocked for a minute."""
 MAX_BLOCKED = 256
 """Networks that are blocked at a time; of more, the last ones."""
 
@@ -40,7 +40,7 @@ class AddressFilter:
         self._applied: list[str] = []
 
     def add(self, host: str) -> None:
-        """Count a closed connection of this address."""
+        """Count a connection of this address that sent much without a token."""
         if self._strikes.add(host):
             self._until[network_of(host)] = self._clock() + SECONDS
             _log.warning(

@@ -33,6 +33,12 @@ STRANGER_BYTES = 2**16
 """Bytes that such a connection may send at once: a TLS handshake, and a first call with a wrong token. If connections
 of an address have sent more, it is blocked: see `AddressFilter`.
 """
+REFUSED_BYTES = 2**14
+"""Bytes that a connection may send at once if one of its calls was refused for its token, or if it has ended."""
+OVER_SECONDS = 0.5
+"""Seconds after which a connection without an admitted or refused call is closed for its bytes: a first message can
+arrive before its call is admitted.
+"""
 STRANGER_BYTES_PER_SECOND = 2**10
 """Bytes that it may send in addition, in the long run: health checks."""
 WORKERS = 16
@@ -59,6 +65,26 @@ class _GrpcConnection:
     proven: bool = False
     admitted: bool = False
     """Whether it has begun a call that needs a token, and has shown one if the server asks for it."""
+    refused: bool = False
+    """Whether a call was refused for its token."""
+    received: int = 0
+    """Bytes, at the last look."""
+    over_since: float | None = None
+    """Since when it has sent more than it may."""
+
+    def has_left_greedily(self, now: float) -> bool:
+        """Return whether it has ended, at its own will, after it had sent much without an admitted call."""
+        return not self.admitted and self.received > _allowance(now - self.since, True)
+
+    def is_greedy(self, now: float, waited: float) -> bool:
+        """Return whether it has sent more than a connection without an admitted call may, for long enough."""
+        self.received = _received(self.descriptor) or self.received
+        if self.admitted or self.received <= _allowance(now - self.since, self.refused):
+            self.over_since = None
+            return False
+        if self.over_since is None:
+            self.over_since = now
+        return self.refused or now - self.over_since >= OVER_SECONDS + waited
 
 
 class Connections:
@@ -87,6 +113,7 @@ class Connections:
         self._workers: dict[_End, deque[str]] = {}  # by the connection over which they came
         self._heard: dict[str, bool] = {}  # peers, in gRPC's words, since the last look: whether one is proven
         self._admitted: set[str] = set()  # the same: those with an admitted call
+        self._refused: set[str] = set()  # the same: those with a refused call
         self._known: dict[_End, _GrpcConnection] = {}
         self._filter = AddressFilter(clock)
         self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0, GREEDY: 0})
@@ -112,6 +139,11 @@ class Connections:
         with self._lock:
             self._admitted.add(peer)
 
+    def refused(self, peer: str) -> None:
+        """Note a call of this peer that was refused for its token."""
+        with self._lock:
+            self._refused.add(peer)
+
     def pulled(self, peer: str, worker_id: str) -> None:
         """Note that a worker has fetched parameters as this peer: over the connection that it continues to use."""
         end = _end_of(peer)
@@ -121,26 +153,32 @@ class Connections:
                 if worker_id not in workers:
                     workers.append(worker_id)
 
-    def look(self, port: int) -> None:
-        """Close connections if necessary. Called every second or so, by one thread."""
+    def look(self, port: int, waited: float = 0.0) -> bool:
+        """Close connections if necessary; return whether others may have to be closed soon.
+
+        Called every second or more often, by one thread. `waited`: seconds for which a call with the token has waited
+        for a thread, in which it cannot be admitted.
+        """
         now = self._clock()
         self._take_in(port, now)
         for end, connection in self._known.items():
             if not connection.proven and now - max(connection.heard, connection.since) > STRANGER_SECONDS:
                 what = f"a connection without a call for {STRANGER_SECONDS:g} s"
                 self._close(end, connection, port, SILENT, what)
-            elif not connection.admitted and _received(connection.descriptor) > _allowance(now - connection.since):
+            elif connection.is_greedy(now, waited):
                 self._close(end, connection, port, GREEDY, "a connection that sent much and showed no token")
                 self._filter.add(end.host)
         self._filter.apply(port)
         for end in self._crowding(now):
             self._close(end, self._known[end], port, CROWDED, "a connection beside too many")
+        return any(connection.over_since is not None for connection in self._known.values())
 
     def _take_in(self, port: int, now: float) -> None:
         """Note the present connections, and the calls since the last time."""
         with self._lock:
             heard, self._heard = self._heard, {}
             admitted, self._admitted = self._admitted, set()
+            refused, self._refused = self._refused, set()
             with_workers = list(self._workers)  # before the look: who comes meanwhile is there
         known = {}
         for descriptor, end in _connected(port):
@@ -150,9 +188,16 @@ class Connections:
         for peer, proven in heard.items():
             if (there := known.get(_end_of(peer))) is not None:
                 there.heard, there.proven = now, there.proven or proven
-        for peer in admitted:
+        with_admitted = {_end_of(peer) for peer in admitted}
+        for end in with_admitted:
+            if end in known:
+                known[end].admitted = True
+        for peer in refused:
             if (there := known.get(_end_of(peer))) is not None:
-                there.admitted = True
+                there.refused = True
+        for end, each in self._known.items():
+            if end not in known and end not in with_admitted and each.has_left_greedily(now):
+                self._filter.add(end.host)
         self._known = known
         for end in with_workers:
             if end not in known:
@@ -179,15 +224,16 @@ class Connections:
             try:
                 if _other_end(own, port) == end:
                     _shut(own)
+                    connection.received = 0  # it is counted once
                     self._closed[why] += 1
                     self._complaints.add(end.host, what)
             finally:
                 os.close(own)
 
 
-def _allowance(seconds: float) -> float:
+def _allowance(seconds: float, refused: bool) -> float:
     """Return the maximum of bytes that a connection without an admitted call may send within `seconds`."""
-    return STRANGER_BYTES + STRANGER_BYTES_PER_SECOND * seconds
+    return (REFUSED_BYTES if refused else STRANGER_BYTES) + STRANGER_BYTES_PER_SECOND * seconds
 
 
 def _received(descriptor: int) -> int:

@@ -39,8 +39,8 @@ def token_sentences(server: str, key: str, variable: str) -> Mapping[str, str]:
 class Refusals:
     """Ends calls of callers that are not authorized, logs and counts them. Thread-safe."""
 
-    def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
-        """`refused` is called for each call that is ended, by any thread."""
+    def __init__(self, refused: Callable[[str], None] = lambda peer: None) -> None:
+        """`refused` is called with the peer of each call that is ended, by any thread."""
         self._on_refused = refused
         self._strikes = Strikes(LOGGED)
         self._lock = threading.Lock()
@@ -54,10 +54,11 @@ class Refusals:
 
     def end(self, why: str, sentence: str, context: Any) -> NoReturn:
         """End this call. `why` goes to the log, `sentence` to the caller."""
-        host = host_of(context.peer())
+        peer = context.peer()
+        host = host_of(peer)
         with self._lock:
             self._counts[why] += 1
-        self._on_refused()
+        self._on_refused(peer)
         last = self._strikes.add(host)
         if last:
             _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)

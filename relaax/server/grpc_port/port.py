@@ -38,7 +38,8 @@ class GrpcPort:
         lasting: Collection[str] = (),
     ) -> None:
         self._credentials = credentials
-        refusals = Refusals(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
+        refusals = Refusals(self._note_refusal)
+        self._calls = calls
         self.keeper = PortProtection(calls.count, partial(credentials.admit, refusals), lost, lasting)
         self.server = grpc.server(
             futures.ThreadPoolExecutor(THREADS + more_threads, thread_name_prefix="rpc"),
@@ -48,6 +49,10 @@ class GrpcPort:
         self.health = Health(self.server, service)
         self.address = ""
         """HOST:PORT, once it is bound."""
+
+    def _note_refusal(self, peer: str) -> None:
+        self._calls.count(ANY, grpc.StatusCode.UNAUTHENTICATED)
+        self.keeper.refused(peer)
 
     @property
     def serving(self) -> bool:

@@ -109,10 +109,15 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     @property
     def jammed(self) -> bool:
         """Whether calls have waited for a thread for `JAM_SECONDS`."""
+        return self.waited > JAM_SECONDS
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which the oldest queued call has waited for a thread; 0 if none is queued."""
         try:
-            return self._clock() - self._queue[0] > JAM_SECONDS
+            return self._clock() - self._queue[0]
         except IndexError:
-            return False
+            return 0.0
 
     def look(self) -> None:
         """End late calls. Called every second or so."""

@@ -20,7 +20,8 @@ from relaax.parameters.channel import Target, open_channel
 from support import header_bombs
 from support.keys import Keys
 from support.processes import Processes, Running, wait_until
-from support.service import PARAMETER_SERVER, REPLAY_SERVER
+from support.service import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
+from support.trainee import Training
 
 SECONDS, CONNECTIONS = 3.0, 8
 STATUS = {
@@ -31,6 +32,9 @@ PEAK_MEGABYTES, LEFT_MEGABYTES = 600, 100
 """Memory that a server may take beyond what it had, during the attack and afterwards."""
 RATE = 20.0
 PATIENCE = 90.0
+ATTACK_SECONDS = 10.0
+MEMORY_SHARE, GRPC_SHARE, GRPC_SHARE_OF_MANY = 0.85, 0.6, 0.3
+"""The steps that a training client keeps at least, by shared memory, and by gRPC beside one or 50 addresses."""
 
 
 class Honest:
@@ -62,9 +66,11 @@ class Honest:
 
 
 @contextlib.contextmanager
-def attacked(server: Running, address: str, reads: bool, ca: str = "") -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, header_bombs.__file__, address, str(CONNECTIONS), str(SECONDS)]
-    command += ["reads" if reads else "unread", *([ca] if ca else [])]
+def attacked(
+    address: str, way: str, ca: str = "", seconds: float = SECONDS, addresses: int = 1
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, header_bombs.__file__, address, str(CONNECTIONS), str(seconds), str(addresses)]
+    command += [way, *([ca] if ca else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bombs:
         try:
             yield bombs
@@ -103,7 +109,7 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
     try:
         wait_until(lambda: honest.answers, "the honest caller is answered", PATIENCE)
         before = peak = _megabytes(server)
-        with attacked(server, address, reads, keys.path("ca.pem") if tls else "") as bombs:
+        with attacked(address, "reads" if reads else "unread", keys.path("ca.pem") if tls else "") as bombs:
             while bombs.poll() is None:
                 peak = max(peak, _megabytes(server))
                 assert peak < before + PEAK_MEGABYTES, "it takes ever more memory"
@@ -116,6 +122,45 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
         honest.close()
     assert "are blocked for 60 s" in server.stderr
     assert "hpack" not in server.stderr
+
+
+@pytest.mark.parametrize(
+    ("bridge", "way", "addresses", "least"),
+    [
+        ("grpc", "leaves", 1, GRPC_SHARE),
+        pytest.param("grpc", "unread", 50, GRPC_SHARE_OF_MANY, marks=pytest.mark.slow),
+        pytest.param("auto", "leaves", 1, MEMORY_SHARE, marks=pytest.mark.slow),
+        pytest.param("auto", "unread", 50, MEMORY_SHARE, marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_client_keeps_its_steps_beside_header_bombs(
+    processes: Processes, tmp_path: Path, bridge: str, way: str, addresses: int, least: float
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    config = tmp_path / "service.yaml"
+    document = {
+        "relaax-parameter-server": {"bind": "127.0.0.1:0", "token-file": keys.path("parameter-server-token")},
+        "relaax-rlx-server": {
+            "bind": "127.0.0.1:0",
+            "timeout": None,
+            "parameter-server-token-file": keys.path("parameter-server-token"),
+        },
+        "algorithm": {"path": "da3c", "network": {"dense": [8]}, "max_global_step": 10_000_000},
+    }
+    config.write_text(json.dumps(document), encoding="utf-8")
+    _, parameter_server = processes.start_server(*PARAMETER_SERVER, "--config", config)
+    way_there = ("--parameter-server", parameter_server, "--bridge", bridge)
+    _, address = processes.start_server(*RLX_SERVER, "--config", config, *way_there)
+    training = Training(address, rate=RATE)
+    try:
+        training.expect_more()
+        before, began = training.steps, time.monotonic()
+        with attacked(parameter_server, way, seconds=ATTACK_SECONDS, addresses=addresses) as bombs:
+            bombs.wait(PATIENCE)
+            share = (training.steps - before) / (RATE * (time.monotonic() - began))
+        assert share >= least
+    finally:
+        training.stop()
 
 
 def _megabytes(server: Running) -> float:
