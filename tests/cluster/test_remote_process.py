@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from relaax.supervision.process import MAX_FAILURES, StartError
 from support.local_ray import LocalActor, use_local_ray
 from support.processes import wait_until
 
-NEVER = threading.Event()
 LISTENS = """
 import signal, sys
 print("its words", *sys.argv[1:], flush=True)
@@ -40,13 +38,7 @@ class Machines:
         self.again: list[bool] = []
         self.files = {"peers": "10.9.9.9:7\n"}
         self.placed = True
-        self.process = RemoteProcess(
-            "it", folder / "it.log", self._place, lambda: self.files, folder / METRICS, self.look
-        )
-        self.looks = 0
-
-    def look(self) -> None:
-        self.looks += 1
+        self.process = RemoteProcess("it", folder / "it.log", True, self._place, lambda: self.files, folder / METRICS)
 
     def _place(self, again: bool) -> LocalActor:
         self.again.append(again)
@@ -68,6 +60,12 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
     made.close()
 
 
+def ready(process: RemoteProcess) -> str | None:
+    """Return the address of a process that has become ready."""
+    wait_until(lambda: process.is_ready, "it is ready", 60)
+    return process.address
+
+
 def log_of(process: RemoteProcess) -> str:
     return process.log.read_text() if process.log.exists() else ""
 
@@ -75,8 +73,7 @@ def log_of(process: RemoteProcess) -> str:
 def test_process_is_started_watched_and_terminated(machines: Machines) -> None:
     process = machines.process
     process.start(python(LISTENS, f"{HOST}:7", f"{FOLDER}/peers"))
-    assert process.wait_ready(60, NEVER) == process.address == "10.1.2.3:7"
-    assert machines.looks > 0, "addresses are refreshed during the wait"
+    assert ready(process) == process.address == "10.1.2.3:7"
     assert (process.exit_code(), process.is_done, process.pid) == (None, False, None)
     assert process.seen is not None and process.seen.host == "10.1.2.3"
     process.terminate()
@@ -108,14 +105,14 @@ def test_dead_process_is_restarted_by_the_same_keeper(machines: Machines) -> Non
     process = machines.process
     command = python(LISTENS, "here:1")
     process.start(command)
-    process.wait_ready(60, NEVER)
+    ready(process)
     assert process.seen is not None and process.seen.pid is not None
     os.kill(process.seen.pid, signal.SIGKILL)
     assert process.wait(60)
     assert process.exit_code() == -signal.SIGKILL
     process.restart(command)
     assert process.address is None, "the old address is not listed"
-    process.wait_ready(60, NEVER)
+    ready(process)
     wait_until(lambda: process.exit_code() is None and log_of(process).count("its words here:1") == 2, "both lives")
     assert (machines.again, process.restarts, process.failed) == ([False], 1, "")
 
@@ -136,12 +133,12 @@ def test_lost_machine_is_no_quick_failure_of_its_process(machines: Machines) -> 
     process, command = machines.process, python(LISTENS, "here:1")
     process.start(command)
     for _ in range(MAX_FAILURES + 2):  # a lost machine is no failure of the process
-        process.wait_ready(60, NEVER)
+        ready(process)
         machines.actors[-1].lose()
         assert process.wait(60)
         assert (process.exit_code(), process.seen, process.is_done) == (GONE, None, False)
         process.restart(command)
-    process.wait_ready(60, NEVER)
+    ready(process)
     assert machines.again == [False, *[True] * (MAX_FAILURES + 2)]
     assert process.restarts == MAX_FAILURES + 2
     assert log_of(process).count("relaax: it is lost: ") == MAX_FAILURES + 2
@@ -153,7 +150,7 @@ def test_lost_machine_is_no_quick_failure_of_its_process(machines: Machines) -> 
 def test_unavailable_machine_is_not_lost(machines: Machines) -> None:
     process = machines.process
     process.start(python(LISTENS, "here:1"))
-    process.wait_ready(60, NEVER)
+    ready(process)
     (actor,) = machines.actors
     actor.unavailable = True
     before = actor.calls
@@ -168,7 +165,7 @@ def test_unavailable_machine_is_not_lost(machines: Machines) -> None:
 def test_failed_keeper_is_replaced_and_logged(machines: Machines) -> None:
     process, command = machines.process, python(LISTENS, "here:1")
     process.start(command)
-    process.wait_ready(60, NEVER)
+    ready(process)
     assert process.seen is not None and process.seen.pid is not None
     shutil.rmtree(machines.actors[0].object._folder)
     os.kill(process.seen.pid, signal.SIGKILL)
@@ -179,7 +176,7 @@ def test_failed_keeper_is_replaced_and_logged(machines: Machines) -> None:
     assert "relaax: it is lost: its keeper failed: [Errno 2]" in log_of(process)
     assert machines.actors[0].killed
     process.restart(command)
-    assert process.wait_ready(60, NEVER) == "here:1"
+    assert ready(process) == "here:1"
     assert (machines.again, process.restarts) == ([False, True], 2)
 
 
@@ -190,10 +187,8 @@ def test_process_without_a_place_is_logged_once(
     process = machines.process
     process.start(python(LISTENS, "here:1"))
     assert not process.waits_for_place
-    with pytest.raises(
-        StartError, match=r"it was not placed within 0.1 s: no machine of the cluster has the resources"
-    ):
-        process.wait_ready(0.1, NEVER)
+    late = str(process.late_error(0.1))
+    assert "it was not placed within 0.1 s: no machine of the cluster has the resources" in late
     monkeypatch.setattr(process, "_started_at", process._started_at - LATE_SECONDS)
     wait_until(lambda: process.waits_for_place and "waits for a place" in caplog.text, "it is said")
     for _ in range(3):
@@ -201,7 +196,7 @@ def test_process_without_a_place_is_logged_once(
         assert process.waits_for_place
     assert caplog.text.count("it waits for a place") == 1
     machines.actors[0].place()
-    assert process.wait_ready(60, NEVER) == "here:1"
+    assert ready(process) == "here:1"
     assert not process.waits_for_place
 
 
@@ -214,20 +209,11 @@ def test_process_without_a_place_terminates_at_once(machines: Machines) -> None:
     assert machines.actors[0].killed, "its request for a place is cancelled"
 
 
-def test_stopping_interrupts_the_wait_for_a_place(machines: Machines) -> None:
-    machines.placed = False
-    stopping = threading.Event()
-    stopping.set()
-    machines.process.start(python(LISTENS, "here:1"))
-    with pytest.raises(StartError, match="was interrupted"):
-        machines.process.wait_ready(60, stopping)
-
-
 def test_files_are_written_at_start_and_replaced_later(machines: Machines) -> None:
     process = machines.process
     process.put({"peers": "ignored"})  # it is not started
     process.start(python(LISTENS, "here:1"))
-    process.wait_ready(60, NEVER)
+    ready(process)
     keeper = machines.actors[0].object
     assert keeper.read("peers") == "10.9.9.9:7\n"
     process.put({"peers": f"{HOST}:8\n"})
@@ -241,7 +227,7 @@ def test_files_are_written_at_start_and_replaced_later(machines: Machines) -> No
 def test_close_kills_the_process_and_frees_its_place(machines: Machines) -> None:
     process = machines.process
     process.start(python(LISTENS, "here:1"))
-    process.wait_ready(60, NEVER)
+    ready(process)
     seen = process.seen
     assert seen is not None and seen.pid is not None
     process.close()
@@ -255,9 +241,9 @@ def test_close_kills_the_process_and_frees_its_place(machines: Machines) -> None
 def test_process_that_lost_its_place_is_placed_again(machines: Machines) -> None:
     process = machines.process
     process.start(python(LISTENS, "here:1"))
-    process.wait_ready(60, NEVER)
+    ready(process)
     process.lose_place("others need it")
     assert (process.exit_code(), machines.actors[0].killed) == (GONE, True)
     process.restart(python(LISTENS, "here:2"))
-    assert process.wait_ready(60, NEVER) == "here:2"
+    assert ready(process) == "here:2"
     assert machines.again == [False, True]
