@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,12 +44,15 @@ def test_health_check_does_not_ask_a_proxy(processes: Processes, tmp_path: Path)
     url = status_url(server)
     wait_until(lambda: health(url)[0] == 200, "the server serves")
     assert checked(port(url)) == 0
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
+        assert checked(unused.getsockname()[1], port(url)) == 0
     assert server.stop() == 0
     assert checked(port(url)) != 0
 
 
-def checked(at: int) -> int:
+def checked(*ports: int) -> int:
     """Return the exit code of the health check, with a proxy in the environment at which nothing listens."""
-    command = [sys.executable, str(ROOT / "docker" / "healthy"), str(at)]
+    command = [sys.executable, str(ROOT / "docker" / "healthy"), *map(str, ports)]
     environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
