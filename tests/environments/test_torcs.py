@@ -21,7 +21,7 @@ from environments.TORCS import build, race
 from environments.TORCS.main import parser, refuse
 from relaax import rlx
 from relaax.client.command import UsageError
-from support.machine import require
+from support.machine import need, require
 from support.processes import wait_until
 from support.programs import PATIENCE, ROOT, program, signalled
 from support.rlx_peer import RlxPeer
@@ -295,6 +295,7 @@ def test_without_its_tools_the_build_names_them(tmp_path: Path) -> None:
 
 @torcs
 def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("g++")
     monkeypatch.setattr(build, "HERE", tmp_path / "driver")
     shutil.copytree(build.INCLUDE.parent, tmp_path / "driver", ignore=shutil.ignore_patterns("include", "*.so"))
     monkeypatch.setattr(build, "INCLUDE", tmp_path / "driver" / "include")

@@ -299,7 +299,7 @@ def test_without_memory_there_is_grpc(
         bridge.pull()
         assert bridge.push(gradient(1), 1).version == 1
         assert not bridge.shares_memory
-        told = "it has no more memory to share: no more" if where == "at the start" else "there is no more memory"
+        told = "it has no more memory to share: no more" if where == "at the start" else "no memory is left to share"
         assert told in caplog.text
 
 

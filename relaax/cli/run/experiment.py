@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,10 +18,12 @@ from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.replay_progress import ReplayProgressReader
+from relaax.cli.run.resilient_output import resilient
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.cli.run.run_tokens import RunTokens, run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
+from relaax.log_lines import print_error
 from relaax.number_format import shown
 from relaax.supervision.host import Host, ThisMachine
 from relaax.supervision.process import StartError, Supervised
@@ -113,7 +116,7 @@ def experiment(
             status = "interrupted" if interrupted.event.is_set() else "failed"
             refused = error.refused
             if status == "failed" and not refused:
-                _log.error("%s", error)
+                print_error("relaax run", error, resilient(sys.stderr))
         decided = reader.latest
         memory.close()
         evaluated.close()
@@ -130,20 +133,20 @@ def experiment(
     result = _summary(plan, directory, status, decided, final, evaluated.latest)
     lost = _lost(result, final, supervisor.parameter_server, fresh) if reader.heard else None
     if lost is not None:
-        _log.error("%s", lost)
+        print_error("relaax run", lost, resilient(sys.stderr))
         result["error"] = lost
         if not interrupted.killed:  # killing gives up the last checkpoint
             result["status"] = "failed"
     code = _exit_code(plan, result["status"])
     problem = _problem(result["status"], supervisor, evaluated)
     if problem is not None and lost is None:
-        _log.error("%s", problem)
+        print_error("relaax run", problem, resilient(sys.stderr))
         result["error"] = problem
         code = code or EXIT_CODES["failed"]
     try:
         directory.write_summary(result, summary)
     except NotWritten as error:
-        _log.error("%s", error)
+        print_error("relaax run", error, resilient(sys.stderr))
         code = code or EXIT_CODES["failed"]
     directory.close()
     if progress:
