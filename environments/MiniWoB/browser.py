@@ -15,6 +15,8 @@ import numpy.typing as npt
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.proxy import Proxy, ProxyType
+from selenium.webdriver.remote.client_config import ClientConfig
 from urllib3.exceptions import HTTPError
 
 from relaax.client import command
@@ -61,7 +63,6 @@ class Browser:
         browser, driver = binaries()
         options = webdriver.ChromeOptions()
         options.binary_location = browser
-        options.ignore_local_proxy_environment_variables()  # the driver is at a port of this machine
         self._folder = tempfile.mkdtemp(prefix="relaax-chromium-")
         for option in (*_OPTIONS, f"--user-data-dir={self._folder}"):
             options.add_argument(option)
@@ -79,7 +80,9 @@ class Browser:
         try:
             service.start()
             self._watchman.watch(-service.process.pid)
-            self._driver = webdriver.Remote(service.service_url, options=options)
+            # The driver is at a port of this machine, which no proxy reaches.
+            direct = ClientConfig(service.service_url, proxy=Proxy({"proxyType": ProxyType.DIRECT}))
+            self._driver = webdriver.Remote(service.service_url, options=options, client_config=direct)
             self._devtools(
                 "Emulation.setDeviceMetricsOverride", {**self._size, "deviceScaleFactor": scale, "mobile": False}
             )
