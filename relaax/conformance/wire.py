@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from relaax.conformance.websocket import WebSocketWire
 
 HANDSHAKE_BYTES = 65_536
+FIRST_BYTE_SECONDS = 0.01
+"""Pause after a frame's first byte if bytes are sent one by one, so that also a busy peer reads an incomplete frame."""
 
 
 class Wrong(Exception):
@@ -93,11 +95,16 @@ class Line:
         self._buffer = bytearray()
 
     def send(self, data: bytes) -> None:
-        """Whole or byte by byte. A peer that has closed is noticed when it is heard."""
+        """Send `data` whole or byte by byte. A closed connection is reported by the next read, not here."""
         self.socket.settimeout(self.deadline)
         with contextlib.suppress(ConnectionError, TimeoutError):
-            for piece in (data[i : i + 1] for i in range(len(data))) if self.one_by_one else (data,):
-                self.socket.sendall(piece)
+            if self.one_by_one:
+                self.socket.sendall(data[:1])
+                time.sleep(FIRST_BYTE_SECONDS)
+                for i in range(1, len(data)):
+                    self.socket.sendall(data[i : i + 1])
+            else:
+                self.socket.sendall(data)
 
     def payload(self, deadline: float | None = None) -> bytes:
         """Return the payload of the peer's next frame. Raises Over, Silent and Wrong."""

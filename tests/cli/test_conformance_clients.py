@@ -92,7 +92,7 @@ FAULTS = {
     "shape": ("values", "[1, 3]"),
     "many_metrics": ("limits", "more than 2 different metric names"),
     "exit_code": ("leaving", "exit code 3"),
-    "packets_are_frames": ("byte_by_byte", " answers: "),  # after 0; more where it was not fast enough to see pieces
+    "packets_are_frames": ("byte_by_byte", " answers: "),
     "drops_the_rest": ("joined_frames", "nothing came"),
     "no_pong": ("pings", "nothing came"),
     "wrong_nonce": ("pings", "has the nonce 4"),
