@@ -15,13 +15,17 @@ def read_bounded(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
     Raises OSError, whose `strerror` is a sentence, if it is not a regular file or is longer than `most` bytes.
     """
     name = os.fspath(path)
-    with os.fdopen(os.open(name, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+    with open(name, "rb", opener=_open_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", name)
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", name)
     return content
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_bounded_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:

@@ -64,6 +64,14 @@ def test_a_file_without_a_bounded_end_is_refused(
         read(made(tmp_path))
 
 
+def test_a_folder_in_the_place_of_a_file_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="Is a directory"):
+            read_bounded(tmp_path)
+    assert len(os.listdir("/dev/fd")) == before
+
+
 def test_a_file_of_the_longest_length_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * MAX_BYTES)
     assert len(read_bounded(tmp_path / "file")) == MAX_BYTES
