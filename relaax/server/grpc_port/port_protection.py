@@ -68,13 +68,15 @@ class PortProtection:
         while not self._stop.is_set():
             began, soon = time.monotonic(), False
             try:
-                soon = self.connections.look(port, self.reading.waited)
                 if began >= due:
                     due = began + LOOK_SECONDS
                     self._look_at_all()
+                soon = self.connections.look(port, self.reading.waited)
+                pause = min(LOOK_SECONDS, max(SOON_SECONDS, 10 * (time.monotonic() - began)))
             except Exception:  # a mistake in one look must not leave the port to others
                 _log.exception("a look at the port failed")
-            self._stop.wait(min(LOOK_SECONDS, max(SOON_SECONDS, 10 * (time.monotonic() - began))))
+                pause = LOOK_SECONDS
+            self._stop.wait(pause)
             if not soon:
                 self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
