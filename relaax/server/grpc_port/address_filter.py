@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import ipaddress
 import logging
 import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from relaax.server.strikes import SECONDS, Strikes, network_of
 
@@ -18,10 +20,12 @@ _log = logging.getLogger(__name__)
 LIMIT = 4
 """Connections of a network that sent much without a token, within a minute, after which it is blocked for a minute."""
 MAX_BLOCKED = 256
-"""Networks that are blocked at a time; of more, the last ones."""
+"""Networks that are blocked at a time; of more, the last ones. A kernel may have memory for fewer: Linux before 6.8 for
+about 90.
+"""
 
-_SO_ATTACH_FILTER = 26
-_NETWORK_HEADER = 0xFFF00000  # offsets from here on are those of the IP header
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_NETWORK_HEADER = 0xFFF00000  # added to offsets within the IP header
 _LOAD_WORD, _LOAD_BYTE, _IF_EQUAL, _AND, _RETURN = 0x20, 0x30, 0x15, 0x54, 0x06
 _SOURCE = {4: 12, 6: 8}
 _ACCEPT, _DROP = 0xFFFFFFFF, 0
@@ -86,7 +90,22 @@ def _listeners(port: int) -> Iterator[socket.socket]:
             found.detach()
 
 
-def _attach(listener: socket.socket, networks: Collection[str]) -> None:
+def _attach(listener: socket.socket, networks: Sequence[str]) -> None:
+    """Drop connections of these networks, or of the last of them if the kernel has no memory for a longer filter."""
+    try:
+        _set_filter(listener, networks)
+    except OSError as error:
+        if error.errno != errno.ENOMEM or not networks:
+            raise
+        with contextlib.suppress(OSError):  # there may be none
+            listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        try:
+            _set_filter(listener, networks)
+        except OSError:
+            _attach(listener, networks[(len(networks) + 1) // 2 :])
+
+
+def _set_filter(listener: socket.socket, networks: Collection[str]) -> None:
     code = b"".join(_program(networks))
     memory = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(memory))

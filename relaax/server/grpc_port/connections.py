@@ -60,6 +60,8 @@ class _End(NamedTuple):
 @dataclass(slots=True)
 class _GrpcConnection:
     descriptor: int
+    inode: int
+    """Of its socket: a later connection may come from the same address and port."""
     since: float
     heard: float
     proven: bool = False
@@ -71,10 +73,12 @@ class _GrpcConnection:
     """Bytes, at the last look."""
     over_since: float | None = None
     """Since when it has sent more than it may."""
+    closed: bool = False
+    """Whether it was closed here; gRPC may still have to notice."""
 
     def has_left_greedily(self, now: float) -> bool:
         """Return whether it has ended, at its own will, after it had sent much without an admitted call."""
-        return not self.admitted and self.received > _allowance(now - self.since, True)
+        return not (self.admitted or self.closed) and self.received > _allowance(now - self.since, True)
 
     def is_greedy(self, now: float, waited: float) -> bool:
         """Return whether it has sent more than a connection without an admitted call may, for long enough."""
@@ -162,6 +166,8 @@ class Connections:
         now = self._clock()
         self._take_in(port, now)
         for end, connection in self._known.items():
+            if connection.closed:
+                continue
             if not connection.proven and now - max(connection.heard, connection.since) > STRANGER_SECONDS:
                 what = f"a connection without a call for {STRANGER_SECONDS:g} s"
                 self._close(end, connection, port, SILENT, what)
@@ -171,7 +177,7 @@ class Connections:
         self._filter.apply(port)
         for end in self._crowding(now):
             self._close(end, self._known[end], port, CROWDED, "a connection beside too many")
-        return any(connection.over_since is not None for connection in self._known.values())
+        return any(each.over_since is not None and not each.closed for each in self._known.values())
 
     def _take_in(self, port: int, now: float) -> None:
         """Note the present connections, and the calls since the last time."""
@@ -181,8 +187,10 @@ class Connections:
             refused, self._refused = self._refused, set()
             with_workers = list(self._workers)  # before the look: who comes meanwhile is there
         known = {}
-        for descriptor, end in _connected(port):
-            connection = self._known.get(end) or _GrpcConnection(descriptor, now, now)
+        for descriptor, inode, end in _connected(port):
+            connection = self._known.get(end)
+            if connection is None or connection.inode != inode:
+                connection = _GrpcConnection(descriptor, inode, now, now)
             connection.descriptor = descriptor
             known[end] = connection
         for peer, proven in heard.items():
@@ -196,7 +204,7 @@ class Connections:
             if (there := known.get(_end_of(peer))) is not None:
                 there.refused = True
         for end, each in self._known.items():
-            if end not in known and end not in with_admitted and each.has_left_greedily(now):
+            if known.get(end) is not each and end not in with_admitted and each.has_left_greedily(now):
                 self._filter.add(end.host)
         self._known = known
         for end in with_workers:
@@ -208,9 +216,10 @@ class Connections:
 
     def _crowding(self, now: float) -> list[_End]:
         """Return the excess connections."""
-        grown = {end: each for end, each in self._known.items() if now - each.since >= NEW_SECONDS}
+        there = {end: each for end, each in self._known.items() if not each.closed}
+        grown = {end: each for end, each in there.items() if now - each.since >= NEW_SECONDS}
         strangers = {end: each for end, each in grown.items() if not each.proven}
-        beyond = len(self._known) - self._room
+        beyond = len(there) - self._room
         going = _first(strangers, max(len(strangers) - self._strangers, beyond))
         proven = {end: each for end, each in grown.items() if each.proven}
         return [*going, *_first(proven, beyond - len(going))]
@@ -224,7 +233,7 @@ class Connections:
             try:
                 if _other_end(own, port) == end:
                     _shut(own)
-                    connection.received = 0  # it is counted once
+                    connection.closed = True
                     self._closed[why] += 1
                     self._complaints.add(end.host, what)
             finally:
@@ -277,12 +286,17 @@ def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
     return [end for _, _, end in sorted(ranked)[:count]]
 
 
-def _connected(port: int) -> Iterator[tuple[int, _End]]:
-    """Return the descriptors of this process that are TCP connections to its own port, with their other ends."""
+def _connected(port: int) -> Iterator[tuple[int, int, _End]]:
+    """Return the descriptors of this process that are TCP connections to its own port, with inodes and other ends."""
     for name in os.listdir("/dev/fd"):
         end = _other_end(int(name), port)
-        if end is not None:
-            yield int(name), end
+        if end is None:
+            continue
+        try:
+            inode = os.fstat(int(name)).st_ino
+        except OSError:
+            continue  # it has just ended
+        yield int(name), inode, end
 
 
 def _other_end(descriptor: int, port: int) -> _End | None:

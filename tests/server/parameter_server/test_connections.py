@@ -119,11 +119,11 @@ def test_where_the_port_is_full_workers_find_a_place(monkeypatch: pytest.MonkeyP
 
 def test_who_goes_first() -> None:
     ends = {
-        _End("10.0.0.1", 1): _GrpcConnection(3, 0.0, 5.0),
-        _End("10.0.0.1", 2): _GrpcConnection(4, 0.0, 4.0),
-        _End("10.0.0.1", 3): _GrpcConnection(5, 0.0, 6.0),
-        _End("10.0.0.2", 1): _GrpcConnection(6, 0.0, 0.0),
-        _End("10.0.0.2", 2): _GrpcConnection(7, 0.0, 9.0),
+        _End("10.0.0.1", 1): _GrpcConnection(3, 0, 0.0, 5.0),
+        _End("10.0.0.1", 2): _GrpcConnection(4, 0, 0.0, 4.0),
+        _End("10.0.0.1", 3): _GrpcConnection(5, 0, 0.0, 6.0),
+        _End("10.0.0.2", 1): _GrpcConnection(6, 0, 0.0, 0.0),
+        _End("10.0.0.2", 2): _GrpcConnection(7, 0, 0.0, 9.0),
     }
     order = [(end.host, end.port) for end in _first(ends, 5)]
     assert order == [("10.0.0.1", 2), ("10.0.0.2", 1), ("10.0.0.1", 1), ("10.0.0.1", 3), ("10.0.0.2", 2)]
