@@ -2,8 +2,7 @@
 
 As a program, in a process of its own: `header_bombs.py HOST:PORT CONNECTIONS SECONDS ADDRESSES WAY [CA]`. They come
 from 127.0.0.1 to 127.0.0.ADDRESSES. WAY: "unread", "reads" the answers, or "leaves" after `FEW` frames, to connect
-again.
-With CA (a file, PEM) they come over TLS. Prints how many frames were sent, and how many connections have ended.
+again. With CA (a file, PEM) they come over TLS.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _frames(count: int) -> bytes:
 
 
 class Bombs:
-    """What the threads of one attack count."""
+    """An attack by several threads."""
 
     def __init__(
         self, address: str, seconds: float, addresses: int, way: str, tls: ssl.SSLContext | None = None
@@ -53,10 +52,9 @@ class Bombs:
         self._leaves = way == "leaves"
         self._all = _frames(FEW if self._leaves else _MANY)
         self._tls = tls
-        self.sent = self.closed = 0
 
     def run(self, connections: int) -> None:
-        """Send from so many connections at a time until the time is over."""
+        """Send over this many connections at a time until the time is over."""
         threads = [threading.Thread(target=self._work) for _ in range(connections)]
         for thread in threads:
             thread.start()
@@ -67,7 +65,6 @@ class Bombs:
         while time.monotonic() < self._until:
             with contextlib.suppress(OSError):
                 self._attack()
-            self.closed += time.monotonic() < self._until
             time.sleep(_PAUSE)
 
     def _attack(self) -> None:
@@ -85,8 +82,7 @@ class Bombs:
         while rest and time.monotonic() < self._until:
             select.select([sock] if self._reads else [], [sock], [], 0.1)
             with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                count = sock.send(rest)
-                self.sent, rest = self.sent + count, rest[count:]
+                rest = rest[sock.send(rest) :]
             if self._reads:
                 with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
                     if not sock.recv(2**16):
@@ -99,6 +95,4 @@ if __name__ == "__main__":
     context = ssl.create_default_context(cafile=ca[0]) if ca else None
     if context is not None:
         context.set_alpn_protocols(["h2"])
-    bombs = Bombs(target, float(lasting), int(spread), how, context)
-    bombs.run(int(many))
-    print(bombs.sent // FRAME_BYTES, bombs.closed, flush=True)
+    Bombs(target, float(lasting), int(spread), how, context).run(int(many))
