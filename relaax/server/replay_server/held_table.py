@@ -223,10 +223,13 @@ class HeldTable:
         self.unclaimed = True
         self._writers.update(dict.fromkeys(self._table.writers, self.heard))
 
-    def claim(self, declaration: TableDeclaration) -> None:
-        """Take the limits of who comes first after the table was restored: they may have changed meanwhile."""
+    def claim(self, declaration: TableDeclaration, owner: str) -> None:
+        """Take the limits and the owner of the first request after the table was restored. The limits may have changed,
+        and the owner is not kept.
+        """
         if self.unclaimed and declaration.spec == self.declaration.spec:
             self.unclaimed = False
+            self.owner = owner
             limiter = declaration.limiter(self._shards)
             limiter.restore(self.limiter.state())
             self.declaration, self.limiter = declaration, limiter

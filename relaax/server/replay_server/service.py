@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,10 @@ class ReplayService:
         name = declaration.spec.name
         with self._lock:
             held = self._tables.get((name, session))
+            owner = f"client {client}" if client and session else session
             if held is None:
-                held = self._make(declaration, session, client)
-            held.claim(declaration)
+                held = self._make(declaration, session, owner)
+            held.claim(declaration, owner)
         difference = declared_difference(held.declaration, declaration)
         if difference is not None:
             way_out = "give both the same configuration, or start the replay servers again for another one"
@@ -100,7 +101,7 @@ class ReplayService:
         """Make a table for what `kept_in` keeps, before anybody is served. Raises MemoryExhausted if it has no room."""
         self.kept_in = kept_in
         with self._lock:
-            return self._make(declaration, session)
+            return self._make(declaration, session, session)
 
     def clear(self) -> None:
         """Forget the tables: what was to be restored is damaged."""
@@ -157,11 +158,10 @@ class ReplayService:
         for held in tables:
             held.forget_silent(self._session_timeout)
 
-    def _make(self, declaration: TableDeclaration, session: str, client: str = "") -> HeldTable:
+    def _make(self, declaration: TableDeclaration, session: str, owner: str) -> HeldTable:
         """Make a table. Called with the lock held."""
         name = declaration.spec.name
         needed = declaration.spec_of_shard(self.shards).bytes()
-        owner = f"client {client}" if client and session else session
         self._make_way(needed, owner)
         if len(self._tables) >= MAX_TABLES:
             raise MemoryExhausted(f"there are {MAX_TABLES} tables already; let fewer sessions have one at a time")
@@ -184,12 +184,13 @@ class ReplayService:
         _log.info("dropped the table %r of session %s, %d items: %s", name, session, held.size, why)
 
     def _make_way(self, needed: int, owner: str) -> None:
-        """Drop sessions' tables until a new table of `needed` bytes has room.
+        """Drop as few tables of sessions as a new table of `needed` bytes takes; none if that does not make enough room.
 
-        First restored tables without a request since the server's start, then those of ended sessions, then those
-        without a request for `SILENT_SESSION_SECONDS`; the least recent first. Then the client with most memory loses
-        tables, if it has more than the session's `owner` will have.
+        Restored tables without a request since the server's start come first, then tables of ended sessions, then
+        those without a request for `SILENT_SESSION_SECONDS`; the least recent first. Then the client with most memory
+        loses tables, if it has more than the session's `owner` will have.
         """
+        dropped: dict[HeldTable, str] = {}  # and the reasons
         sessions = sorted((held for held in self._tables.values() if held.session), key=lambda held: held.heard)
         silent = self._clock() - SILENT_SESSION_SECONDS
         unused = {
@@ -199,15 +200,19 @@ class ReplayService:
         }
         for why, tables in unused.items():
             for held in tables:
-                if held in sessions and not self._has_room(needed):
+                if held in sessions and not self._has_room(needed, dropped):
                     sessions.remove(held)
-                    self._drop(held, f"{why}, and another session needs its room")
-        while owner and not self._has_room(needed) and (one := _of_largest_owner(sessions, owner, needed)):
+                    dropped[held] = f"{why}, and another session needs its room"
+        while owner and not self._has_room(needed, dropped) and (one := _of_largest_owner(sessions, owner, needed)):
             sessions.remove(one)
-            self._drop(one, f"its client ({one.owner}) has most of the memory, and another client needs its room")
+            dropped[one] = f"its client ({one.owner}) has most of the memory, and another client needs its room"
+        if self._has_room(needed, dropped):
+            for held, why in dropped.items():
+                self._drop(held, why)
 
-    def _has_room(self, needed: int) -> bool:
-        return self._taken() + needed <= self.memory and len(self._tables) < MAX_TABLES
+    def _has_room(self, needed: int, without: Collection[HeldTable]) -> bool:
+        taken = self._taken() - sum(held.bytes for held in without)
+        return taken + needed <= self.memory and len(self._tables) - len(without) < MAX_TABLES
 
     def _taken(self) -> int:
         return sum(held.bytes for held in self._tables.values())

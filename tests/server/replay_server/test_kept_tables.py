@@ -50,6 +50,18 @@ def test_restored_table_remembers_its_last_lives(tmp_path: Path, ends: EndReques
     assert len(set(lives)) == len(lives)
 
 
+def test_restored_tables_of_sessions_count_for_their_client(tmp_path: Path, ends: EndRequests) -> None:
+    store, table = LocalStore(tmp_path), numbered(100)
+    for _ in range(2):
+        service = ReplayService(3 * table.spec.bytes())
+        keeping = keeping_of(service, store, ends)
+        for number in range(3):
+            service.register(table, f"g{number}", "greedy")
+        assert keeping.finish()
+    service.register(table, "h", "honest")
+    assert [held.owner for held in service.tables()] == ["client greedy", "client greedy", "client honest"]
+
+
 def test_failed_checkpoint_leaves_only_the_one_before(tmp_path: Path, ends: EndRequests) -> None:
     class Refusing(LocalStore):
         refuses = False

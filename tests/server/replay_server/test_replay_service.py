@@ -243,6 +243,19 @@ def test_silent_sessions_make_room_after_a_minute() -> None:
     assert crowded.sessions == ["heard", "new"]
 
 
+@pytest.mark.parametrize(("units", "living"), [(4, 0), (2, 2)])
+def test_a_table_that_gets_no_room_drops_no_other(units: int, living: int) -> None:
+    crowded = Crowded(3)
+    crowded.comes("silent")
+    crowded.now += service.SILENT_SESSION_SECONDS
+    sessions = ["silent", *(f"living {number}" for number in range(living))]
+    for session in sessions[1:]:
+        crowded.comes(session)
+    with pytest.raises(MemoryExhausted):
+        crowded.shard.register(numbered(units * 10**4), "large")
+    assert crowded.sessions == sessions
+
+
 def test_one_client_cannot_keep_the_memory_from_others() -> None:
     crowded = Crowded(4)
     for number in range(4):
