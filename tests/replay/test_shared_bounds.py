@@ -17,6 +17,7 @@ from relaax.parameters.local_socket import Introduction, NoSharedMemory, connect
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.shard_memory import ShardMemory
 from relaax.replay.shared_layout import INSERT_NUMBERS
+from relaax.server.local_port import shared_budget
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, serving
 
@@ -93,6 +94,24 @@ def test_sixty_four_honest_writers_share_memory() -> None:
         shard.server.shared.sweep()
         assert by_memory(shard) == 64
         assert 64 * 2**20 <= shard.server.shared.taken() <= MOST
+
+
+def test_a_caller_that_keeps_the_memory_of_many_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_budget, "MAX_HELD", 3)
+    with serving(memory=MEMORY) as (shard,):
+        made = offer(shard)
+        who = Introduction(made.name, made.caller_proof, made.server_proof)
+        kept = []
+        with pytest.raises(NoSharedMemory, match="3 parts of shared memory are still held"):  # noqa: PT012 - it is the fourth or fifth
+            for _ in range(5):
+                frames, memory = connected(made.socket, who, INSERT_NUMBERS, 10.0)
+                kept.append(memory)
+                frames.close()
+                wait_until(lambda: by_memory(shard) == 0, "the server has seen the end of the connection")
+        del memory
+        kept.clear()
+        frames, _ = connected(made.socket, who, INSERT_NUMBERS, 10.0)
+        frames.close()
 
 
 def test_memory_counts_until_the_caller_has_let_go_of_it() -> None:

@@ -13,6 +13,8 @@ from relaax.parameters import segments
 from relaax.parameters.frames import FrameSocket
 from relaax.parameters.interfaces import FlatVector
 
+MAX_HELD = 1024
+"""Loans given back that other processes still hold, each of which costs this process a descriptor."""
 _NUMBER_BYTES = 4
 _BLOCK_BYTES = 512  # of st_blocks
 
@@ -78,6 +80,8 @@ class SharedBudget:
         with self._lock:
             self._settle()
             taken = self._taken()
+            if len(self._held) >= MAX_HELD:
+                raise BudgetSpent(0, f"{MAX_HELD} parts of shared memory are still held by processes that disconnected")
             if taken + (_NUMBER_BYTES * size if read_only or at_once else 0) > self.most:
                 raise BudgetSpent(0, f"{taken:,} of {self.most:,.0f} bytes that may be shared are taken")
             descriptor, vector = segments.make(size, at_once=at_once)
