@@ -82,6 +82,8 @@ def test_it_trains_from_container_to_container(
         wait_until(lambda: "trying again" in early.stderr, "a client that waits for its server", 300, 0.5)
         servers = Servers(processes, store, door, data, experiment, port)
         assert steps_of(early) >= steps
+        subprocess.run(games.command("sh", "-c", 'rm "$RELAAX_ALIVE_FILE"'), check=True, capture_output=True)
+        assert not games.is_healthy(), "only the client before has been answered"
         client = games.start(processes, address, name, "4")
         wait_until(games.is_healthy, "a healthy client", 120, 0.5)
         assert stop(client) == 0

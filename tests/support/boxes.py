@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +102,18 @@ class Box:
 
 def stop(running: Running, seconds: float = 120) -> int:
     """What `docker stop` does: SIGTERM to the first process. Return the exit code; nothing is left then."""
-    everything = psutil.Process(running.pid).children(recursive=True)
-    first = wait_until(lambda: [one for one in everything if one.name() == "tini"], "the container's first process")[0]
-    first.terminate()
+    started = psutil.Process(running.pid)
+
+    def first() -> psutil.Process | None:
+        for process in started.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if process.name() == "tini":
+                    return process
+        return None
+
+    tini = wait_until(first, "the container's first process", seconds)
+    everything = started.children(recursive=True)
+    tini.terminate()
     code = running.wait(seconds)
     assert psutil.wait_procs(everything, 30)[1] == []
     return code

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import os
+import random
 import shutil
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 from support.processes import project_command
 
 PASSWORD = "s3cret!"
+_PORTS = range(20_000, 32_000)
 CARD = """
 import gymnasium, numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -38,10 +40,14 @@ def card() -> npt.NDArray[np.uint8]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody has just now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [made.getsockname()[1] for made in sockets]
+    """Free ports of loopback that stay free: the kernel gives none of these to others that ask for port 0."""
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"fewer than {count} free ports in {_PORTS}")
 
 
 def variables(vnc: int, page: int) -> dict[str, str]:
