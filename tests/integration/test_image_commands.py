@@ -15,6 +15,18 @@ from support.boxes import ROOT
 from support.processes import Processes, project_command, wait_until
 from support.scrape import health, status_url
 
+WITHOUT_IPV6 = """
+import errno, socket
+connect, known = socket.socket.connect, socket.getaddrinfo
+def refuse(self, address):
+    if self.family == socket.AF_INET6:
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+    return connect(self, address)
+def and_ipv6(host, port, *more):
+    return [*known(host, port, *more), (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))]
+socket.socket.connect, socket.getaddrinfo = refuse, and_ipv6
+"""
+"""A container whose localhost has an IPv6 address that it cannot use."""
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-replay-server", "relaax-learner")
 
 
@@ -47,12 +59,14 @@ def test_health_check_does_not_ask_a_proxy(processes: Processes, tmp_path: Path)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
         assert checked(unused.getsockname()[1], port(url)) == 0
+        (tmp_path / "sitecustomize.py").write_text(WITHOUT_IPV6)
+        assert checked(unused.getsockname()[1], port(url), PYTHONPATH=str(tmp_path)) == 0
     assert server.stop() == 0
     assert checked(port(url)) != 0
 
 
-def checked(*ports: int) -> int:
+def checked(*ports: int, **variables: str) -> int:
     """Return the exit code of the health check, with a proxy in the environment at which nothing listens."""
     command = [sys.executable, str(ROOT / "docker" / "healthy"), *map(str, ports)]
-    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", **variables}
     return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
