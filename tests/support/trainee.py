@@ -15,11 +15,12 @@ from support.processes import wait_until
 class Training:
     """A client that trains over `address` until it is told to stop, in a thread of its own."""
 
-    def __init__(self, address: str, rate: float = math.inf) -> None:
+    def __init__(self, address: str, rate: float = math.inf, response_timeout: float = 5.0) -> None:
         """`rate`: steps a second at most."""
         self.steps = 0
         self.error: BaseException | None = None
         self._address = address
+        self._response_timeout = response_timeout
         self._pause = 1 / rate
         self._due = time.monotonic()
         self._stop = threading.Event()
@@ -30,7 +31,7 @@ class Training:
         env = gymnasium.make("CartPole-v1")
         try:
             spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-            with Client(self._address, **spaces, response_timeout=5.0, retry_seconds=60) as client:
+            with Client(self._address, **spaces, response_timeout=self._response_timeout, retry_seconds=60) as client:
                 while not self._stop.is_set():
                     state, _ = env.reset()
                     action = client.init(state)
