@@ -35,7 +35,7 @@ _LOCK = ".lock"
 _LOCK_SECONDS = 10.0  # it is held for one short write; only a stopped process holds it longer
 _NUMBERED = re.compile(r"\d+-")  # how directories of checkpoints are named; others may be anybody's
 BUSY = (errno.EAGAIN, errno.EACCES)
-"""Errors of `flock` if another process holds the lock; others say that the file system has no locks."""
+"""Errors of `flock` if another process holds the lock; others mean that the file system has no locks."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_VALUE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket or a pipe, a folder

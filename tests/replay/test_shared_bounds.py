@@ -102,7 +102,7 @@ def test_a_caller_that_keeps_the_memory_of_many_connections_is_bounded(monkeypat
         made = offer(shard)
         who = Introduction(made.name, made.caller_proof, made.server_proof)
         kept = []
-        with pytest.raises(NoSharedMemory, match="3 parts of shared memory are still held"):  # noqa: PT012 - it is the fourth or fifth
+        with pytest.raises(NoSharedMemory, match="3 parts of shared memory are still held"):
             for _ in range(5):
                 frames, memory = connected(made.socket, who, INSERT_NUMBERS, 10.0)
                 kept.append(memory)

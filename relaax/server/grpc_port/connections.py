@@ -1,4 +1,4 @@
-"""Bound the connections of a port: close excess and idle ones, and those that send much without a token."""
+"""Bound the connections of a port: close excess, idle and greedy ones, which send much without a token."""
 
 from __future__ import annotations
 

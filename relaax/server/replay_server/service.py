@@ -184,7 +184,7 @@ class ReplayService:
         _log.info("dropped the table %r of session %s, %d items: %s", name, session, held.size, why)
 
     def _make_way(self, needed: int, owner: str) -> None:
-        """Drop as few tables of sessions as a new table of `needed` bytes takes; none if that does not make enough room.
+        """Drop the sessions' tables whose room a new one of `needed` bytes takes; none if that is not enough.
 
         Restored tables without a request since the server's start come first, then tables of ended sessions, then
         those without a request for `SILENT_SESSION_SECONDS`; the least recent first. Then the client with most memory
