@@ -160,7 +160,7 @@ class _Statistic:
 
     def add(self, client: str, moments: Moments) -> None:
         """Add samples. Raises NotUsable; then nothing has changed."""
-        if not moments.count:
+        if moments.count < 1:
             return
         if client in self.outlying:
             moments.usable()

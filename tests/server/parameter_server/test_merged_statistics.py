@@ -131,12 +131,15 @@ def test_a_newcomer_is_judged_by_clients_with_many_samples() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_moments_of_no_samples_are_ignored() -> None:
+@pytest.mark.parametrize(("count", "mean"), [(0.0, 1e200), (1e-300, 1e150)])
+def test_moments_of_less_than_one_sample_are_ignored(count: float, mean: float) -> None:
     merged = MergedStatistics({"a": 2})
+    truth = pushed(merged, 3, 1)
     for client in ("one", "two", "three"):
-        merged.add(client, {"a": Moments(0.0, np.full(2, 1e200), np.full(2, 1e300))})
-    truth = pushed(merged, 3, 5)
+        merged.add(client, {"a": Moments(count, np.full(2, mean), np.zeros(2))})
     assert merged.merged["a"].count == truth.count
+    merged.add("client 0", samples(np.random.default_rng(23)))
+    assert (merged.merged["a"].count, merged.outlying_clients) == (truth.count + 50, 1)
 
 
 def test_clients_beyond_the_bound_stay_merged() -> None:
