@@ -1934,6 +1934,18 @@ ERRORS = (
         SHARD,
     ),
     planted(
+        "false-generations-spread",
+        "workers believe every shard's generation of the target network",
+        [
+            (
+                "relaax/parameters/target.py",
+                "max(self.newest, generation)",
+                "max(each.target_generation for each in answers)",
+            )
+        ],
+        "tests/parameters/test_target.py",
+    ),
+    planted(
         "few-samples-judge",
         "clients with few samples judge those with many, and earlier samples",
         [(MERGED_STATISTICS_PY, "return self.count >= PROVEN", "return False")],
