@@ -63,7 +63,7 @@ class ReceivedTarget:
     def fetch(self, asker: pb.PullRequest) -> None:
         """Take the target network from all shards, of one generation. `asker` says who asks.
 
-        Shards that are behind copy when they are told of the newest generation. If shard 0 advances meanwhile, they are
+        Shards that are behind copy when a request names the newest generation. If shard 0 advances meanwhile, they are
         asked again. If a shard stays ahead of shard 0, a worker has told it a false generation, and its copy is used
         until shard 0 has advanced as far. Raises IncarnationEnded, TrainingEnded, ParameterServerUnavailable after the
         bounded wait, and ParameterServerError.
