@@ -1927,11 +1927,29 @@ ERRORS = (
         [
             (
                 MERGED_STATISTICS_PY,
-                "                self._drop(name, client, why)\n",
+                "                self.dropped_samples += 1\n",
                 "                raise ValueError(str(why)) from None\n",
             )
         ],
         SHARD,
+    ),
+    planted(
+        "false-generations-spread",
+        "workers believe every shard's generation of the target network",
+        [
+            (
+                "relaax/parameters/target.py",
+                "max(self.newest, generation)",
+                "max(each.target_generation for each in answers)",
+            )
+        ],
+        "tests/parameters/test_target.py",
+    ),
+    planted(
+        "few-samples-judge",
+        "clients with few samples judge those with many, and earlier samples",
+        [(MERGED_STATISTICS_PY, "return self.count >= PROVEN", "return False")],
+        "tests/server/parameter_server/test_merged_statistics.py",
     ),
     planted(
         "unclipped-samples",

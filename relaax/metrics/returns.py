@@ -130,7 +130,8 @@ class RecentReturns:
             return
         largest = (max(abs(value) for _, value in own) for own in self._clients.values())
         self._bound = OUTLYING * max(1.0, statistics.median_low(largest))
-        outliers = [(value, client) for value, client in self._last if abs(value) > self._bound]
+        # Restored returns have no client. They stay: the first episodes to end after a start are the short ones.
+        outliers = [(value, client) for value, client in self._last if client and abs(value) > self._bound]
         if outliers:
             kept = [entry for entry in self._last if entry not in outliers]
             self._last.clear()
@@ -144,7 +145,7 @@ class RecentReturns:
         self._complain(
             "the return %g of %s is left out of the means: other clients' are within %g",
             episode_return,
-            client or "a client before the last start",
+            client or "a client",
             self._bound,
         )
 

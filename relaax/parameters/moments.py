@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,25 +82,6 @@ class Moments:
         if not np.isfinite(values).all():
             raise ValueError("a sample is not finite")
         return cls.of(np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Moments]) -> Moments:
-        """Return the moments of the samples of `parts`, at least one. Raises NotUsable."""
-        if len(parts) == 1:
-            return parts[0].usable()
-        counts = np.array([part.count for part in parts])
-        total = counts.sum()
-        if not total:
-            return parts[0]
-        means = np.array([part.mean for part in parts])
-        with np.errstate(all="ignore"):
-            mean = (counts / total) @ means
-            means -= mean
-            means *= means
-            m2 = counts @ means
-            for part in parts:
-                m2 += part.m2
-        return _made(total, mean, m2).usable()
 
     @property
     def size(self) -> int:

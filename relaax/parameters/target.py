@@ -22,7 +22,7 @@ class IncarnationEnded(Exception):
 
 
 class _Apart(Exception):
-    """The shards are at different generations."""
+    """A shard is behind shard 0."""
 
 
 class ReceivedTarget:
@@ -38,16 +38,21 @@ class ReceivedTarget:
         self.vector: FlatVector | None = None
         """float32 [P], read-only; None before the first, if it is not wanted, and if there is none."""
         self.newest = 0
-        """The newest generation that was heard of, which every request tells the shards."""
+        """The newest generation of shard 0, which every request tells the other shards."""
         self._wanted = wanted
         self._held: int | None = None  # the generation of `vector`
         self._parts: dict[int, tuple[int, FlatVector]] = {}  # of each shard: its generation, and its range
 
     def hear(self, answers: _Answers) -> bool:
-        """Note the generations in the answers of all shards. Return whether one is another than is held here."""
-        named = [answer.target_generation for answer in answers if answer.HasField("target_generation")]
-        self.newest = max([self.newest, *named])
-        return any(generation != self._held for generation in named)
+        """Note the generation of shard 0, whose answer is the first. Return whether it is another than is held here.
+
+        Those of the other shards do not count: any worker can advance them.
+        """
+        if not answers[0].HasField("target_generation"):
+            return False
+        generation = answers[0].target_generation
+        self.newest = max(self.newest, generation)
+        return generation != self._held
 
     def follow(self, answers: _Answers, asker: pb.PullRequest) -> FlatVector | None:
         """Return the target network, fetched if the shards have another one now. Raises as `fetch` does."""
@@ -58,9 +63,10 @@ class ReceivedTarget:
     def fetch(self, asker: pb.PullRequest) -> None:
         """Take the target network from all shards, of one generation. `asker` says who asks.
 
-        Shards that are behind copy when they are told of the newest generation. If shard 0 goes on meanwhile, they are
-        asked again. Raises IncarnationEnded, TrainingEnded, ParameterServerUnavailable after the bounded wait, and
-        ParameterServerError.
+        Shards that are behind copy when a request names the newest generation. If shard 0 advances meanwhile, they are
+        asked again. If a shard stays ahead of shard 0, a worker has told it a false generation, and its copy is used
+        until shard 0 has advanced as far. Raises IncarnationEnded, TrainingEnded, ParameterServerUnavailable after the
+        bounded wait, and ParameterServerError.
         """
         try:
             self._call.retrying(_Apart)(self._fetch_at_once, asker)
@@ -72,13 +78,16 @@ class ReceivedTarget:
             ) from None
 
     def _fetch_at_once(self, asker: pb.PullRequest) -> None:
-        """Ask a few times without a pause: a shard that goes on between two answers rarely does so twice."""
+        """Ask a few times without a pause: a shard that advances between two answers rarely does so twice."""
         for _ in range(_AT_ONCE):
             self._ask(asker)
-            if len({generation for generation, _ in self._parts.values()}) == 1:
-                self._take()
-                return
-        raise _Apart
+            generations = {generation for generation, _ in self._parts.values()}
+            if len(generations) == 1:
+                break
+        else:
+            if min(generations) < self._parts[0][0]:
+                raise _Apart
+        self._take()
 
     def _ask(self, asker: pb.PullRequest) -> None:
         request = pb.PullRequest()

@@ -127,5 +127,5 @@ def test_the_largest_rewards_that_are_allowed_leave_statistics_with_which_others
         service.start_parameter_server()
         with Honest(service.address) as honest:
             honest.steps_on()
-        assert "begins anew" not in service.parameter_server.stderr
+        assert "starts empty" not in service.parameter_server.stderr
         assert "is left out" not in service.parameter_server.stderr

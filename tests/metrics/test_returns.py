@@ -107,3 +107,13 @@ def test_a_lie_before_others_came_leaves_the_window() -> None:
     honest_and_liar(returns, 1e15, rounds=2)
     assert returns.mean is not None and returns.mean <= 60.0
     assert returns.best is None
+
+
+def test_first_episodes_after_a_restart_do_not_judge_earlier_returns() -> None:
+    before, after = RecentReturns(window=4), RecentReturns(window=4)
+    for _ in range(4):
+        before.add(5000.0, "client")
+    after.restore(before.as_json())
+    for client in ("one", "two", "three"):
+        after.add(2.0, client)  # the first episodes to end are the short ones
+    assert (after.mean, after.best, after.left_out) == ((5000.0 + 3 * 2.0) / 4, 5000.0, 0)

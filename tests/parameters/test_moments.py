@@ -136,16 +136,3 @@ def test_lengths_that_a_shard_holds() -> None:
 def test_lengths_that_no_shard_holds(declared: dict[str, int], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         check_lengths(declared)
-
-
-def test_joined_parts_have_the_moments_of_all_samples() -> None:
-    values = np.random.default_rng(17).normal(100.0, [1.0, 2.0, 3.0], (60, 3))
-    whole = Moments.of(values)
-    for sizes in ([60], [0, 60], [1, 19, 40], [20, 0, 30, 10]):
-        joined = Moments.joined([Moments.of(part) for part in np.split(values, np.cumsum(sizes)[:-1])])
-        assert joined.count == 60
-        np.testing.assert_allclose(joined.mean, whole.mean)
-        np.testing.assert_allclose(joined.m2, whole.m2)
-    assert Moments.joined([Moments.zeros(3)] * 2).count == 0
-    with pytest.raises(NotUsable):
-        Moments.joined([Moments(1.0, np.full(3, 1e200), np.zeros(3)), whole])

@@ -21,6 +21,7 @@ from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnd
 from relaax.parameters.purposes import EXPLOIT
 from relaax.server.parameter_server.service import ParameterService
 from relaax.server.parameter_server.shard import Push, Shard
+from relaax.server.parameter_server.target import MAX_AHEAD, TargetNetwork
 from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.shards import OneShard, Shards, sharded
@@ -169,10 +170,28 @@ def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
         assert bridge.pull().target is pushed.target
 
 
-def test_shards_that_never_agree_end_the_wait() -> None:
+def test_a_false_generation_neither_spreads_nor_stops_training() -> None:
+    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
+        bridge.pull()
+        shard_of(shards.all[1]).hear(2**52)
+        targets = []
+        for _ in range(MAX_AHEAD + 1):
+            pulled = bridge.push(ONES, env_steps=10).pulled
+            assert pulled is not None
+            assert pulled.target is not None
+            targets.append(pulled.target.tolist())
+        middle = len(shard_of(shards.all[0]).pull()[1])
+        assert [target[0] for target in targets] == [target[-1] for target in targets], "shards 0 and 2 agree"
+        assert [target[0] for target in targets] == [float(-n) for n in range(1, MAX_AHEAD + 2)]
+        assert [target[middle] for target in targets] == [0.0] * MAX_AHEAD + [float(-MAX_AHEAD - 1)]
+        assert {copy.generation for one in shards.all if (copy := shard_of(one).target)} == {MAX_AHEAD + 1}
+
+
+def test_a_shard_that_never_catches_up_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
-        shard_of(shards.all[1]).hear(8)
-        with pytest.raises(ParameterServerUnavailable, match=r"target networks are of the generations 0, 8 \(tried"):
+        monkeypatch.setattr(TargetNetwork, "hear", lambda *_: None)
+        shard_of(shards.leader).push(Push("other", 1, 0, None, 10, 10, 0))
+        with pytest.raises(ParameterServerUnavailable, match=r"target networks are of the generations 1, 0 \(tried"):
             bridge.pull()
 
 

@@ -44,9 +44,9 @@ class Push:
     """An update. `gradient` is float32 of the shard's length, or None to advance the counters only.
 
     `global_step` is what the worker last saw: the learning rate is annealed by it, so that all shards use the same.
-    `statistics` are samples, to be merged with those of other pushes; `client` has sent them. `withheld`: the worker
-    keeps a gradient back because its loss is an outlier. `applied`: the worker has applied it in memory that the shard
-    shares with it. `target_generation`: the newest generation of the target network that it knows.
+    `statistics`: samples of `client`, to be merged with the samples of other pushes. `withheld`: the worker keeps a
+    gradient back because its loss is an outlier. `applied`: the worker has applied it in memory that the shard shares
+    with it. `target_generation`: the newest generation of the target network that it knows.
     """
 
     worker: str

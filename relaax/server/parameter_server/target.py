@@ -53,8 +53,8 @@ class TargetNetwork:
     def hear(self, generation: int, parameters: Vector) -> None:
         """Copy the parameters if shard 0 is said to have a newer generation. Shard 0 itself knows better.
 
-        A worker can be wrong, and the true generation has to pass the one of the copy before the next copy. So one
-        message advances it by a few; a shard that is further behind is told again with the next message.
+        The generation may be false, and the next copy is due when the true one has passed it. So one message advances
+        it by a few; a shard that is further behind advances again with the next message.
         """
         if not self._leads and generation > self.copy.generation:
             generation = min(generation, self.copy.generation + MAX_AHEAD)

@@ -249,7 +249,7 @@ def test_a_statistic_at_the_edge_of_float64_begins_anew_where_a_snapshot_has_it(
     tested.restore(poisoned)
     assert merged(tested) == (0, 0, 0)
     assert tested.pull()[2]["b"].count == 1
-    assert "the checkpoint's statistic a is of no use and begins anew" in caplog.text
+    assert "the checkpoint's statistic a is unusable and starts empty" in caplog.text
     tested.push(push(1, statistics=of(1, 3)))
     assert merged(tested) == (2, 2, 2)
 
