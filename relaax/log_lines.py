@@ -71,5 +71,5 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 
 
 def _uncaught_in_thread(said: threading.ExceptHookArgs) -> None:
-    if said.exc_value is not None:
+    if said.exc_value is not None and said.exc_type is not SystemExit:  # as Python's own hook
         _log.critical("a thread has ended with an exception", exc_info=said.exc_value)

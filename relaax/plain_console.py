@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+from relaax.log_lines import one_line
 
 
 class PlainConsole(Console):
@@ -28,4 +27,4 @@ class PlainConsole(Console):
 
 def visible(text: str) -> str:
     """Return `text` with control characters escaped, except tabs and line ends."""
-    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], text)
+    return "\n".join(map(one_line, text.split("\n")))

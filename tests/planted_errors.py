@@ -2081,7 +2081,7 @@ ERRORS = (
     planted(
         "restarted-too-early",
         "a process that ends because its server is away is restarted before the server is ready",
-        [(SUPERVISOR_PY, "(process.announced or (has_needs and has_leader))", "role.vital")],
+        [(SUPERVISOR_PY, "elif process.announced or (has_needs and has_leader):", "elif role.vital:")],
         SUPERVISOR,
     ),
     planted(

@@ -37,9 +37,10 @@ except ValueError:
 def fail():
     raise RuntimeError(text)
 
-thread = threading.Thread(target=fail)
-thread.start()
-thread.join()
+for target in (sys.exit, fail):
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
 fail()
 """
 
@@ -54,6 +55,7 @@ def test_messages_and_exceptions_of_a_process_begin_no_line(kind: str) -> None:
     assert done.returncode == 1
     assert f"no\\n{FORGED}\\r\\n{FORGED}\\u2028{FORGED}\n" in done.stderr
     assert done.stderr.count("RuntimeError: no") == 2
+    assert "SystemExit" not in done.stderr, "Python ignores it in a thread"
     assert not begins_a_line(done.stderr)
 
 

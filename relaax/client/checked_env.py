@@ -1,4 +1,4 @@
-"""Environments whose outcomes are checked, converted to their spaces, and copied as soon as they are handed out."""
+"""A wrapper of environments that checks, converts and copies every observation, reward and flag."""
 
 from __future__ import annotations
 
@@ -137,13 +137,14 @@ class CheckedEnv:
 def checked(env: Any, name: str, infos: Collection[str] | None) -> Any:
     """Return `env` as a CheckedEnv, or a vector of gymnasium's SyncVectorEnv with each of its environments as one.
 
-    Any other vector is returned as it is.
+    Any other vector is returned unchanged. If wrappers are around the vector, all infos are kept: they may read them.
     """
     if not hasattr(env, "single_observation_space"):
         return _as_checked(env, name, infos)
     vector = getattr(env, "unwrapped", env)
     if any(base.__name__ == "SyncVectorEnv" for base in type(vector).__mro__):
         of = f" of {len(vector.envs)}"
+        infos = infos if vector is env else None
         vector.envs = [_as_checked(one, name, infos, f"{i}{of}") for i, one in enumerate(vector.envs)]
     return env
 
@@ -164,7 +165,7 @@ def reward_of(reward: Any) -> float:
         return float(reward)
     try:
         value = float(np.asarray(reward, np.float64).reshape(()))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # OverflowError: an int beyond float64
         value = math.nan
     if not math.isfinite(value):
         raise ValueError(f"the reward is {reprlib.repr(reward)}: it must be one finite number")

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn, TypeVar
@@ -14,6 +15,8 @@ from relaax.client.checked_env import CheckedEnv
 
 logger = logging.getLogger("relaax.client")
 
+ending = threading.Event()
+"""Set when the program ends while connections are under way in threads: each ends after its step."""
 _AGAIN_SECONDS = 2.0
 _Result = TypeVar("_Result")
 
@@ -37,7 +40,8 @@ class _ChildEnv(CheckedEnv):
     """An environment in a process of its own, which SIGTERM ends after closing it."""
 
     def close(self) -> None:
-        """Close the environment. SIGTERM is not repeated while it is closing."""
+        """Close the environment. A second SIGTERM, as from a service manager, does not interrupt this."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         disarm()
         super().close()
 
@@ -50,9 +54,10 @@ def quiet_child(infos: Collection[str] | None = None) -> Callable[[Any], Any]:
     parent = os.getpid()
 
     def wrap(env: Any) -> Any:
-        if os.getpid() != parent:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, terminate)
+        if os.getpid() == parent:
+            return CheckedEnv(env, infos=infos)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, terminate)
         return _ChildEnv(env, infos=infos)
 
     return wrap

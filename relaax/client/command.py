@@ -286,6 +286,11 @@ def execute(
         if not under_way():
             raise
         code = end.code if isinstance(end.code, int) else FAILED
+    except Exception:
+        if not under_way():
+            raise
+        sys.excepthook(*sys.exc_info())
+        code = FAILED
     finally:
         disarm()
     if under_way():

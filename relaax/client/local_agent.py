@@ -37,8 +37,10 @@ class Player(Protocol):
         """Return the action for an observation. `first`: it begins an episode."""
 
     def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
-        """Note the outcome of a game. `steps`: those that its environment took, without no-ops. `cut`: whether the
-        episode was cut off at its maximum number of steps.
+        """Note the outcome of a game.
+
+        `steps`: number of steps of its environment, without no-ops. `cut`: whether the episode was cut off at its
+        maximum number of steps.
         """
 
 
@@ -95,6 +97,6 @@ class LocalClient:
 
     def _act(self, states: Any, first: bool) -> Any:
         leaves = self._observe.leaves(states, self._axes)
-        observation = self._observe.space.unflatten([leaf[0] if self._axes else leaf for leaf in leaves])
+        observation = self._observe.space.unflatten([leaf[0].copy() if self._axes else leaf for leaf in leaves])
         action = self._act_values.space.flatten(self._player.act(observation, first))
         return self._act_values.take((np.asarray(leaf)[None] for leaf in action), not self._axes)

@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
 
+from relaax.client import closing
 from relaax.client.failure import Failure
 from relaax.client.run_summary import RunSummary
 
@@ -18,6 +20,7 @@ _NAME = "connection-"
 _SWITCH_SECONDS = 0.02
 """After which a thread that waits for the interpreter asks for it. Every connection lets go of it twice a step by
 itself; asked for it every 5 ms, as by default, 64 of them take a tenth more processor time."""
+_CLOSE_SECONDS = 2.0
 Main = Callable[[argparse.Namespace], RunSummary]
 
 
@@ -77,17 +80,30 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
 
 def under_way() -> bool:
     """Return whether any of several connections has not ended."""
-    return any(thread.name.startswith(_NAME) for thread in threading.enumerate())
+    return bool(_connections())
+
+
+def _connections() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(_NAME)]
 
 
 def leave(code: int) -> NoReturn:
-    """Exit while connections are under way: no exception reaches them, and nothing waits for their sockets."""
-    if "multiprocessing" in sys.modules:
-        for child in sys.modules["multiprocessing"].active_children():
-            child.terminate()  # an environment, perhaps in a half done step
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    """Exit while connections are under way, which no exception reaches.
+
+    They have two seconds to end after their steps and to close their environments. Nothing waits for their sockets.
+    """
+    closing.ending.set()
+    deadline = time.monotonic() + _CLOSE_SECONDS
+    try:
+        for thread in _connections():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if "multiprocessing" in sys.modules:
+            for child in sys.modules["multiprocessing"].active_children():
+                child.terminate()  # an environment, perhaps in a half done step
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # also after another signal
+        os._exit(code)
 
 
 def measure_file(file: Path, index: int) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from relaax.client import closing
 from relaax.rlx import Episode
 
 RECENT_EPISODES = 100
@@ -67,9 +68,11 @@ class Tally:
 
     @property
     def enough(self) -> bool:
-        """Whether the requested steps or episodes are reached."""
-        return (self._most_steps is not None and self.steps >= self._most_steps) or (
-            self._most_episodes is not None and self.episodes >= self._most_episodes
+        """Whether the requested steps or episodes are reached, or the program is ending."""
+        return (
+            closing.ending.is_set()
+            or (self._most_steps is not None and self.steps >= self._most_steps)
+            or (self._most_episodes is not None and self.episodes >= self._most_episodes)
         )
 
     def step(

@@ -79,8 +79,7 @@ class RemoteProcess(Supervised):
         if not self._lost:
             super().restart(command, attempts)
             return
-        self.restarts += 1  # a machine that is lost says nothing of the process
-        self.start(command)
+        self._start_again(command)  # the loss of a machine is no failure of the process
 
     def put(self, files: Mapping[str, str]) -> None:
         """Replace files of its folder. One that is not placed yet gets them when it starts."""

@@ -199,7 +199,7 @@ class EventFile:
 
 
 def newest_number(names: Iterable[str]) -> int:
-    """Return the highest number of an event file in `names`; 0 if there is none."""
+    """Return the highest number of an event file in `names`, or 0 without event files."""
     return max((int(found[1]) for name in names if (found := _EVENT_FILE.match(name))), default=0)
 
 

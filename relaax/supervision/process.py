@@ -139,6 +139,9 @@ class Supervised(ABC):
             self._failures = self._failures + 1 if failed else 0
         if self._failures >= attempts or self.exit_code() == EXIT_REFUSED:
             raise self.start_error("did not start" if attempts == 1 else "fails repeatedly")
+        self._start_again(command)
+
+    def _start_again(self, command: Sequence[str]) -> None:
         self.restarts += 1
         self.was_ready = self.was_ready or self.announced
         self.start(command)
@@ -321,11 +324,12 @@ class Process(Supervised):
         return True
 
     def _take_in(self) -> None:
-        """Read all output of the ended process, or close it if nobody reads it."""
+        """Read all output of the ended process, or close it if nothing reads it. Waits for it once."""
         if self._popen is None or self._reader is None or self.exit_code() is None:
             return
-        if self._reader.ident is not None:
-            self._reader.join(READ_SECONDS)
+        reader, self._reader = self._reader, None
+        if reader.ident is not None:
+            reader.join(READ_SECONDS)
         elif self._popen.stdout is not None:  # a signal came between making the reader and starting it
             self._popen.stdout.close()
 

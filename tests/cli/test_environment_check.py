@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import psutil
@@ -76,6 +77,10 @@ class Odd(gymnasium.Env):
         self.fault = fault
         if fault == "exit":
             sys.exit()
+        if fault == "unmade":
+            child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            open(__file__.replace("odd.py", "simulator"), "w").write(str(child.pid))
+            time.sleep(600)
         self.simulator = subprocess.Popen(["sleep", "600"], start_new_session=True)
     def reset(self, *, seed=None, options=None):
         if self.fault == "slow":
@@ -117,13 +122,26 @@ def test_one_step_shows_what_is_wrong(tmp_path: Path, fault: str, kind: type[Exc
     assert sentence in str(raised.value)
 
 
-def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path) -> None:
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("fault", ["slow", "unmade"])
+def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path, fault: str) -> None:
     started = tmp_path / "simulator"
-    with EnvironmentCheck(odd(tmp_path, "slow")) as check:
-        pid = int(wait_until(lambda: started.exists() and started.read_text(), "it is in its reset", PATIENCE))
+    with EnvironmentCheck(odd(tmp_path, fault)) as check:
+        pid = int(wait_until(lambda: started.exists() and started.read_text(), "a simulator runs", PATIENCE))
+        simulator = psutil.Process(pid)
         assert check.wait(0.0) is None
-        assert psutil.pid_exists(pid)
-    wait_until(lambda: not psutil.pid_exists(pid), "the simulator has ended")
+        assert lives(simulator)
+    try:
+        wait_until(lambda: not lives(simulator), "the simulator has ended")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            simulator.kill()
 
 
 def test_a_program_of_ones_own_is_never_started(tmp_path: Path) -> None:

@@ -192,6 +192,22 @@ def test_what_is_left_of_the_last_life_does_not_disturb_the_next(process: Proces
     assert process.wait_ready(60, NEVER) == "127.0.0.1:7"
 
 
+def test_output_that_a_child_holds_open_is_awaited_once(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = "import signal; signal.pause()"
+    process.start(python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"))
+    group = process.pid
+    assert group is not None and process._reader is not None
+    waits: list[object] = []
+    monkeypatch.setattr(process._reader, "join", waits.append)
+    try:
+        assert process.wait(60)
+        for _ in range(5):  # as the supervisor asks several times a second
+            assert not (process.is_ready or process.announced)
+        assert len(waits) == 1
+    finally:
+        os.killpg(group, signal.SIGKILL)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
 def test_it_is_told_to_end_when_its_parent_is_killed(processes: Processes, tmp_path: Path) -> None:
     parent = processes.start_python(

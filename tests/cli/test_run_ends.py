@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import rich.progress
 
 from relaax.cli.evaluate import progress
 from relaax.cli.evaluate.progress import EvaluationProgress
-from relaax.cli.run.experiment import _exit_code
+from relaax.cli.run.experiment import _await_evaluation, _exit_code
 from relaax.cli.run.plan import make_plan
 from relaax.evaluation.result import Played
 from support.processes import Processes
@@ -66,6 +68,18 @@ def config(tmp_path: Path) -> Path:
     (folder / "odd.py").write_text(ODD, encoding="utf-8")
     (folder / "one.yaml").write_text(CONFIG, encoding="utf-8")
     return folder / "one.yaml"
+
+
+def test_interrupted_run_does_not_wait_for_its_evaluation(config: Path) -> None:
+    interrupted = SimpleNamespace(event=threading.Event())
+    interrupted.event.set()
+    steps: list[str] = []
+    view = SimpleNamespace(step=steps.append)
+    evaluated = SimpleNamespace(latest=None, is_under_way=lambda: True)
+    plan: Any = make_plan(str(config), [])
+    ends: Any = _await_evaluation
+    assert ends(plan, "interrupted", interrupted, view, evaluated) == "interrupted"
+    assert steps == [], "it would be shown while the programs are stopped"
 
 
 def test_an_environment_that_exits_ends_the_run_under_that_name(runs: Runs, config: Path) -> None:

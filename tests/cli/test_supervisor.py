@@ -162,6 +162,26 @@ def test_client_is_restarted_when_its_server_is_ready(running: Supervisor, gates
     assert client.restarts == 1
 
 
+def test_client_whose_environment_exits_is_logged_once(
+    plan: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exits_once = "import os, sys\ntry:\n    os.mkdir('exited')\n    sys.exit(4)\nexcept FileExistsError:\n    pass\n"
+    exits_once = exits_once.replace("exited", str(tmp_path / "exited"))
+    (tmp_path / "mine.py").write_text(exits_once + CLIENT)
+    with supervised(make_plan(str(tmp_path / "small.yaml"), ["run.clients=2"]), tmp_path / "run") as running:
+        running.start_clients()
+        wait_until(lambda: (running.watch(), running.exited_client)[1], "one has exited")
+        for _ in range(3):
+            running.watch()
+        exited = running.exited_client
+        assert exited is not None
+        assert caplog.messages == [
+            f"{exited.name}: the environment ended its program, which is not restarted; see {exited.log}"
+        ]
+        assert [client.restarts for client in running.clients] == [0, 0]
+        assert not running.clients_have_ended
+
+
 def test_shard_that_dies_before_all_have_started_is_restarted(plan: Plan, gates: Gates, tmp_path: Path) -> None:
     gates.close("rlx-server")
     with unstarted(plan, tmp_path / "run") as starting:

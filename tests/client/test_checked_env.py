@@ -24,8 +24,10 @@ from relaax.client import (
     RunSummary,
     VectorClient,
     Worlds,
+    local_agent,
     run,
 )
+from relaax.client.local_agent import Game
 from support.rlx_peer import RlxPeer
 
 LENGTH = 3
@@ -264,7 +266,9 @@ def test_one_number_is_a_reward_whatever_its_shape(many: bool, reward: Any) -> N
 
 
 @pytest.mark.parametrize("many", [False, True])
-@pytest.mark.parametrize("reward", [np.array([1.0, 2.0]), "much", None, float("nan"), float("inf"), 1j])
+@pytest.mark.parametrize(
+    "reward", [np.array([1.0, 2.0]), "much", None, float("nan"), float("inf"), 1j, pytest.param(10**400, id="huge")]
+)
 def test_what_is_no_reward_is_refused_by_that_name(many: bool, reward: Any) -> None:
     made = Place()
     made.reward = reward
@@ -303,6 +307,48 @@ def winners() -> SyncVectorEnv:
 
 def test_infos_that_cannot_be_merged_are_no_matter_if_nobody_asks() -> None:
     assert run(winners(), "random", steps=20).steps == 20
+
+
+def test_wrapper_of_a_vector_receives_all_infos() -> None:
+    class Wrapper(gymnasium.vector.VectorWrapper):
+        seen: tuple[str, ...] = ()
+
+        def step(self, actions: Any) -> Any:
+            outcome = self.env.step(actions)
+            Wrapper.seen = tuple(outcome[4])
+            return outcome
+
+    class Lives(Place):
+        def step(self, action: Any) -> Any:
+            self.info = {"lives": 3}
+            return super().step(action)
+
+    run(Wrapper(SyncVectorEnv([Lives] * 2)), "random", steps=2)
+    assert "lives" in Wrapper.seen
+
+
+def test_player_may_keep_observations_of_a_vector_that_reuses_its_arrays() -> None:
+    class Keeps:
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def meet(self, *_: Any) -> None:
+            pass
+
+        def games(self) -> Any:
+            yield Game(0, seed=1)
+
+        def act(self, observation: Any, first: bool) -> int:
+            self.seen.append(observation)
+            return 0
+
+        def ended(self, *_: Any) -> None:
+            pass
+
+    player = Keeps()
+    with local_agent.playing(player):
+        run(SyncVectorEnv([Place], copy=False, autoreset_mode=AutoresetMode.SAME_STEP), "local")
+    assert [float(observation[0]) for observation in player.seen[:LENGTH]] == [0, 1, 2]
 
 
 def test_a_metric_keeps_its_value_whatever_the_first_one_was() -> None:

@@ -138,6 +138,7 @@ def test_lost_machine_is_no_quick_failure_of_its_process(machines: Machines) -> 
         assert process.wait(60)
         assert (process.exit_code(), process.seen, process.is_done) == (GONE, None, False)
         process.restart(command)
+        assert process.was_ready, "it is not new, so its next failure does not end the run"
     ready(process)
     assert machines.again == [False, *[True] * (MAX_FAILURES + 2)]
     assert process.restarts == MAX_FAILURES + 2

@@ -17,7 +17,7 @@ from support.rlx_peer import Conversation, RlxPeer
 
 GYM = "OpenAI_Gym"
 ODD = """
-import subprocess, sys, warnings
+import multiprocessing, os, signal, subprocess, sys, warnings
 import gymnasium
 import numpy as np
 
@@ -75,6 +75,12 @@ class Simulator(Plain):
     def close(self):
         self.simulator.terminate()
         self.simulator.wait()
+
+class Signalled(Plain):
+    def close(self):
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("closed", flush=True)
 
 class Fails(Simulator):
     fails = True
@@ -144,16 +150,24 @@ def test_a_value_that_wraps_is_refused_in_a_process_as_well(odd: Path) -> None:
     assert "Wide-v0 is not in its space: a number that uint8 cannot hold" in done.stderr.splitlines()[-1]
 
 
+def test_second_sigterm_does_not_interrupt_closing(odd: Path) -> None:
+    """The group of processes receives one from a service manager, and each child another from its parent."""
+    done = program(GYM, "random", "odd:Signalled-v0", "2", "--path", str(odd), *ASYNC, "--steps", "9")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("closed") == 2
+
+
+@pytest.mark.parametrize("connections", [1, 2])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("end", ["SIGTERM", "SIGINT", "error", "steps"])
-def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str) -> None:
-    under_way = threading.Event()
+def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, connections: int) -> None:
+    under_way = threading.Semaphore(0)
 
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
         talk.answer()
-        under_way.set()
+        under_way.release()
         while True:
             talk.answer()
 
@@ -161,8 +175,9 @@ def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str) 
     limit = ("--steps", "40") if end == "steps" else ()
     with RlxPeer(script) as peer:
         command = (peer.address, f"odd:{name}-v0", "2", "--path", str(odd), "--vectorization", mode, *limit)
-        with running(GYM, *command) as process:
-            assert under_way.wait(PATIENCE)
+        with running(GYM, *command, "--connections", str(connections)) as process:
+            for _ in range(connections):
+                assert under_way.acquire(timeout=PATIENCE)
             if end == "SIGINT":
                 os.killpg(process.pid, signal.SIGINT)
             elif end == "SIGTERM":

@@ -50,7 +50,7 @@ class EnvironmentCheck:
             self._popen.terminate()  # it closes the environment, which may have started a simulator
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.communicate(timeout=_CLOSE_SECONDS)
-                return
+            # Also after its end: an environment that was not made yet has not been closed.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             self._popen.communicate()

@@ -168,13 +168,14 @@ def _await_evaluation(
     plan: Plan, status: str, interrupted: SignalWatch, view: ProgressView, evaluated: Evaluations
 ) -> str:
     """Wait for the first evaluation if it is under way; return the status, which it may change."""
-    if evaluated.latest is not None or not evaluated.is_under_way():
+    if evaluated.latest is not None or not evaluated.is_under_way() or interrupted.event.is_set():
         return status
     view.step(f"waiting up to {LAST_EVALUATION_SECONDS:g} s for the first evaluation")
     deadline = time.monotonic() + LAST_EVALUATION_SECONDS
     while evaluated.is_under_way() and time.monotonic() < deadline and not interrupted.event.wait(POLL_SECONDS):
         if sentence := evaluated.end_if_done():
             view.say(sentence)
+    view.step("ending the run")
     return "target_reached" if _evaluation_reached(plan, evaluated.latest) else status
 
 

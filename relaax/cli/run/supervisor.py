@@ -41,6 +41,7 @@ class Supervisor:
         }
         self._watched: Sequence[Role] = ()
         self._unstarted: set[Supervised] = set()
+        self._exited: set[Supervised] = set()
         self._leaving: list[tuple[Role, Supervised, float]] = []
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
@@ -149,8 +150,18 @@ class Supervisor:
             bounded = self._is_new(role, process) or (role.vital and self._host.reserves)
             if bounded and process.is_late(self._host.start_seconds):
                 raise process.late_error(self._host.start_seconds)
-        elif not _is_done(role, number, process) and (process.announced or (has_needs and has_leader)):
+        elif _is_done(role, number, process):
+            self._report_exit(process)
+        elif process.announced or (has_needs and has_leader):
             self._restart(role, number, process)
+
+    def _report_exit(self, process: Supervised) -> None:
+        """Log that an environment ended its client, once: training may continue with the others."""
+        if process.exit_code() == EXIT_ENVIRONMENT and process not in self._exited:
+            self._exited.add(process)
+            _log.warning(
+                "%s: the environment ended its program, which is not restarted; see %s", process.name, process.log
+            )
 
     def _is_new(self, role: Role, process: Supervised) -> bool:
         """Return whether a server was never ready, and its role is not without it: then one failure ends the run."""
