@@ -24,7 +24,7 @@ class Run:
 
     def __init__(self, start: Callable[[], Running], directory: Path) -> None:
         self.directory = directory
-        self._seen: dict[int, psutil.Process] = {}
+        self._seen: dict[psutil.Process, None] = {}  # not by number, which a later process may get again
         logs = directory / "logs"  # of an earlier run in the same directory
         self._said_before = {path.stem: _size(path) for path in logs.iterdir()} if logs.is_dir() else {}
         self.running = start()
@@ -36,9 +36,8 @@ class Run:
     def everything(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             root = psutil.Process(self.running.pid)
-            for process in (root, *root.children(recursive=True)):
-                self._seen.setdefault(process.pid, process)
-        return [process for process in self._seen.values() if is_alive(process)]
+            self._seen |= dict.fromkeys((root, *root.children(recursive=True)))
+        return [process for process in self._seen if is_alive(process)]
 
     def of(self, part: str) -> list[psutil.Process]:
         """Its living processes by their part: client, worker, rlx-server, learner, replay- or parameter-server."""
