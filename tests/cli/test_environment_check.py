@@ -13,7 +13,7 @@ from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
 from support.processes import wait_until
-from support.run import PATIENCE
+from support.run import PATIENCE, is_alive
 
 CARTPOLE = "da3c_gym_cartpole"
 
@@ -122,13 +122,6 @@ def test_one_step_shows_what_is_wrong(tmp_path: Path, fault: str, kind: type[Exc
     assert sentence in str(raised.value)
 
 
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.mark.parametrize("fault", ["slow", "unmade"])
 def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path, fault: str) -> None:
     started = tmp_path / "simulator"
@@ -136,9 +129,9 @@ def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path, fault: 
         pid = int(wait_until(lambda: started.exists() and started.read_text(), "a simulator runs", PATIENCE))
         simulator = psutil.Process(pid)
         assert check.wait(0.0) is None
-        assert lives(simulator)
+        assert is_alive(simulator)
     try:
-        wait_until(lambda: not lives(simulator), "the simulator has ended")
+        wait_until(lambda: not is_alive(simulator), "the simulator has ended")
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             simulator.kill()

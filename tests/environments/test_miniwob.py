@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 import numpy as np
-import psutil
 import pytest
 
 from relaax import rlx
@@ -13,7 +12,7 @@ from support.machine import lack_of
 from support.processes import wait_until
 from support.programs import PATIENCE, program, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
-from support.run import Runs
+from support.run import Runs, is_alive
 
 FAMILY = "MiniWoB"
 LACK = lack_of(FAMILY)
@@ -74,13 +73,6 @@ def test_no_browser_outlives_the_program(number: signal.Signals, code: int) -> N
     assert sum(name.startswith("chromedriver") for name in belonging.values()) == 2
     assert ended == code
     wait_until(lambda: not any(map(is_alive, belonging)), "every browser and driver has ended", PATIENCE)
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_without_a_browser_a_sentence_says_how_it_is_installed() -> None:

@@ -40,7 +40,7 @@ def card() -> npt.NDArray[np.uint8]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of loopback that stay free: the kernel gives none of these to others that ask for port 0."""
+    """Return free ports of loopback outside the range from which the kernel assigns ports."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -61,7 +61,7 @@ class _End(NamedTuple):
 class _GrpcConnection:
     descriptor: int
     inode: int
-    """Of its socket: a later connection may come from the same address and port."""
+    """Inode of the socket: a later connection may come from the same address and port."""
     since: float
     heard: float
     proven: bool = False

@@ -14,7 +14,7 @@ from relaax.parameters.frames import FrameSocket
 from relaax.parameters.interfaces import FlatVector
 
 MAX_HELD = 1024
-"""Loans given back that other processes still hold, each of which costs this process a descriptor."""
+"""Maximum number of returned loans that other processes still hold; each costs this process a descriptor."""
 _NUMBER_BYTES = 4
 _BLOCK_BYTES = 512  # of st_blocks
 
