@@ -38,5 +38,7 @@ def test_it_learns(configuration: str) -> None:
     "configuration", ["gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "apex_gym_cartpole"]
 )
 def test_it_balances_to_the_end(configuration: str, short: bool) -> None:
+    if short and configuration != "gorila_distributed_gym_cartpole":
+        pytest.skip("the long form; test_it_learns trains with the same settings")
     target = 250 if short else 475
     assert trained(configuration, 200_000, target) >= target
