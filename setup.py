@@ -109,7 +109,7 @@ setup(
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
-        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
+        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "Dockerfile"],
     },
     # What clients build in their own folders.
     exclude_package_data={"relaax.protocol": ["clients/*/build/*", "clients/*/target/*"]},
