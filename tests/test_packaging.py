@@ -138,7 +138,7 @@ def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_pa
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an environment that has what `pip install relaax` brings: the client, numpy and Protobuf.
+    """The folder of an environment that has what RELAAX without extras brings: the client, numpy and Protobuf.
 
     The two libraries are those that are here.
     """
