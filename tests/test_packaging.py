@@ -48,8 +48,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as a release is: a source distribution from a copy of the checkout, a wheel from that."""
     folder = tmp_path_factory.mktemp("packaging")
     copy_checkout(folder / "checkout", "*_pb2*")
-    run(sys.executable, "-m", "build", "--outdir", folder / "dist", cwd=folder / "checkout")
-    (built,) = (folder / "dist").glob("*.whl")
+    run("make", "wheel", f"PYTHON={sys.executable}", cwd=folder / "checkout")
+    (built,) = (folder / "checkout/dist").glob("*.whl")
+    assert not (folder / "checkout/.venv").exists()
     return built
 
 
