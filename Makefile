@@ -1,4 +1,4 @@
-# The commands of the project. `make help` lists them; every one but clean and help sets up .venv first where needed.
+# The commands of the project. `make help` lists them; those that need .venv set it up first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # Targets share one virtual environment and one pair of cores.
@@ -85,9 +85,8 @@ protocol-baseline: setup ## at a release: what later protocol changes are compar
 images: ## build the images, with docker, podman or buildah (ENGINE=...)
 	@docker/images $(IMAGES)
 
-wheel: setup ## build source distribution and wheel into dist/
-	@rm -rf build
-	@$(BIN)/python -m build
+wheel: ## build source distribution and wheel into dist/, in an environment of their own
+	@.ci/wheel
 
 clean: ## remove what was generated, built and cached, and .venv
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

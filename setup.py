@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
@@ -66,6 +67,8 @@ class BuildPy(build_py):
 
     def run(self) -> None:
         generate()
+        if not self.editable_mode:  # files that an earlier build left, and that are no longer in the checkout
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:  # where docs/ looks for it
             self.copy_file("CHANGELOG.md", f"{self.build_lib}/relaax/CHANGELOG.md")
@@ -87,8 +90,8 @@ def bundled_packages() -> dict[str, str]:
             inner = find_namespace_packages(str(ROOT / top), exclude=["*__pycache__*", "*.egg-info"])
             packages[f"relaax.{top}"] = top
             packages |= {f"relaax.{top}.{name}": f"{top}/{name.replace('.', '/')}" for name in inner}
-    # `relaax conformance` plays the golden conversations: with them comes the page that they are about. `relaax docs`
-    # shows the others.
+    # `relaax conformance` plays the golden conversations: with them come the page that they are about, and the clients.
+    # `relaax docs` shows the pages and where the clients are.
     return packages | {
         "relaax.protocol": "protocol",
         "relaax.protocol.vectors": "protocol/vectors",
@@ -102,14 +105,13 @@ setup(
     package_dir=bundled,
     package_data={
         "relaax": ["py.typed"],
-        "relaax.protocol": [
-            *("rlx/v1/rlx.proto", "clients/README.md", "clients/*/README.md"),
-            *("clients/javascript/src/*", "clients/c/rlx.h"),
-        ],
+        "relaax.protocol": ["rlx/v1/rlx.proto", "clients/**"],
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
-        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
+        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "Dockerfile"],
     },
+    # What clients build in their own folders.
+    exclude_package_data={"relaax.protocol": ["clients/*/build/*", "clients/*/target/*"]},
     cmdclass={"build_py": BuildPy, "sdist": Sdist},
 )

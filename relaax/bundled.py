@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled_folder(kind: str) -> Path:
-    """Return the folder `kind`: algorithms, environments, config or docs.
+    """Return the folder `kind`: algorithms, environments, config, docs or protocol.
 
     In a checkout it is next to the package, in a wheel inside it.
     """

@@ -17,7 +17,7 @@ from relaax.algorithm_base import Box, Discrete
 from support.pages import broken_links
 from support.policy_files import bundled, write
 from support.processes import Processes
-from support.wheel import ROOT, borrow, copy_checkout, install, quick_wheel, run
+from support.wheel import LEFT, ROOT, borrow, copy_checkout, install, quick_wheel, run
 
 BUILT = ROOT / "environments/TORCS/driver"  # on machines that have TORCS
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server", "relaax-learner")
@@ -48,8 +48,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as a release is: a source distribution from a copy of the checkout, a wheel from that."""
     folder = tmp_path_factory.mktemp("packaging")
     copy_checkout(folder / "checkout", "*_pb2*")
-    run(sys.executable, "-m", "build", "--outdir", folder / "dist", cwd=folder / "checkout")
-    (built,) = (folder / "dist").glob("*.whl")
+    run("make", "wheel", f"PYTHON={sys.executable}", cwd=folder / "checkout")
+    (built,) = (folder / "checkout/dist").glob("*.whl")
+    assert not (folder / "checkout/.venv").exists()
     return built
 
 
@@ -63,6 +64,9 @@ def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
             made = "__pycache__" in path.parts or path.is_relative_to(BUILT / "include") or path.suffix == ".so"
             if path.is_file() and not made and path.name != "retake.py":
                 assert f"relaax/{path.relative_to(ROOT).as_posix().removeprefix('relaax/')}" in names
+    clients = {path.relative_to(ROOT) for path in (ROOT / "protocol/clients").rglob("*") if path.is_file()}
+    packaged = {f"relaax/{path}" for path in clients if not {"build", "target"} & {*path.parts}}
+    assert {name for name in names if name.startswith("relaax/protocol/clients/")} == packaged
     assert {
         "relaax/py.typed",
         "relaax/rlx/rlx_pb2.py",
@@ -112,7 +116,9 @@ def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
     assert len(pages) > 30
     assert {page.name: wrong for page in pages if (wrong := broken_links(page))} == {}
     listed = run(installed / "venv/bin/python", installed / "venv/bin/relaax", "docs", cwd=installed)
-    assert listed.endswith(f"The files are in {site / 'relaax/docs'}\n")
+    *_, files, clients = listed.splitlines()
+    assert files.endswith(f" {site / 'relaax/docs'}")
+    assert clients.endswith(f" {site / 'relaax/protocol/clients'}")
 
 
 @pytest.mark.slow
@@ -133,7 +139,7 @@ def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_pa
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an environment that has what `pip install relaax` brings: the client, numpy and Protobuf.
+    """The folder of an environment that has what RELAAX without extras brings: the client, numpy and Protobuf.
 
     The two libraries are those that are here.
     """
@@ -160,6 +166,12 @@ def test_the_client_needs_nothing_else(bare: Path) -> None:
         "numpy",
         "google",
     }
+
+
+def test_files_of_an_earlier_build_are_left_out(bare: Path) -> None:
+    (package,) = (bare / "venv/lib").glob("python3.*/site-packages/relaax")
+    assert (package / "__init__.py").is_file()
+    assert not (package / LEFT).exists()
 
 
 @pytest.mark.parametrize("line", NEEDING_SERVER)

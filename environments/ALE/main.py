@@ -24,7 +24,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[atari]'") from None
+    raise SystemExit(
+        "this Python has no relaax: activate its environment, or pip install '.[atari]' in a checkout"
+    ) from None
 
 PROGRAM = "ALE/main"
 STICKY_IDS = 0.25  # for ids with -v0 or -v5

@@ -23,7 +23,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[gym]'") from None
+    raise SystemExit(
+        "this Python has no relaax: activate its environment, or pip install '.[gym]' in a checkout"
+    ) from None
 
 PROGRAM = "DeepMind_Lab/main"
 MAP = "nav_maze_static_01"

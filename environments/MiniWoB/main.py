@@ -18,7 +18,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[miniwob]'") from None
+    raise SystemExit(
+        "this Python has no relaax: activate its environment, or pip install '.[miniwob]' in a checkout"
+    ) from None
 
 PROGRAM = "MiniWoB/main"
 

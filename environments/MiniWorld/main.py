@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
     raise SystemExit(
-        "this Python has no relaax: activate its environment, or pip install 'relaax[miniworld]'"
+        "this Python has no relaax: activate its environment, or pip install '.[miniworld]' in a checkout"
     ) from None
 
 PROGRAM = "MiniWorld/main"

@@ -20,7 +20,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[gym]'") from None
+    raise SystemExit(
+        "this Python has no relaax: activate its environment, or pip install '.[gym]' in a checkout"
+    ) from None
 
 ATARI_FRAME_SKIP = 4
 VECTOR_PAYS = 4

@@ -23,7 +23,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install relaax") from None
+    raise SystemExit("this Python has no relaax: activate its environment, or pip install . in a checkout") from None
 
 PROGRAM = "TORCS/main"
 SEEDS = 2**23  # TORCS' files hold numbers as float32

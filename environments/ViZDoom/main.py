@@ -15,7 +15,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[vizdoom]'") from None
+    raise SystemExit(
+        "this Python has no relaax: activate its environment, or pip install '.[vizdoom]' in a checkout"
+    ) from None
 
 PROGRAM = "ViZDoom/main"
 PREFIX = "Vizdoom"

@@ -19,12 +19,13 @@ _ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
 def docs(
     page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; omit it to list all.")] = None,
 ) -> None:
-    """Show a page of the documentation, or list the pages and the folder of their files.
+    """Show a page of the documentation, or list the pages, their folder and that of the clients.
 
     On a terminal, a page is formatted and can be scrolled; to a file or a pipe, it is written as Markdown. The pages
     are those of the installed version. Exit code 2: no such page.
     """
     folder = bundled_folder("docs")
+    clients = bundled_folder("protocol") / "clients"
     entries = {
         _name(folder / target): (folder / target, about)
         for target, about in _ENTRY.findall(_read(folder / "README.md"))
@@ -33,8 +34,10 @@ def docs(
         for name, (_, about) in entries.items():
             print(f"{name:{max(map(len, entries))}}  {about}")
         print(f"\n`relaax docs PAGE` shows one. The files are in {folder}")
+        print(f"Clients in other languages are in {clients}")
         return
     pages = {name: path for name, (path, _) in entries.items()}
+    pages |= {f"clients/{path.parent.name}": path for path in clients.glob("*/README.md")}
     pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:

@@ -20,13 +20,14 @@ def docs(*arguments: str) -> Result:
 
 
 def test_every_page_is_listed_with_what_it_is_about() -> None:
-    *lines, empty, last = docs().stdout.splitlines()
+    *lines, empty, files, clients = docs().stdout.splitlines()
     names = [line.split()[0] for line in lines]
     expected = {page.stem for page in DOCS.glob("*.md") if page.stem != "README"}
-    assert set(names) == expected | {"results", "RLX", "CHANGELOG", *bundled_names("algorithms")}
+    assert set(names) == expected | {"results", "RLX", "CHANGELOG", "clients", *bundled_names("algorithms")}
     assert names[0] == "getting-started"
     assert all(len(line.split(maxsplit=1)[1]) > 15 for line in lines)
-    assert (empty, last) == ("", f"`relaax docs PAGE` shows one. The files are in {DOCS}")
+    assert (empty, files) == ("", f"`relaax docs PAGE` shows one. The files are in {DOCS}")
+    assert clients == f"Clients in other languages are in {ROOT / 'protocol/clients'}"
 
 
 def test_a_page_in_a_pipe_is_the_file() -> None:
@@ -35,6 +36,7 @@ def test_a_page_in_a_pipe_is_the_file() -> None:
     for name in ("seeds", "docs/seeds.md"):
         assert docs(name).stdout == (DOCS / "seeds.md").read_text(encoding="utf-8")
     assert docs("RLX").stdout == (ROOT / "protocol" / "RLX.md").read_text(encoding="utf-8")
+    assert docs("clients/go").stdout == (ROOT / "protocol/clients/go/README.md").read_text(encoding="utf-8")
     assert docs("results/cartpole").stdout == (DOCS / "results" / "cartpole.md").read_text(encoding="utf-8")
 
 

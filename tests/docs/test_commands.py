@@ -55,6 +55,7 @@ FOLLOWED = [
 EXPECTED = {
     "README.md": {"watch": "http://.*connected"},
     "docs/getting-started.md": {
+        "doctor": r"ok +versions: .*ok +environment: CartPole-v1 can be made",
         "train": "target_reached",
         "plot": "drawn into plot.png",
         "resume": r"\(resuming\)",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,16 @@ def test_it_is_one_short_file() -> None:
 @pytest.mark.parametrize("suffix", [".py", ".yaml"])
 def test_it_is_what_relaax_new_writes(suffix: str) -> None:
     assert listing(f"reinforce{suffix}") == filled(ALGORITHM, suffix, "reinforce")
+
+
+def test_its_tests_pass_without_tensorflow(extracted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    (extracted / "test_reinforce.py").write_text(listing("test_reinforce.py"), encoding="utf-8")
+    suite = runpy.run_path(str(extracted / "test_reinforce.py"))["TestReinforce"]()
+    names = [name for name in dir(suite) if name.startswith("test_")]
+    assert len(names) > 10
+    for name in names:
+        getattr(suite, name)()
 
 
 @pytest.mark.slow

@@ -61,7 +61,8 @@ def test_a_python_without_relaax_is_told_the_way_out(family, extra):
     bare = [sys.executable, "-S", "-I", str(script), "localhost:1", "any"]  # without site-packages
     done = subprocess.run(bare, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 1
-    assert done.stderr == (f"this Python has no relaax: activate its environment, or pip install 'relaax[{extra}]'\n")
+    way_out = f"activate its environment, or pip install '.[{extra}]' in a checkout"
+    assert done.stderr == f"this Python has no relaax: {way_out}\n"
 
 
 def test_cart_poles_in_parallel():

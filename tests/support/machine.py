@@ -22,6 +22,7 @@ _INSTALLED_BY = {
     "mkfs.ext4": "apt-get install e2fsprogs",
     "mount": "apt-get install mount",
     "node": "apt-get install nodejs (18 or newer), or https://nodejs.org",
+    "npm": "apt-get install npm",
     "perl": "apt-get install perl",
     "ss": "apt-get install iproute2",
     "umount": "apt-get install mount",

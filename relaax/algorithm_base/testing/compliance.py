@@ -18,6 +18,10 @@ from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
+from relaax.optim import host_optimizers
+from relaax.optim.host_vector import HostVector
+from relaax.optim.optimizers import OptimizerSpec
+from relaax.optim.vector import is_finite
 from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
@@ -69,12 +73,14 @@ class AgentCompliance:
         np.testing.assert_array_equal(first, second, "the same seed must give the same parameters")
 
     def test_the_optimizer_updates_such_a_vector(self) -> None:
-        from relaax.optim.optimizers import OptimizerSpec  # the rest needs no TensorFlow
-
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
         spec = server.optimizer()
         assert isinstance(spec, OptimizerSpec)
-        spec.create(server.initial_parameters(0).size)
+        initial = server.initial_parameters(0)
+        vector = HostVector(initial)
+        host_optimizers.create(spec, initial.size).apply(vector, np.ones_like(initial), 1e-3)
+        assert is_finite(vector.snapshot())
+        assert not np.array_equal(vector.snapshot(), initial)
 
     def test_the_declared_statistics_are_gathered(self) -> None:
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
