@@ -38,7 +38,7 @@ class PlottedRun:
 
 def plot(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories, or folders with TensorBoard files.")
+        list[Path] | None, typer.Argument(metavar="RUN", help="Run directories, or folders with TensorBoard files.")
     ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its TensorBoard name.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")] = Path("plot.png"),
@@ -66,7 +66,10 @@ def plot(
         ),
     ] = None,
 ) -> None:
-    """Draw one scalar of one or more runs; runs of a group as median and interval. Readable in black and white, too."""
+    """Draw a scalar of runs, or of groups of runs.
+
+    A group is drawn as its median and interval. Lines differ in black and white, too.
+    """
     if x not in ("steps", "minutes"):
         _refuse(f"--x {x}: 'steps' or 'minutes' is expected")
     heights = dict(_height(text) for text in reference or [])

@@ -18,10 +18,11 @@ def doctor(
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Check whether the servers can run with this configuration on this machine, and report problems.
+    """Check a configuration and this machine for problems.
 
-    Prints one line per finding: ok, warning or wrong, a sentence, and a remedy. Servers may be running; nothing is
-    changed, except that a value is written to the checkpoint store and removed again.
+    Reports whether the servers can run, in one line per finding: ok, warning or wrong, a sentence, and a remedy.
+    Servers may be running; nothing is changed, except that a value is written to the checkpoint store and removed
+    again.
 
     Exit code 0: nothing is wrong (there may be warnings); 1: something is.
     """
