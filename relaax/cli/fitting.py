@@ -33,12 +33,14 @@ class Column:
     """A column of a `FittingTable`.
 
     name: whether it holds names, which may be shortened; numbers are not.
+    left: whether it holds words that are never shortened.
     keep_end: whether the end of a name tells more than its start, as in HOST:PORT.
     spare: if the table is too wide, the columns with the highest `spare` are left out first; 0 always stays.
     """
 
     header: str
     name: bool = False
+    left: bool = False
     keep_end: bool = False
     spare: int = 0
     cells: list[str] = field(default_factory=list)
@@ -48,7 +50,7 @@ class Column:
         longest = max(map(cell_len, self.cells), default=0)
         if self.name:
             return min(max(LEAST_NAME, cell_len(self.header)), max(longest, cell_len(self.header)))
-        return max(longest, *map(cell_len, self.header.split()))  # a header may take two lines
+        return max([longest, *map(cell_len, self.header.split())])  # a header may take two lines
 
     def natural(self) -> int:
         """Return the width at which nothing is shortened."""
@@ -74,12 +76,13 @@ class FittingTable:
         columns, widths, gap = self._fitted(options.max_width)
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
         for column, width in zip(columns, widths, strict=True):
-            justify: JustifyMethod = "left" if column.name else "right"
+            justify: JustifyMethod = "left" if column.name or column.left else "right"
             table.add_column(Text(column.header), width=width, overflow="fold", justify=justify, vertical="bottom")
         for row, style in enumerate(self._styles):
             cells = (_cell(column, row, width) for column, width in zip(columns, widths, strict=True))
             table.add_row(*cells, style=style)
-        yield Text(self._title, "table.title")
+        if self._title:
+            yield Text(visible(self._title), "table.title")
         yield table
         missing = [column.header for column in self._columns if column not in columns]
         if missing:

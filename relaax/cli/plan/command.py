@@ -209,6 +209,7 @@ def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, mach
         if not console.is_terminal:
             console.width = TABLE_WIDTH
         console.print(table(expected, found.title))
+        console.print()
         for sentence in sentences(workload, expected, size, hints, costs.sources):
             console.print(sentence, highlight=False, soft_wrap=True)
     return DONE if expected.enough or workload.rate is None else TOO_LITTLE
