@@ -108,7 +108,7 @@ setup(
         ],
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
-        "relaax.docs": ["*.svg", "images/*.png", "results/*"],
+        "relaax.docs": ["*.svg", "images/*.png", "images/*.svg", "results/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
     },
     cmdclass={"build_py": BuildPy, "sdist": Sdist},

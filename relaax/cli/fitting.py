@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from relaax.plain_console import visible
+from relaax.log_lines import one_line
 
 LEAST_NAME = 8
 """Columns of a terminal that a name keeps while anything else can make room."""
@@ -68,7 +68,7 @@ class FittingTable:
     def add_row(self, *cells: str, style: str = "") -> None:
         """Add a row; cells that are missing are empty."""
         for column, cell in zip(self._columns, [*cells, *[""] * (len(self._columns) - len(cells))], strict=True):
-            column.cells.append(visible(cell))
+            column.cells.append(one_line(cell))
         self._styles.append(style)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -82,7 +82,7 @@ class FittingTable:
             cells = (_cell(column, row, width) for column, width in zip(columns, widths, strict=True))
             table.add_row(*cells, style=style)
         if self._title:
-            yield Text(visible(self._title), "table.title")
+            yield Text(one_line(self._title), "table.title")
         yield table
         missing = [column.header for column in self._columns if column not in columns]
         if missing:

@@ -16,7 +16,7 @@ class PlainCommand(typer.core.TyperCommand):
     """A command whose help and usage name its arguments only, in every version of Typer."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what stands behind the command's name: [OPTIONS], and each argument."""
+        """Return the words of the usage after the command's name: [OPTIONS], and each argument."""
         arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
         shown = [_argument(param) if param.required else f"[{_argument(param)}]" for param in arguments]
         return [self.options_metavar or "", *shown]

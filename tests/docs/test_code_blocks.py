@@ -19,7 +19,7 @@ OWN = [name for name in PAGES if name != "README.md"]  # its examples begin with
 
 @pytest.mark.parametrize("name", PAGES)
 def test_file_names_stand_above_blocks_not_in_the_fence(name: str) -> None:
-    """Code hosts and terminals do not show what stands behind a fence's language."""
+    """Code hosts and terminals hide the words after a fence's language."""
     for made in blocks(PAGES[name]):
         assert made.language == "sh" or "." not in made.name, made.name
         assert not made.file or not made.name, made.name

@@ -1,7 +1,7 @@
 """Pages of docs/: their links and headings, and the blocks of code in them.
 
-A file's name stands above its block, where readers see it: **`single.py`**. Other names are for tests, and stand behind
-the language: ```sh train. Blocks of one name make one text. Behind ```sh needs stands why no test runs the block.
+A file's name stands above its block, where readers see it: **`single.py`**. Other names are for tests, and follow
+the language: ```sh train. Blocks of one name make one text. The reason why no test runs a block follows ```sh needs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parts(page: Path, name: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: the file's name above it, its language, what stands behind that, and its lines."""
+    """A fenced block: the file's name above it, its language, the words after that, and its lines."""
 
     file: str
     language: str

@@ -55,7 +55,7 @@ _FORMAT = """\
 
 
 def reported(run: str) -> dict[str, Any]:
-    """What a run reported: `progress`, `replay` and `top`, and the `time` at which it did."""
+    """The report of a run: `progress` and `replay` at a `time`, or `top`."""
     content: dict[str, Any] = json.loads((DATA / f"{run}.json").read_text("utf-8"))
     return content
 

@@ -78,7 +78,7 @@ def verify(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every byte of checkpoints with what was written.
+    """Compare every byte of checkpoints with their manifests.
 
     Exit code 1: one is damaged.
     """

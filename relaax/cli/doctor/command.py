@@ -62,7 +62,7 @@ def summary(found: Sequence[tuple[str, Finding]]) -> str:
 
 
 def _counted(found: Sequence[tuple[str, Finding]], level: Severity) -> str:
-    """Return how many findings have this level, and the names of their checks; an empty string if there are none."""
+    """Return how many findings have this level, and the names of their checks; an empty string if none has."""
     names = [name for name, finding in found if finding.level is level]
     word = "problem" if level is Severity.WRONG else level.value
     return f"{len(names)} {word}{'s' * (len(names) != 1)}: {', '.join(dict.fromkeys(names))}" if names else ""

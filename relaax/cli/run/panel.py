@@ -30,7 +30,7 @@ from relaax.plain_console import PlainConsole, visible
 LINE_SECONDS = 10.0
 FILE_SECONDS = 1.0
 FILE_WIDTH = 80
-"""Of the panel for terminals elsewhere, whose widths are unknown."""
+"""Width of the panel in a file, for terminals elsewhere, whose widths are unknown."""
 PANEL_EDGES = 4
 """Columns of a terminal that the panel's border and its padding take."""
 MOST_COLUMNS = 4
