@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from relaax.cli.fitting import shortened
 from relaax.configuration import ConfigurationError, nearest
 from relaax.configuration.yaml_file import read_yaml
 from relaax.log_lines import print_error
@@ -27,6 +28,8 @@ Array = npt.NDArray[np.float64]
 POINTS = 500
 QUARTILES_FROM = 5
 CONFIGURATION = "configuration.yaml"
+NAME_WIDTH = 60
+"""Longest name of a run in a title, which has about 80 characters a line."""
 NAMES = {"episode/mean_return_100": "mean return of 100 episodes"}
 UNITS = (
     ("reward_per_second$", "reward/s"),
@@ -154,7 +157,7 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
 
 def default_title(folders: Mapping[str, tuple[Path, str | None]]) -> str:
     """Return a title: the run's or group's name if there is one only, and what all runs have in common."""
-    names = list(dict.fromkeys(group or name for name, (_, group) in folders.items()))
+    names = [shortened(one, NAME_WIDTH) for one in dict.fromkeys(of or name for name, (_, of) in folders.items())]
     tasks = [_task(folder) for folder, _ in folders.values()]
     environment, algorithm = (column[0] if len(set(column)) == 1 else "" for column in zip(*tasks, strict=True))
     common = " by ".join(filter(None, (environment, algorithm)))
@@ -284,7 +287,7 @@ def draw(
     axes.set_ylabel(f"{NAMES.get(scalar, scalar)} [{unit}]" if (unit := unit_of(scalar)) else scalar)
     axes.grid(alpha=0.3)
     if title:
-        axes.set_title(title)
+        axes.set_title(title, wrap=True)
     if len(bundles) > 1 or any(run.group for run in runs) or target is not None or references:
         axes.legend()
     return figure

@@ -185,6 +185,7 @@ def test_title_of_one_run_is_run_environment_and_algorithm(tmp_path: Path) -> No
     (run / "metrics").mkdir()
     assert default_title({"metrics": (run / "metrics", None)}) == "metrics: CartPole-v1 by da3c"
     assert default_title({"other": (tmp_path, None)}) == "other"
+    assert default_title({"x" * 99: (run, None)}) == "x" * 59 + "…: CartPole-v1 by da3c"
     (run / "configuration.yaml").write_text("- [")
     assert default_title({"first": (run, None)}) == "first"
 
