@@ -34,7 +34,7 @@ else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
 STALE := always
 endif
 
-.PHONY: help setup run test test-slow test-slow-short clients-check benchmarks speed growth format docs protocol-baseline images wheel clean always
+.PHONY: help setup run test test-slow test-slow-short clients-check benchmarks speed growth format docs pictures protocol-baseline images wheel clean always
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,9 @@ format: setup ## format the code and mend what the linter can
 docs: setup ## write what is written from declarations: config/schema.json, the tables of docs/configuration.md
 	@$(BIN)/relaax schema --output config/schema.json
 	@$(BIN)/relaax schema --markdown --output docs/configuration.md
+
+pictures: setup ## draw the terminal pictures of docs/images, from the data of tests/data/screens
+	@cd tests && ../$(BIN)/python -m support.terminal_pictures
 
 protocol-baseline: setup ## at a release: what later protocol changes are compared with
 	@$(BIN)/buf build protocol --exclude-source-info --output protocol/baseline/protocol.json

@@ -18,7 +18,7 @@ from relaax.tls import client_context, reason_of
 if TYPE_CHECKING:
     from relaax.conformance.adaptation import Settings
 
-HELP = """Check a client or a server, in any language, against RLX, rule by rule. `relaax docs RLX` shows the rules.
+HELP = """Check a client or a server, in any language, against RLX. `relaax docs RLX` shows the rules.
 
 --server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors; over WebSocket,
 if it is ws://HOST:PORT/PATH or wss://.... What a server may choose is not compared: session id, limits, actions within
@@ -38,9 +38,10 @@ that it never exercises are "not seen".
 Exit code 0: no rule failed; 1: some failed; 2: the check cannot be done as requested.
 
 \b
-    relaax conformance --server localhost:7001 --observation-space '{"box":{"dtype":"DTYPE_FLOAT32","shape":[4]}}' \\
-        --action-space '{"discrete":{"n":"2"}}'
-    relaax conformance --client 'node cartpole.js {address}' --json report.json
+  relaax conformance --server localhost:7001 \\
+    --observation-space '{"box":{"dtype":"DTYPE_FLOAT32","shape":[4]}}' \\
+    --action-space '{"discrete":{"n":"2"}}'
+  relaax conformance --client 'node cartpole.js {address}' --json report.json
 """
 
 

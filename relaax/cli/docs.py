@@ -19,10 +19,10 @@ _ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
 def docs(
     page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; omit it to list all.")] = None,
 ) -> None:
-    """Show a page of the documentation, or list the pages, their folder and that of the clients.
+    """Show a page of the documentation, or list the pages.
 
     On a terminal, a page is formatted and can be scrolled; to a file or a pipe, it is written as Markdown. The pages
-    are those of the installed version. Exit code 2: no such page.
+    are those of the installed version; the list ends with the folders of pages and clients. Exit code 2: no such page.
     """
     folder = bundled_folder("docs")
     clients = bundled_folder("protocol") / "clients"

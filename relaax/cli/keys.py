@@ -97,9 +97,10 @@ def keys(
         ),
     ] = None,
 ) -> None:
-    """Make three tokens, an authority, and certificates of servers and workers, and print how to use them.
+    """Make tokens and certificates, and print how to use them.
 
-    With --client: make tokens of named clients. Only you can read the files. Nothing is ever overwritten.
+    The tokens are three; one authority signs the certificates of servers and workers. With --client: make tokens of
+    named clients. Only you can read the files. Nothing is ever overwritten.
     """
     if client:
         _clients(folder, list(dict.fromkeys(client)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import glob
 import logging
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -15,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from relaax.configuration import nearest
+from relaax.cli.fitting import shortened
+from relaax.configuration import ConfigurationError, nearest
+from relaax.configuration.yaml_file import read_yaml
 from relaax.log_lines import print_error
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
@@ -23,6 +27,22 @@ from relaax.number_format import shown
 Array = npt.NDArray[np.float64]
 POINTS = 500
 QUARTILES_FROM = 5
+CONFIGURATION = "configuration.yaml"
+NAME_WIDTH = 60
+"""Longest name of a run in a title, which has about 80 characters a line."""
+NAMES = {"episode/mean_return_100": "mean return of 100 episodes"}
+UNITS = (
+    ("reward_per_second$", "reward/s"),
+    (r"_per_second(/\d+)?$", "1/s"),
+    (r"_ms(/p\d+)?$", "ms"),
+    (r"_mb(/\w+)?$", "MB"),
+    (r"_percent(/\w+)?$", "% of a core"),
+    (r"^(episode|exploit|evaluation)/.*return", "reward"),
+    (r"^(episode/|exploit/episode_)length$", "steps"),
+    (r"^(episode/|exploit/episode_)seconds$", "s"),
+    ("^staleness/", "versions"),
+)
+"""Patterns of names, the first that fits counts, and units, as docs/metrics.md has them."""
 Curve = list[tuple[int, float, float]]
 """Tuples of global step, seconds since the run's first value, and value."""
 
@@ -38,13 +58,15 @@ class PlottedRun:
 
 def plot(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories, or folders with TensorBoard files.")
+        list[Path] | None, typer.Argument(metavar="RUN", help="Run directories, or folders with TensorBoard files.")
     ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its TensorBoard name.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")] = Path("plot.png"),
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file.")] = None,
     x: Annotated[str, typer.Option(help="'steps' (the global step) or 'minutes'.")] = "steps",
-    title: Annotated[str | None, typer.Option(help="Title of the figure.")] = None,
+    title: Annotated[
+        str | None, typer.Option(help="Title of the figure; by default run, environment and algorithm.")
+    ] = None,
     target: Annotated[float | None, typer.Option(help="Draw a dashed line at this value.")] = None,
     group: Annotated[
         list[str] | None,
@@ -66,7 +88,10 @@ def plot(
         ),
     ] = None,
 ) -> None:
-    """Draw one scalar of one or more runs; runs of a group as median and interval. Readable in black and white, too."""
+    """Draw a scalar of runs, or of groups of runs.
+
+    A group is drawn as its median and interval. Lines differ in black and white, too.
+    """
     if x not in ("steps", "minutes"):
         _refuse(f"--x {x}: 'steps' or 'minutes' is expected")
     heights = dict(_height(text) for text in reference or [])
@@ -83,6 +108,7 @@ def plot(
     try:
         if csv_file is not None:
             _write_csv(csv_file, drawn, scalar)
+        title = default_title(folders) if title is None else title
         figure = draw([*drawn, *beside], scalar, x=x, title=title, target=target, references=heights)
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, dpi=120)
@@ -127,6 +153,31 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
             name = f"{group}/{run.name}"
             folders[f"{group}/{run}" if name in folders else name] = run, group
     return folders
+
+
+def default_title(folders: Mapping[str, tuple[Path, str | None]]) -> str:
+    """Return a title: the run's or group's name if there is one only, and what all runs have in common."""
+    names = [shortened(one, NAME_WIDTH) for one in dict.fromkeys(of or name for name, (_, of) in folders.items())]
+    tasks = [_task(folder) for folder, _ in folders.values()]
+    environment, algorithm = (column[0] if len(set(column)) == 1 else "" for column in zip(*tasks, strict=True))
+    common = " by ".join(filter(None, (environment, algorithm)))
+    parts = [names[0] if len(names) == 1 else "", common]
+    return ": ".join(filter(None, parts)) or ", ".join(names)
+
+
+def _task(folder: Path) -> tuple[str, str]:
+    """Return environment and algorithm of a run, as its configuration names them; empty strings if it has none."""
+    for file in (folder / CONFIGURATION, folder.parent / CONFIGURATION):
+        with contextlib.suppress(ConfigurationError, KeyError, TypeError, AttributeError):
+            document = read_yaml(file)
+            run, algorithm = document["relaax-run"], Path(document["algorithm"]["path"]).stem
+            return str(run.get("name") or Path(run["environment"]).stem), algorithm
+    return "", ""
+
+
+def unit_of(scalar: str) -> str:
+    """Return the unit of a scalar by its name; an empty string if it has none."""
+    return next((unit for pattern, unit in UNITS if re.search(pattern, scalar)), "")
 
 
 def read_curve(folder: Path, scalar: str) -> Curve:
@@ -205,6 +256,7 @@ def draw(
     """Return the figure, a matplotlib Figure. Raises ValueError if matplotlib cannot draw it."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import EngFormatter
     except ModuleNotFoundError:
         _refuse("matplotlib is not installed; pip install 'relaax[plot]'")
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -224,17 +276,19 @@ def draw(
         axes.plot(xs, median, label=f"{name} (median and {interval} of {len(bundle)})", color=colour, **look)
         axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0.5)
     if target is not None:
-        axes.axhline(target, linestyle="--", color="grey", linewidth=1)
+        axes.axhline(target, linestyle="--", color="grey", linewidth=1, label=f"target ({target:g})")
     for name, height in (references or {}).items():
         axes.axhline(height, linestyle=":", color="black", linewidth=1)
         words = f"{name} ({height:g})"  # beside its line: in a legend all would look alike
         axes.annotate(words, (1, height), (-2, 2), axes.get_yaxis_transform(), "offset points", ha="right", fontsize=8)
-    axes.set_xlabel("environment steps" if x == "steps" else "minutes")
-    axes.set_ylabel(scalar)
+    if x == "steps":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k and 1.5M: long numbers would touch
+    axes.set_xlabel("environment steps" if x == "steps" else "time [minutes]")
+    axes.set_ylabel(f"{NAMES.get(scalar, scalar)} [{unit}]" if (unit := unit_of(scalar)) else scalar)
     axes.grid(alpha=0.3)
     if title:
-        axes.set_title(title)
-    if len(bundles) > 1 or any(run.group for run in runs):
+        axes.set_title(title, wrap=True)
+    if len(bundles) > 1 or any(run.group for run in runs) or target is not None or references:
         axes.legend()
     return figure
 

@@ -25,10 +25,10 @@ def schema(
         typer.Option("--output", "-o", help="Write to this file. In a page, replace only the tables."),
     ] = None,
 ) -> None:
-    """Print a JSON schema of configuration files, with which an editor completes, explains and checks keys.
+    """Print the JSON schema of configuration files.
 
-    Without WHAT it covers the algorithms that come with RELAAX, otherwise the given one. A file refers to it by its
-    first line: # yaml-language-server: $schema=schema.json
+    With it an editor completes, explains and checks keys. Without WHAT it covers the algorithms that come with RELAAX,
+    otherwise the given one. A file refers to it by its first line: # yaml-language-server: $schema=schema.json
     """
     try:
         text = _tables(what) if markdown else json.dumps(_schema(what), indent=1, ensure_ascii=False) + "\n"

@@ -67,7 +67,7 @@ def top(
         Path | None, typer.Option(help="File with the authority (PEM) of their certificates: connect over TLS.")
     ] = None,
 ) -> None:
-    """Show what a running service does: its servers, and each worker with its environment, speed and returns.
+    """Show a running service: servers, workers, speeds, returns.
 
     From any terminal that reaches the parameter server; Ctrl-C ends it, and nothing else. Exit code 0: done; 1: no
     shard answers, with --once; 2: this cannot be asked.

@@ -76,20 +76,27 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
         default=1,
         help="so many connections with N environments each, in threads of this process (1)",
     )
-    result.add_argument("--seed", type=int, help="seed of the first environment; the others' follow it")
+    result.add_argument("--seed", type=int, metavar="N", help="seed of the first environment; the others' follow it")
     result.add_argument("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
-    result.add_argument("--episodes", type=positive, help="end a connection after so many episodes")
-    result.add_argument("--steps", type=positive, help="end a connection after so many steps, over its environments")
+    result.add_argument("--episodes", type=positive, metavar="N", help="end a connection after so many episodes")
+    result.add_argument(
+        "--steps", type=positive, metavar="N", help="end a connection after so many steps, over its environments"
+    )
     result.add_argument(
         "--rate", type=per_second, metavar="R", help="steps per second of each environment at most (no limit)"
     )
     result.add_argument(
-        "--retry-seconds", type=seconds, default=300.0, help="give up when the server is away for so long (300)"
+        "--retry-seconds",
+        type=seconds,
+        metavar="SECONDS",
+        default=300.0,
+        help="give up when the server is away for so long (300)",
     )
     result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
     result.add_argument(
         "--token-file",
         type=Path,
+        metavar="FILE",
         help=f"file with the server's token (else the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)",
     )
     result.add_argument(

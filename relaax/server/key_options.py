@@ -17,6 +17,15 @@ from relaax.configuration.roles import Role
 
 _Command = Callable[..., None]
 _METAVARS = {Address: "HOST:PORT", Addresses: "HOST:PORT,..."}
+_METAVARS_OF = {
+    "aws_endpoint": "URL",
+    "aws_keys": "FILE",
+    "checkpoint": "LOCATION",
+    "first_shard": "HOST:PORT",
+    "parameter_server": "HOST:PORT,...",
+    "replay_server": "HOST:PORT,...",
+}
+"""By the key's name, for keys whose type does not determine it."""
 
 
 def key_options(role: Role, *names: str) -> Callable[[_Command], _Command]:
@@ -53,7 +62,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         shown = typer.Option(flag, metavar="BUCKET KEY", help=field.description)
         annotation = Annotated[tuple[str, str] | None, shown]
     else:
-        metavar = f"[{'|'.join(choices)}]" if choices else None
+        metavar = f"[{'|'.join(choices)}]" if choices else _METAVARS_OF.get(name)
         for known, shown in _METAVARS.items():
             if known in kinds or get_args(known)[-1] in field.metadata:
                 metavar = shown

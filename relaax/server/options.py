@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from relaax import __version__
+from relaax.server.plain_help import PlainCommand, name_values
 
 
 def versions() -> str:
@@ -44,7 +45,13 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 class _Application(typer.Typer):
     def command(self, name: str | None = None, **more: Any) -> Any:
-        return super().command(name, **{"context_settings": _HELP, **more})
+        register = super().command(name, **{"context_settings": _HELP, "cls": PlainCommand, **more})
+
+        def decorate(function: Any) -> Any:
+            name_values(function)
+            return register(function)
+
+        return decorate
 
 
 def command_app(**more: Any) -> typer.Typer:

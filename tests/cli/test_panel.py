@@ -8,13 +8,14 @@ import re
 import time
 
 import pytest
-from rich.console import Console
+from rich.cells import cell_len
 
 from relaax.cli.run import panel
-from relaax.cli.run.panel import ProgressView, _panel, step_limit, time_left
-from relaax.cli.run.plan import make_plan
+from relaax.cli.run.panel import ProgressPanel, ProgressView, step_limit, time_left
+from relaax.cli.run.plan import Plan, make_plan
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.replay_progress import ReplayProgress
+from relaax.plain_console import PlainConsole
 from support.processes import Processes, wait_until
 
 NOW = 1_700_000_000.0
@@ -43,9 +44,11 @@ def at_a_certain_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
 
 
-def rendered(progress: Progress, replay: ReplayProgress | None = None) -> str:
-    console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    console.print(_panel(make_plan("da3c_gym_cartpole", []), progress, replay))
+def rendered(
+    progress: Progress, replay: ReplayProgress | None = None, width: int = 100, plan: Plan | None = None
+) -> str:
+    console = PlainConsole(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(ProgressPanel(plan or make_plan("da3c_gym_cartpole", []), progress, replay))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -64,7 +67,8 @@ def test_the_panel_has_all_that_tells_how_it_goes() -> None:
         "12.5 ms",
         "0:00:12",
         "0:02:56",
-        "step 10,000, 0:02:10 ago",
+        "step 10,000",
+        "0:02:10 ago",
     ):
         assert words in text, words
     assert "da3c_gym_cartpole: CartPole-v1 by da3c" in text
@@ -75,9 +79,9 @@ def test_gradients_that_were_discarded_are_shown_by_reason() -> None:
     progress = dataclasses.replace(
         PROGRESS, discarded=2_015, discarded_stale=2_000, discarded_not_finite=1, discarded_loss=14
     )
-    line = next(line for line in rendered(progress).splitlines() if "stale, not finite, loss" in line)
-    assert "2,015" in line
-    assert "2_000, 1, 14" in line
+    text = rendered(progress)
+    for row in (r"discarded +2,015", r"stale +2,000", r"not finite +1", r"loss +14"):
+        assert re.search(rf"\b{row}\b", text), row
 
 
 NOT_FINITE = "3 gradients held NaN or infinite numbers and were discarded; the parameter server's log names the workers"
@@ -228,7 +232,7 @@ reading, writing = pty.openpty() if {terminal} else os.pipe()
 os.dup2(writing, 1)
 os.close(writing)
 from relaax.cli.run.panel import ProgressView
-from relaax.cli.run.plan import make_plan
+from relaax.cli.run.plan import Plan, make_plan
 from relaax.cli.run.progress import Progress
 with ProgressView(make_plan("da3c_gym_cartpole", []), True) as view:
     assert (view._live is not None) == {terminal}
@@ -250,7 +254,7 @@ def test_learners_stand_apart_from_workers_where_there_are_any() -> None:
     text = rendered(dataclasses.replace(PROGRESS, learners=3, discarded=2, discarded_stale=2))
     assert re.search(r"learners +3\b", text)
     assert re.search(r"workers +4 ", text)
-    assert text.index("updates") < text.index("discarded") < text.index("answer to a step")
+    assert "discarded" in text
 
 
 REPLAY = ReplayProgress(
@@ -269,10 +273,15 @@ def test_what_goes_into_replay_memory_and_out_of_it_stands_in_the_panel() -> Non
     assert "inserts/s" not in rendered(PROGRESS)
     text = rendered(dataclasses.replace(PROGRESS, learners=2, mean_actor_staleness=17.25), REPLAY)
     for row in (
-        r"learners +2 +actors' staleness +17\.2 versions",
-        r"inserts/s +400\.0 +samples/s +3,100\.0",
-        r"items in memory +25,000 of 50,000 +samples an insert +7\.75",
-        r"updates/s +96\.9 +age of samples +12,346 items",
+        r"learners +2 ",
+        r"actor staleness +17\.2 versions",
+        r"inserts/s +400\.0 ",
+        r"samples/s +3,100\.0 ",
+        r"items in memory +25,000 ",
+        r"capacity +50,000 ",
+        r"samples/insert +7\.75 ",
+        r"updates/s +96\.9 ",
+        r"age of samples +12,346 items ",
     ):
         assert re.search(row, text), row
     assert "replay servers answer" not in text
@@ -282,7 +291,50 @@ def test_what_goes_into_replay_memory_and_out_of_it_stands_in_the_panel() -> Non
 
 def test_a_memory_of_which_little_is_known_yet_is_shown_too() -> None:
     text = rendered(dataclasses.replace(PROGRESS, learners=1), ReplayProgress(1, 0, 0, 0, 0.0))
-    assert re.search(r"learners +1 +actors' staleness +–", text)
-    assert re.search(r"inserts/s +– +samples/s +–", text)
+    for name in ("actor staleness", "inserts/s", "samples/s"):
+        assert re.search(rf"{name} +–", text), name
     nothing_comes = dataclasses.replace(REPLAY, inserts_per_second=0.0)
-    assert re.search(r"samples an insert +–", rendered(PROGRESS, nothing_comes))
+    assert re.search(r"samples/insert +–", rendered(PROGRESS, nothing_comes))
+
+
+LARGE = dataclasses.replace(
+    PROGRESS,
+    global_step=123_456_789,
+    updates=61_234_567,
+    episodes=12_345_678,
+    mean_return_100=-12_345.6,
+    workers=1_000,
+    exploit_workers=24,
+    learners=16,
+    mean_actor_staleness=12_345.6,
+    discarded=2_000_123,
+    discarded_stale=2_000_000,
+    discarded_not_finite=23,
+    discarded_loss=100,
+    checkpoint_global_step=123_400_000,
+    checkpoint_error=LATE,
+    max_global_step=10**9,
+    seconds=12_345.0,
+)
+LARGE_REPLAY = dataclasses.replace(REPLAY, size=987_654, capacity=1_000_000, mean_age=1_234_567.0)
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
+def test_large_figures_fit_any_width_uncut(width: int) -> None:
+    plan = dataclasses.replace(make_plan("da3c_gym_cartpole", []), name="experiment" * 9, environment_name="World" * 20)
+    text = rendered(LARGE, LARGE_REPLAY, width, plan)
+    lines = text.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    for number in (
+        "123,456,789", "10,000", "12,345,678", "-12,345.6", "61,234,567", "12,345.6", "2,000,123", "2,000,000",
+        "987,654", "1,000,000", "1,234,567", "123,400,000", "3:25:45", "24:20:53", "0.432 ms",
+    ):  # fmt: skip
+        assert re.search(rf"(?<![\d,.]){re.escape(number)}(?![\d,.])", text), number
+    assert lines[0].count("…") == (1 if width == 200 else 2), "the longest names are shortened"
+    assert lines[0].endswith("by da3c ─╮")
+
+
+@pytest.mark.parametrize(("width", "columns"), [(40, 1), (60, 1), (80, 2), (120, 3), (200, 4)])
+def test_a_wider_terminal_has_more_columns(width: int, columns: int) -> None:
+    first = rendered(PROGRESS, width=width).splitlines()[1]
+    assert len(re.findall(r"[a-z/ ]+? {2,}[\d:.]+", first)) == columns

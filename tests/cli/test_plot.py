@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.cli.plot import PlottedRun, band, draw, read_csv
+from relaax.cli.plot import PlottedRun, band, default_title, draw, read_csv, unit_of
+from support.pages import DOCS
 
 SCALAR = "episode/mean_return_100"
 CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
@@ -123,8 +125,9 @@ def test_references_are_dotted_the_target_is_dashed():
     assert (target.get_linestyle(), list(target.get_ydata())) == ("--", [4.0, 4.0])
     assert [(line.get_linestyle(), line.get_ydata()[0]) for line in references] == [(":", 2.5), (":", -1)]
     assert [text.get_text() for text in axes.texts] == ["A2C (2.5)", "random (-1)"]
-    assert axes.get_legend() is None, "each line says its name itself"
-    assert axes.get_xlabel() == "minutes"
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == ["one", "target (4)"], "references say their names themselves"
+    assert axes.get_xlabel() == "time [minutes]"
 
 
 def test_curves_of_others_are_drawn_beside_and_not_written_again(tmp_path):
@@ -166,6 +169,61 @@ def test_curves_that_cannot_be_read_are_told_in_a_sentence(tmp_path, text, said)
 def test_one_run_alone_needs_no_legend():
     (axes,) = draw([PlottedRun("one", CURVE)], SCALAR).axes
     assert axes.get_legend() is None
+
+
+def configured(folder: Path, name: str, algorithm: str) -> Path:
+    """A run directory with the configuration of a run."""
+    folder.mkdir(parents=True)
+    text = f"relaax-run: {{environment: OpenAI_Gym, name: {name}}}\nalgorithm: {{path: /bundled/{algorithm}}}\n"
+    (folder / "configuration.yaml").write_text(text)
+    return folder
+
+
+def test_title_of_one_run_is_run_environment_and_algorithm(tmp_path: Path) -> None:
+    run = configured(tmp_path / "first", "CartPole-v1", "da3c")
+    assert default_title({"first": (run, None)}) == "first: CartPole-v1 by da3c"
+    (run / "metrics").mkdir()
+    assert default_title({"metrics": (run / "metrics", None)}) == "metrics: CartPole-v1 by da3c"
+    assert default_title({"other": (tmp_path, None)}) == "other"
+    assert default_title({"x" * 99: (run, None)}) == "x" * 59 + "…: CartPole-v1 by da3c"
+    (run / "configuration.yaml").write_text("- [")
+    assert default_title({"first": (run, None)}) == "first"
+
+
+def test_title_of_several_runs_is_what_they_have_in_common(tmp_path: Path) -> None:
+    one, two, other = (
+        configured(tmp_path / name, environment, algorithm)
+        for name, environment, algorithm in (
+            ("one", "CartPole-v1", "da3c"),
+            ("two", "CartPole-v1", "gorila"),
+            ("other", "Pendulum-v1", "gorila"),
+        )
+    )
+    assert default_title({"a": (one, None), "b": (one, None)}) == "CartPole-v1 by da3c"
+    assert default_title({"a/1": (one, "a"), "a/2": (one, "a")}) == "a: CartPole-v1 by da3c"
+    assert default_title({"one": (one, None), "two": (two, None)}) == "CartPole-v1"
+    assert default_title({"two": (two, None), "other": (other, None)}) == "gorila"
+    assert default_title({"one": (one, None), "other": (other, None)}) == "one, other"
+
+
+def test_figure_without_title_option_has_one_and_units(tmp_path: Path) -> None:
+    run = a_run(configured(tmp_path / "first", "CartPole-v1", "da3c"), 1.0, 2.0)
+    for arguments, title in (((), "first: CartPole-v1 by da3c"), (("--title", "Mine"), "Mine")):
+        assert plot(run, "-o", tmp_path / "plot.svg", *arguments).exit_code == 0
+        words = re.findall("<!-- (.*) -->", (tmp_path / "plot.svg").read_text())
+        assert title in words
+        assert {"environment steps", "mean return of 100 episodes [reward]"} <= set(words)
+
+
+def test_units_are_those_of_the_page_on_metrics() -> None:
+    rows = re.findall(r"^\| `([a-z]+/[\w/]+)` \| ([^|,]*)", (DOCS / "metrics.md").read_text("utf-8"), re.MULTILINE)
+    units = {name: unit.strip() for name, unit in rows}
+    assert len(units) > 40
+    known = {name: unit_of(name) for name in units if unit_of(name)}
+    assert known == {name: units[name] for name in known}
+    for name in ("episode/return", "latency/act_ms/p99", "system/available_memory_mb", "speed/steps_per_second"):
+        assert name in known
+    assert unit_of("loss/policy") == ""
 
 
 @pytest.mark.parametrize(

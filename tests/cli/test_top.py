@@ -1,11 +1,13 @@
-"""`relaax top` beside replay servers: what it asks, and what it shows."""
+"""`relaax top`: what it asks, and what it shows."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from relaax.cli.replay_shards import ReplayShardView, table_row
 from relaax.cli.top import ServiceWatcher, _listening_of
@@ -21,12 +23,13 @@ from support.nobody import nobody
 from support.parameter_servers import bridge_to, gradient, registration, running
 from support.processes import Processes, project_command
 from support.replay_servers import client_of, numbered, numbers, serving
+from support.terminal_pictures import reported
 
 PATIENCE = 120.0
 
 
-def drawn(seen: object) -> str:
-    console = PlainConsole(width=160)
+def drawn(seen: object, width: int = 160) -> str:
+    console = PlainConsole(width=width)
     with console.capture() as capture:
         console.print(seen)
     return capture.get()
@@ -169,3 +172,56 @@ def test_what_a_server_says_becomes_rows() -> None:
     assert view.sum == view.tables["t"]
     assert table_row(view.sum)["samples_per_insert"] is None
     assert ReplayShardView("h:1").sum == TableTallies()
+
+
+LARGE = {
+    "shards": {
+        "updates": 123_456_789,
+        "updates_per_second": 12_345.6,
+        "mean_return_100": -98_765.4,
+        "checkpoint_global_step": 123_400_000,
+        "address": "parameter-server-0.relaax.svc.cluster.local:7000",
+    },
+    "workers": {
+        "actor": 1_023,
+        "environment": "package.of_mine:AVeryLongEnvironment-v3",
+        "host": "node-17.cluster.example.org",
+        "environments": 1_000,
+        "steps_per_second": 23_456.7,
+        "act_ms_p50": 1_234.5,
+        "mean_return_100": -87_654.3,
+    },
+    "servers": {
+        "server": "rlx-0.relaax.svc:7001",
+        "workers": 1_001,
+        "environments": 1_001_000,
+        "steps_per_second": 345_678.9,
+    },
+}
+TABLE = {"size": 987_654, "inserts_per_second": 1_234.5, "samples_per_second": 456_789.1}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_large_numbers_are_whole_at_any_width(width: int) -> None:
+    seen = reported("gorila_distributed_gym_cartpole")["top"]
+    for kind, large in LARGE.items():
+        seen[kind] = [{**one, **large} for one in seen[kind] * 12]
+    seen["shards"][5] = {"address": "gone:7000", "error": "UNAVAILABLE"}
+    seen["replay"] = [{**one, "tables": [{**table, **TABLE} for table in one["tables"]]} for one in seen["replay"] * 6]
+    text = drawn(picture(seen), width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    numbers = [value for values in (*LARGE.values(), TABLE) for value in values.values() if not isinstance(value, str)]
+    for number in numbers:
+        shown = f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"
+        assert re.search(rf"(?<![\d,.]){re.escape(shown)}(?![\d,.])", text), number
+    for word in ("updates", "checkpoint", "environment", "inserts/s", "steps/s", "actor", "7000", "7001"):
+        assert word in text, word
+    assert ("a wider terminal shows: " in text) == (width < 120)
+
+
+def test_checkpoint_error_stands_below_the_shards() -> None:
+    seen = reported("gorila_distributed_gym_cartpole")["top"]
+    seen["shards"][1]["checkpoint_error"] = "cannot write checkpoints/00000003-12000-f1: No space left on device"
+    text = drawn(picture(seen), 80)
+    assert f"{seen['shards'][1]['address']}: cannot write checkpoints/00000003-12000-f1" in text
+    assert "20,067" in text, "the other shard's checkpoint"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 import sys
 from pathlib import Path
@@ -10,18 +9,16 @@ from pathlib import Path
 import pytest
 
 from relaax.cli.new.scaffold import ALGORITHM, filled
+from support.pages import DOCS, parts
 from support.run import Runs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-an-algorithm.md"
+PAGE = DOCS / "write-an-algorithm.md"
 
 
 def listing(name: str) -> str:
     """The blocks that the page gives this name, one below the other, with the blank lines that are usual between."""
-    blocks = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)\n```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert blocks, f"the page has no {name}"
-    methods = [block.startswith(" ") for block in blocks[1:]]
-    between = ["\n\n" if method else "\n\n\n" for method in methods]
-    return "".join(text for pair in zip(blocks, [*between, "\n"], strict=True) for text in pair)
+    first, *others = parts(PAGE, name)
+    return first + "".join(("\n" if text.startswith(" ") else "\n\n") + text for text in others)
 
 
 @pytest.fixture

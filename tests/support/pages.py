@@ -1,7 +1,7 @@
 """Pages of docs/: their links and headings, and the blocks of code in them.
 
-A block's name stands behind its language: ```python single.py, ```sh train. Blocks of one name make one text. A name
-with a dot is that of a file. Behind ```sh needs stands why no test runs the block.
+A file's name stands above its block, where readers see it: **`single.py`**. Other names are for tests, and follow
+the language: ```sh train. Blocks of one name make one text. The reason why no test runs a block follows ```sh needs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 FOLDERS = ("algorithms", "config", "docker", "docs", "environments", "protocol", "relaax", "tests")
 
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^\*\*`([^`\n]+)`\*\*(?:, continued)?\n\n)?^```(\w*) *(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 _SOURCE = re.compile(r"<(?:img|a)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"")
@@ -24,15 +25,21 @@ _HEADING = re.compile(r"^#{1,6} +(.*?) *#* *$", re.MULTILINE)
 
 def block(page: Path, name: str) -> str:
     """The blocks of a page that have this name, one below the other."""
-    found = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)\n```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return "".join(parts(page, name))
+
+
+def parts(page: Path, name: str) -> list[str]:
+    """The texts of a page's blocks that have this name."""
+    found = [made.text for made in blocks(page) if name in (made.file, made.name)]
     assert found, f"{page.name} has no block named {name}"
-    return "\n".join(found) + "\n"
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language, what stands behind that, and its lines."""
+    """A fenced block: the file's name above it, its language, the words after that, and its lines."""
 
+    file: str
     language: str
     name: str
     text: str
@@ -40,14 +47,12 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, from top to bottom."""
-    found = re.findall(r"^```(\w*) *(.*)\n((?:.*\n)*?)```$", page.read_text("utf-8"), re.MULTILINE)
-    return [Block(*parts) for parts in found]
+    return [Block(*found) for found in _BLOCK.findall(page.read_text("utf-8"))]
 
 
 def files(page: Path) -> dict[str, str]:
     """The files that a page shows, by their names."""
-    names = [made.name for made in blocks(page) if made.language != "sh" and "." in made.name]
-    return {name: block(page, name) for name in names}
+    return {made.file: block(page, made.file) for made in blocks(page) if made.file}
 
 
 def all_pages() -> list[Path]:

@@ -42,13 +42,13 @@ def bench(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
     ] = None,
 ) -> None:
-    """Measure on this machine how fast an experiment is, part by part, and explain each figure.
+    """Measure how fast an experiment is on this machine.
 
-    Measured are: the speed of the environments alone and of training, in alternating windows; the latency of an action;
-    a worker's exchange with the parameter server, compared to bare gRPC, and with replay servers, if the algorithm has
-    a replay memory; memory and start of a worker. The machine should be otherwise idle. With the default --seconds it
-    takes six to seven minutes for Atari on two cores, and two for CartPole: three times --seconds, until the workers
-    have made their updates, and a minute for the rest.
+    Each figure is explained. Measured are: the speed of the environments alone and of training, in alternating windows;
+    the latency of an action; a worker's exchange with the parameter server, compared to bare gRPC, and with replay
+    servers, if the algorithm has a replay memory; memory and start of a worker. The machine should be otherwise idle.
+    With the default --seconds it takes six to seven minutes for Atari on two cores, and two for CartPole: three times
+    --seconds, until the workers have made their updates, and a minute for the rest.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
     """

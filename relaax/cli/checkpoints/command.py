@@ -20,7 +20,7 @@ from relaax.server.options import command_app
 LIST = "list"
 SUFFIXES = (".safetensors", ".onnx")
 LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Checkpoints; by default all.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Checkpoints; by default all.")]
 KeysOption = Annotated[
     str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; otherwise what boto3 finds.")
 ]
@@ -43,9 +43,9 @@ class CheckpointCommands(typer.core.TyperGroup):
 checkpoints = command_app(
     cls=CheckpointCommands,
     no_args_is_help=True,
-    help="List checkpoints on disk or in S3; verify, copy, export and remove them. `relaax checkpoints LOCATION` lists "
-    "them. A server may write at the same time. Exit code 0: done; 1: damaged, or the store failed; 2: the request "
-    "cannot be carried out.",
+    help="List, verify, copy, export and remove checkpoints. They are on disk or in S3. `relaax checkpoints LOCATION` "
+    "lists them. A server may write at the same time. Exit code 0: done; 1: damaged, or the store failed; 2: the "
+    "request cannot be carried out.",
 )
 
 
@@ -78,7 +78,10 @@ def verify(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read checkpoints completely, and compare every byte with what was written. Exit code 1: one is damaged."""
+    """Compare every byte of checkpoints with their manifests.
+
+    Exit code 1: one is damaged.
+    """
     from relaax.cli.checkpoints import catalogue, tables, transfer
 
     with _sentences():
@@ -133,14 +136,15 @@ def copy(
 @checkpoints.command()
 def remove(
     location: LocationArgument,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Their ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Their ids.")],
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete checkpoints that no server can use: damaged, set aside, or of a later version. This cannot be undone.
+    """Delete checkpoints that no server can use.
 
-    If any of them is intact, exit with code 2 and delete none.
+    They are damaged, set aside, or of a later version. This cannot be undone. If any of them is intact, exit with code
+    2 and delete none.
     """
     from relaax.cli.checkpoints import catalogue, tables, transfer
 
@@ -171,11 +175,11 @@ def export(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the parameters to a safetensors file, with which `relaax.policy.load(FILE)` acts without the service.
+    """Write the parameters to a safetensors or ONNX file.
 
-    It holds parameters, statistics, the configuration without secrets, spaces and the algorithm's name. A FILE that
-    ends with .onnx holds the network and its normalisation, for programs without Python: the page Checkpoints says
-    its inputs and outputs.
+    `relaax.policy.load(FILE)` acts with a safetensors file, without the service. It holds parameters, statistics, the
+    configuration without secrets, spaces and the algorithm's name. A FILE that ends with .onnx holds the network and
+    its normalisation, for programs without Python: the page Checkpoints says its inputs and outputs.
     """
     from relaax.cli.checkpoints import catalogue
     from relaax.policy import exporting

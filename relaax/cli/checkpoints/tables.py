@@ -26,17 +26,14 @@ def as_json(found: Sequence[Entry]) -> list[dict[str, Any]]:
 
 def show(location: str, found: Sequence[Entry]) -> None:
     """Print the table."""
-    from rich import box
-    from rich.table import Table
-
+    from relaax.cli.fitting import Column, FittingTable
     from relaax.plain_console import PlainConsole
 
-    table = Table(title=location, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("id", no_wrap=True)
-    table.add_column("saved", no_wrap=True)
-    for name in ("global step", "updates", "mean return", "evaluation", "shards", "size"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+    table = FittingTable(
+        location, Column("id", left=True), Column("saved", left=True, spare=1), Column("global step"),
+        Column("updates", spare=3), Column("mean return"), Column("evaluation"), Column("shards", spare=4),
+        Column("size", spare=2), Column("", left=True),
+    )  # fmt: skip
     ends = {"newest": newest(found), "best": best(found)}
     for entry in found:
         notes = [name for name, one in ends.items() if entry is one]

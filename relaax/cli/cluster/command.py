@@ -18,13 +18,14 @@ from relaax.server.options import SetOption, command_app
 
 cluster = command_app(
     no_args_is_help=True,
-    help="Train on the machines of a Ray cluster: start, watch, resize and stop a training there. Ray places the "
-    "ordinary processes of RELAAX; no step goes through it.",
+    help="Train on the machines of a Ray cluster. A training there is started, watched, resized and stopped. Ray "
+    "places the ordinary processes of RELAAX; no step goes through it.",
 )
 
 AddressOption = Annotated[
     str,
     typer.Option(
+        metavar="HOST:PORT",
         envvar="RAY_ADDRESS",
         help="The cluster: HOST:PORT of its head, or auto for the one that this machine belongs to.",
     ),
@@ -113,8 +114,9 @@ def status(
     address: AddressOption = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print what a program reads.")] = False,
 ) -> None:
-    """List the trainings of a cluster with their last lines, or the processes of one: where they run, how full they
-    are.
+    """List the trainings of a cluster, or the processes of one.
+
+    A training is shown with its last line, a process with its machine and how full it is.
     """
     with _reported():
         from relaax.cli.cluster.watching import show_processes, show_trainings
@@ -133,8 +135,10 @@ def scale(
     clients: Annotated[int | None, typer.Option(min=0, help="Number of environment programs from now on.")] = None,
     address: AddressOption = "auto",
 ) -> None:
-    """Change how many RLX servers and environment programs a training has. Those too many end in order: connections of
-    a server move to others with the end of their episodes.
+    """Change a training's number of servers and environments.
+
+    RLX servers and environment programs that are too many end in order: connections of a server move to others with
+    the end of their episodes.
     """
     with _reported():
         from relaax.cli.cluster.watching import own_output, scaling_of

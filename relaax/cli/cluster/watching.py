@@ -7,13 +7,14 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, TextIO
 
+from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from relaax.cli.fitting import Column, FittingTable
 from relaax.cluster.control import PANEL, STATUS
 from relaax.cluster.keeper import Look
 from relaax.cluster.trainings import Training, Trainings
@@ -120,14 +121,27 @@ def show_processes(training: Training, as_json: bool) -> None:
     if as_json:
         print(json.dumps(status), file=own_output())
         return
-    columns = ("process", "state", "machine", "address", "pid", "restarts", "connections", "free places", "refused")
     console = PlainConsole(file=own_output(), highlight=False)
     if not console.is_terminal:
         console = PlainConsole(file=own_output(), highlight=False, width=WIDTH)
-    console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
+    console.print(status_tables(status))
+
+
+def status_tables(status: Mapping[str, Any]) -> Group:
+    """Return the tables of a training's processes and of the machines, for rich."""
+    processes = FittingTable(
+        "", Column("process", left=True), Column("state", name=True), Column("machine", name=True, spare=4),
+        Column("address", name=True, keep_end=True), Column("pid", spare=3), Column("restarts", spare=2),
+        Column("connections"), Column("free places"), Column("refused", spare=1),
+    )  # fmt: skip
+    keys = ("name", "state", "machine", "address", "pid", "restarts", "connections", "free_places", "refused")
+    for each in status["processes"]:
+        processes.add_row(*("" if each[key] is None else str(each[key]) for key in keys))
     on = [each["machine"] for each in status["processes"]]
-    rows = [[each["address"], f"{each['cpus']:g}", on.count(each["address"])] for each in status["machines"]]
-    console.print(_table(("machine", "CPUs", "processes"), rows))
+    machines = FittingTable("", Column("machine", name=True, keep_end=True), Column("CPUs"), Column("processes"))
+    for each in status["machines"]:
+        machines.add_row(each["address"], f"{each['cpus']:g}", str(on.count(each["address"])))
+    return Group(processes, Text(), machines)
 
 
 def _status(training: Training) -> Any:
@@ -135,10 +149,3 @@ def _status(training: Training) -> Any:
     if not text:
         raise ConfigurationError(f"{training.name} has not started its processes yet")
     return json.loads(text)
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
-    return table

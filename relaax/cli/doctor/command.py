@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
 from relaax.log_lines import log_to_stderr
+from relaax.plain_console import PlainConsole, visible
 from relaax.server.options import SetOption
+
+COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "red"}
 
 
 def doctor(
@@ -18,27 +22,50 @@ def doctor(
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Check whether the servers can run with this configuration on this machine, and report problems.
+    """Check a configuration and this machine for problems.
 
-    Prints one line per finding: ok, warning or wrong, a sentence, and a remedy. Servers may be running; nothing is
-    changed, except that a value is written to the checkpoint store and removed again.
+    Reports whether the servers can run, in one line per finding: ok, warning or wrong, a sentence, and a remedy.
+    The last line sums up. Servers may be running; nothing is changed, except that a value is written to the checkpoint
+    store and removed again.
 
     Exit code 0: nothing is wrong (there may be warnings); 1: something is.
     """
     log_to_stderr("relaax doctor: %(message)s")
+    console = PlainConsole(highlight=False, soft_wrap=True)
     found = []
     for name, finding in examined(Subject(config, set_ or ())):
         found.append((name, finding))
         if not as_json:
-            print(line(name, finding), flush=True)
-    healthy = all(finding.level is not Severity.WRONG for _, finding in found)
+            shown = Text(visible(line(name, finding)))
+            shown.stylize(COLORS[finding.level], 0, len(finding.level.value))
+            console.print(shown)
+    worst = max((finding.level for _, finding in found), key=list(Severity).index)
     if as_json:
         findings = [
             {"check": name, "level": finding.level.value, "sentence": finding.sentence, "way_out": finding.way_out}
             for name, finding in found
         ]
-        print(json.dumps({"ok": healthy, "findings": findings}, indent=2))
-    raise typer.Exit(0 if healthy else 1)
+        print(json.dumps({"ok": worst is not Severity.WRONG, "findings": findings}, indent=2))
+    else:
+        console.print(Text(f"\n{summary(found)}", COLORS[worst]))
+    raise typer.Exit(1 if worst is Severity.WRONG else 0)
+
+
+def summary(found: Sequence[tuple[str, Finding]]) -> str:
+    """Return the closing line: whether the servers can run, and which checks to look at."""
+    problems, warnings = (_counted(found, level) for level in (Severity.WRONG, Severity.WARNING))
+    if problems:
+        return f"{problems}; {warnings}" if warnings else problems
+    passed = len({name for name, _ in found} - {name for name, one in found if one.level is not Severity.OK})
+    checks_passed = f"{passed} check{'s' * (passed != 1)} passed"
+    return f"ready: {checks_passed}; {warnings}" if warnings else f"ready: {checks_passed}"
+
+
+def _counted(found: Sequence[tuple[str, Finding]], level: Severity) -> str:
+    """Return how many findings have this level, and the names of their checks; an empty string if none has."""
+    names = [name for name, finding in found if finding.level is level]
+    word = "problem" if level is Severity.WRONG else level.value
+    return f"{len(names)} {word}{'s' * (len(names) != 1)}: {', '.join(dict.fromkeys(names))}" if names else ""
 
 
 def examined(subject: Subject) -> Iterator[tuple[str, Finding]]:

@@ -41,7 +41,7 @@ def evaluate(
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="noop|none|human-starts",
+            metavar="[noop|none|human-starts]",
             help="noop: as Nair et al. 2015, up to 30 no-ops at the start, whole games of at most 18,000 frames; the "
             "default for Atari. none: the environment as it is trained in, the default for others.",
         ),
@@ -87,7 +87,7 @@ def evaluate(
     aws_keys: Annotated[str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`.")] = None,
     aws_endpoint: Annotated[str | None, typer.Option(metavar="URL", help="URL of an S3 other than Amazon's.")] = None,
 ) -> None:
-    """Score a checkpoint: play episodes with it, without servers, and learn nothing.
+    """Score a checkpoint by playing episodes, without servers.
 
     For Atari the score is that of whole games, with null-op starts, beside published ones.
 

@@ -20,11 +20,11 @@ from relaax.cli.new.scaffold import (
     filled,
     write,
 )
+from relaax.server.options import command_app
 
-new = typer.Typer(
+new = command_app(
     no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Write a working algorithm or environment as a starting point for your own.",
+    help="Write a working algorithm or environment to start from.",
 )
 
 

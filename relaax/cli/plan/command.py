@@ -64,11 +64,11 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     set_: SetOption = None,
 ) -> None:
-    """Say by a model which machines a number of environments needs, what breaks first, and what would help.
+    """Estimate the machines that environments need.
 
-    The configuration's environments are made for a moment, which says what they send and how long they take. What
-    workers and servers cost comes from --measured, or else from figures of the project's own machine. docs/scaling.md
-    has the model, and how far it is from what was measured.
+    A model tells what breaks first, too, and what would help. The configuration's environments are made for a moment,
+    which says what they send and how long they take. What workers and servers cost comes from --measured, or else from
+    figures of the project's own machine. docs/scaling.md has the model, and how far it is from what was measured.
 
     Exit code 0: done; 2: the configuration or an option cannot be used; 3: the environments would not get their rate.
     """
@@ -209,6 +209,7 @@ def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, mach
         if not console.is_terminal:
             console.width = TABLE_WIDTH
         console.print(table(expected, found.title))
+        console.print()
         for sentence in sentences(workload, expected, size, hints, costs.sources):
             console.print(sentence, highlight=False, soft_wrap=True)
     return DONE if expected.enough or workload.rate is None else TOO_LITTLE

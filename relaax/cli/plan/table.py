@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
+from relaax.cli.fitting import Column, FittingTable
 from relaax.planning.advice import Advice
 from relaax.planning.forecast import Forecast
 from relaax.planning.workload import MachineSize, Workload
@@ -16,12 +14,13 @@ from relaax.planning.workload import MachineSize, Workload
 ENDLESS = 10**9
 
 
-def table(forecast: Forecast, title: str) -> Table:
+def table(forecast: Forecast, title: str) -> FittingTable:
     """Return a row for each kind of process."""
-    result = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    result.add_column("part", no_wrap=True)
-    for name in ("processes", "machines", "cores", "memory GB", "MB each", "in Gbit/s", "out Gbit/s", "used", "up to"):
-        result.add_column(name, justify="right")
+    result = FittingTable(
+        title, Column("part", left=True), Column("processes"), Column("machines"), Column("cores"),
+        Column("memory GB"), Column("MB each", spare=3), Column("in Gbit/s", spare=1), Column("out Gbit/s", spare=2),
+        Column("used"), Column("up to"),
+    )  # fmt: skip
     for part in forecast.parts:
         result.add_row(
             part.name,

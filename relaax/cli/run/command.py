@@ -73,10 +73,10 @@ def run(
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
 ) -> None:
-    """Train on this machine: start the servers and the environments, supervise them, stop them.
+    """Train on this machine, with servers and environments.
 
-    An unfinished run in the same directory is resumed. The command line overrides environment variables
-    (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these override the file.
+    They are started, supervised and stopped together. An unfinished run in the same directory is resumed. The command
+    line overrides environment variables (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these override the file.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 3: ended without reaching the target; 130:
     interrupted (the last checkpoint is written first).

@@ -6,10 +6,12 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -17,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relaax.atomic_file import write_whole
+from relaax.cli.fitting import shortened
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.replay_progress import ReplayProgress
@@ -26,7 +29,15 @@ from relaax.plain_console import PlainConsole, visible
 
 LINE_SECONDS = 10.0
 FILE_SECONDS = 1.0
-FILE_WIDTH = 100
+FILE_WIDTH = 80
+"""Width of the panel in a file, for terminals elsewhere, whose widths are unknown."""
+PANEL_EDGES = 4
+"""Columns of a terminal that the panel's border and its padding take."""
+MOST_COLUMNS = 4
+NATURAL_WIDTH = 1000
+"""More than a table takes for which nothing is cut off."""
+VALUE_WIDTH = 12
+"""Least width of a value, so that columns stay where they are while numbers grow."""
 STEP_SECONDS = 2.0
 """Without a terminal, a startup step that takes longer is reported."""
 
@@ -84,13 +95,13 @@ class ProgressView:
             return
         self._step_is_over()
         if self._live:
-            self._live.update(_panel(self._plan, progress, replay))
+            self._live.update(ProgressPanel(self._plan, progress, replay))
             return
         if self._file is not None and time.monotonic() - self._file_at > FILE_SECONDS:
             self._file_at = time.monotonic()
             drawn = PlainConsole(force_terminal=True, width=FILE_WIDTH)
             with drawn.capture() as text:
-                drawn.print(_panel(self._plan, progress, replay))
+                drawn.print(ProgressPanel(self._plan, progress, replay))
             with contextlib.suppress(OSError):  # training goes on if nobody can see it
                 write_whole(self._file, [text.get().encode()])
         trouble = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
@@ -111,10 +122,6 @@ def _number(value: float | None) -> str:
     return "–" if value is None else shown(value)
 
 
-def _numbers(values: Iterable[int]) -> str:
-    return ", ".join(format(value, "_") for value in values)  # the separators are commas
-
-
 def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
     memory = ""
     if replay is not None:
@@ -129,15 +136,20 @@ def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
 
 def _workers(progress: Progress) -> str:
     """Return the number of training workers; those that only act stand apart."""
-    more = f" + {progress.exploit_workers} exploit" if progress.exploit_workers else ""
-    return f"{progress.workers}{more}"
+    more = f" + {progress.exploit_workers:,} exploit" if progress.exploit_workers else ""
+    return f"{progress.workers:,}{more}"
+
+
+def _checkpoint_parts(progress: Progress) -> tuple[str, str]:
+    """Return the step and the age of the last checkpoint."""
+    if progress.checkpoint_global_step is None or progress.checkpoint_time is None:
+        return "–", "–"
+    age = max(0.0, time.time() - progress.checkpoint_time)
+    return f"step {progress.checkpoint_global_step:,}", f"{_duration(age)} ago"
 
 
 def _checkpoint(progress: Progress) -> str:
-    if progress.checkpoint_global_step is None or progress.checkpoint_time is None:
-        return "–"
-    age = max(0.0, time.time() - progress.checkpoint_time)
-    return f"step {progress.checkpoint_global_step:,}, {_duration(age)} ago"
+    return ", ".join(dict.fromkeys(_checkpoint_parts(progress)))
 
 
 def _late_checkpoint(progress: Progress) -> str:
@@ -153,7 +165,7 @@ def _not_finite(progress: Progress) -> str:
 
 
 def _versions(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} versions"
+    return "–" if value is None else f"{value:,.1f} versions"
 
 
 def _milliseconds(value: float | None) -> str:
@@ -182,56 +194,107 @@ def _duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
-def _replay_rows(replay: ReplayProgress) -> list[tuple[str, str, str, str]]:
-    items = f"{replay.size:,} of {replay.capacity:,}"
+def _replay_figures(replay: ReplayProgress) -> list[tuple[str, str]]:
     return [
-        ("inserts/s", _number(replay.inserts_per_second), "samples/s", _number(replay.samples_per_second)),
-        ("items in memory", items, "samples an insert", _number(replay.samples_per_insert)),
-        ("updates/s", _number(replay.updates_per_second), "age of samples", f"{replay.mean_age:,.0f} items"),
+        ("inserts/s", _number(replay.inserts_per_second)),
+        ("samples/s", _number(replay.samples_per_second)),
+        ("samples/insert", _number(replay.samples_per_insert)),
+        ("items in memory", f"{replay.size:,}"),
+        ("capacity", f"{replay.capacity:,}"),
+        ("age of samples", f"{replay.mean_age:,.0f} items"),
+        ("updates/s", _number(replay.updates_per_second)),
     ]
 
 
-def _panel(plan: Plan, progress: Progress, replay: ReplayProgress | None = None) -> Panel:
+def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> list[tuple[str, str]]:
+    """Return names and values, the most important first: a low terminal shows the first only."""
     target = plan.target_return
-    end = step_limit(progress, plan.run.max_steps)
     left = time_left(progress, plan.run.max_steps, plan.run.max_time)
-    table = Table.grid(padding=(0, 2))
-    for _ in range(2):
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True, min_width=12)
     mean = _number(progress.mean_return_100) + (f" of {target:g}" if target is not None else "")
-    rows = [
-        ("steps", f"{progress.global_step:,}", "steps/s", f"{progress.steps_per_second:,.0f}"),
-        ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
-        ("workers", _workers(progress), "best so far", _number(progress.best_mean_return_100)),
-        ("updates", f"{progress.updates:,}", "staleness", _versions(progress.mean_staleness)),
-        (
-            "answer to a step",
-            _milliseconds(progress.act_ms_p50),
-            "99 in 100 within",
-            _milliseconds(progress.act_ms_p99),
-        ),
-        ("time", _duration(progress.seconds), "left, at most", _duration(left)),
-        ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", _checkpoint(progress)),
+    step, age = _checkpoint_parts(progress)
+    figures = [
+        ("steps", f"{progress.global_step:,}"),
+        ("steps/s", f"{progress.steps_per_second:,.0f}"),
+        ("episodes", f"{progress.episodes:,}"),
+        ("mean return", mean),
+        ("best mean return", _number(progress.best_mean_return_100)),
+        ("time", _duration(progress.seconds)),
+        ("left, at most", _duration(left)),
+        ("workers", _workers(progress)),
+        *([("learners", f"{progress.learners:,}")] if progress.learners else []),
+        ("updates", f"{progress.updates:,}"),
+        ("learning rate", f"{progress.learning_rate:.2e}"),
+        ("staleness", _versions(progress.mean_staleness)),
+        *([("actor staleness", _versions(progress.mean_actor_staleness))] if progress.learners else []),
     ]
-    if replay is not None:
-        rows[4:4] = _replay_rows(replay)
-    if progress.learners:
-        stale = progress.mean_actor_staleness
-        rows.insert(3, ("learners", str(progress.learners), "actors' staleness", _versions(stale)))
     if progress.discarded:
-        reasons = progress.discarded_for.values()
-        rows.insert(-3, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
-    for row in rows:
-        table.add_row(*row)
-    outer = Table.grid()
-    outer.add_row(table)
-    if progress.checkpoint_error:
-        outer.add_row(Text(_late_checkpoint(progress), style="red"))
+        figures.append(("discarded", f"{progress.discarded:,}"))
+        figures += [(f"  {reason.replace('_', ' ')}", f"{count:,}") for reason, count in progress.discarded_for.items()]
+    return [
+        *figures,
+        *([] if replay is None else _replay_figures(replay)),
+        ("answer to a step", _milliseconds(progress.act_ms_p50)),
+        ("99 in 100 within", _milliseconds(progress.act_ms_p99)),
+        ("last checkpoint", step),
+        ("written", age),
+    ]
+
+
+def _troubles(progress: Progress, replay: ReplayProgress | None) -> list[str]:
+    troubles = [_late_checkpoint(progress)] if progress.checkpoint_error else []
     if progress.discarded_not_finite:
-        outer.add_row(Text(_not_finite(progress), style="red"))
+        troubles.append(_not_finite(progress))
     if replay is not None and replay.answering < replay.shards:
-        outer.add_row(Text(f"{replay.answering} of {replay.shards} replay servers answer", style="red"))
-    if end:
-        outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
-    return Panel(outer, title=Text(visible(plan.title)), expand=False, padding=(0, 1))
+        troubles.append(f"{replay.answering} of {replay.shards} replay servers answer")
+    return troubles
+
+
+def _title(plan: Plan, room: int) -> str:
+    """Return the plan's title; if it is too long, its longest names are shortened."""
+    names = [visible(plan.name), visible(plan.environment_name), visible(plan.algorithm.stem)]
+    while cell_len(title := "{}: {} by {}".format(*names)) > room and len(longest := max(names, key=len)) > 1:
+        names[names.index(longest)] = shortened(longest, cell_len(longest) - 1)
+    return shortened(title, room)
+
+
+class ProgressPanel:
+    """The panel of a run: as many columns of figures as fit the terminal, read from top to bottom.
+
+    Figures are never cut off, whatever the width.
+    """
+
+    def __init__(self, plan: Plan, progress: Progress, replay: ReplayProgress | None = None) -> None:
+        self._plan = plan
+        self._figures = _figures(plan, progress, replay)
+        self._troubles = _troubles(progress, replay)
+        self._step = progress.global_step
+        self._end = step_limit(progress, plan.run.max_steps)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the panel for the width of `options`."""
+        room = options.max_width - PANEL_EDGES
+        whole = options.update(width=NATURAL_WIDTH)
+        tables = [_columns(self._figures, count) for count in range(MOST_COLUMNS, 0, -1)]
+        widths = [console.measure(table, options=whole).maximum for table in tables]
+        chosen = next((index for index, width in enumerate(widths) if width <= room), -1)
+        table, width = tables[chosen], min(room, widths[chosen])
+        outer = Table.grid()
+        outer.add_column(overflow="fold")
+        outer.add_row(table)
+        for trouble in self._troubles:
+            outer.add_row(Text(trouble, style="red"))
+        if self._end:
+            outer.add_row(ProgressBar(total=self._end, completed=min(self._step, self._end), width=max(1, width)))
+        yield Panel(outer, title=Text(_title(self._plan, room - 2)), expand=False, padding=(0, 1))
+
+
+def _columns(figures: Sequence[tuple[str, str]], count: int) -> Table:
+    """Return the figures in `count` columns of equal height, each of names and values."""
+    height = -(-len(figures) // count)
+    table = Table.grid(padding=(0, 2))
+    for _ in range(count):
+        table.add_column(style="dim", overflow="ellipsis")
+        table.add_column(justify="right", overflow="fold", min_width=VALUE_WIDTH if count > 1 else None)
+    for row in range(height):
+        table.add_row(*(cell for figure in figures[row::height] for cell in figure))
+    return table

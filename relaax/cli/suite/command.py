@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def suite(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_ale_pong.")],
     environments: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Environments, as relaax-run.name: pong boxing breakout.")
+        list[str], typer.Argument(metavar="NAME", help="Environments, as relaax-run.name: pong boxing breakout.")
     ],
     seeds: Annotated[
         str, typer.Option(metavar="N|A,B,...", help="So many seeds, from 0 on; or these, as in 7,8 or 7,.")
@@ -32,7 +32,7 @@ def suite(
         str | None, typer.Option(metavar="TIME", help="Train each for so long, interruptions not counted: 5m, 2h.")
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 30,
-    protocol: Annotated[str | None, typer.Option(metavar="noop|none", help="As for `relaax eval`.")] = None,
+    protocol: Annotated[str | None, typer.Option(metavar="[noop|none]", help="As for `relaax eval`.")] = None,
     sticky: Annotated[float | None, typer.Option(min=0, max=1, help="As for `relaax eval`.")] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Evaluate the checkpoint with the highest mean return, not the newest.")
@@ -49,12 +49,12 @@ def suite(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in `relaax run`.")
     ] = None,
 ) -> None:
-    """Train one configuration in several environments and seeds, evaluate each, and make one table of it.
+    """Train and evaluate in several environments and seeds.
 
-    The table has medians over the seeds and, for Atari, human-normalised scores beside those of the papers, as their
-    Tables 1. It is printed, and written as table.md and table.csv. Ctrl-C ends what runs with a checkpoint; the same
-    command goes on, and further environments and seeds may be added. A target_return of the configuration is not looked
-    at: unless --max-steps or --max-time says less, each trains up to max_global_step.
+    The result is one table: it has medians over the seeds and, for Atari, human-normalised scores beside those of the
+    papers, as their Tables 1. It is printed, and written as table.md and table.csv. Ctrl-C ends what runs with a
+    checkpoint; the same command goes on, and further environments and seeds may be added. A target_return of the
+    configuration is not looked at: unless --max-steps or --max-time says less, each trains up to max_global_step.
 
     Exit code 0: all is done; 1: some failed, and the same command tries them again; 2: this cannot be done; 130:
     interrupted.
