@@ -33,8 +33,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="CONFIG|RUN|CHECKPOINT",
-            help="A configuration (its run in runs/), a run directory, a folder or s3:// location of checkpoints, or a "
-            ".safetensors file of `relaax checkpoints export`.",
+            help="A configuration (its run in runs/), a run directory or its name in runs/, a folder or s3:// location "
+            "of checkpoints, or a .safetensors file of `relaax checkpoints export`.",
         ),
     ],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 30,

@@ -9,10 +9,10 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from relaax.bundled import EXAMPLES
 from relaax.cli.new.scaffold import (
     ALGORITHM,
     ENVIRONMENT,
-    EXAMPLES,
     ScaffoldError,
     browser_game,
     check_name,
