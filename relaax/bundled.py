@@ -81,11 +81,12 @@ def family_description(name: str) -> str:
     return line.removeprefix("Run ").partition(" against ")[0]
 
 
-def family_extras(name: str) -> str:
-    """Return the extras that an environment family needs, as in `gym,box2d`; empty if no extra brings its library."""
+def family_needs(name: str) -> tuple[str, bool]:
+    """Return the extras of an environment family, as in `gym,box2d`, and whether they are all that it needs."""
     file = bundled_folder("environments") / name / "requirements.txt"
-    found = re.search(r"^relaax\[(.*)\]$", file.read_text(encoding="utf-8") if file.is_file() else "", re.MULTILINE)
-    return found[1] if found else ""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r"^relaax\[(.*)\]$", text, re.MULTILINE)
+    return found[1] if found else "", found is not None and "built from source" not in text
 
 
 def _first_line(source: Path) -> str:
