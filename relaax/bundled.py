@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+_FACT = re.compile(r"^  (path|environment|name): (.*?)(?: +#.*)?$", re.MULTILINE)
+EXAMPLES = {
+    "da3c": "da3c_gym_cartpole",
+    "da3c_cont": "da3cc_gym_pendulum",
+    "async_q": "async_q_gym_cartpole",
+    "async_sarsa": "async_sarsa_gym_cartpole",
+    "n_step_q": "n_step_q_gym_cartpole",
+    "gorila": "gorila_gym_cartpole",
+    "apex": "apex_gym_cartpole",
+}
+"""The configuration of a small task for each bundled algorithm, to start from."""
 
 
 def bundled_folder(kind: str) -> Path:
@@ -24,3 +39,55 @@ def bundled_names(kind: str, suffix: str = "") -> list[str]:
     if suffix:
         return [entry.name.removesuffix(suffix) for entry in entries if entry.is_file()]
     return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(("_", "."))]
+
+
+@dataclass(frozen=True, slots=True)
+class BundledConfiguration:
+    """Name, description, algorithm and environment of a bundled configuration.
+
+    They are read from its text: completion must not load a YAML library.
+    """
+
+    name: str
+    description: str
+    algorithm: str
+    environment: str
+    task: str
+    """The environment's name within its family."""
+
+
+def bundled_configurations() -> Iterator[BundledConfiguration]:
+    """Yield the bundled configurations by name."""
+    for name in bundled_names("config", ".yaml"):
+        text = (bundled_folder("config") / f"{name}.yaml").read_text(encoding="utf-8")
+        facts = dict(_FACT.findall(text))
+        yield BundledConfiguration(
+            name,
+            next(line for line in text.splitlines() if line.startswith("# ") and "$schema" not in line)[2:],
+            Path(facts["path"]).name,
+            facts["environment"],
+            facts["name"],
+        )
+
+
+def algorithm_description(name: str) -> str:
+    """Return the first line of a bundled algorithm's docstring."""
+    return _first_line(bundled_folder("algorithms") / name / "__init__.py")
+
+
+def family_description(name: str) -> str:
+    """Return what an environment family runs, from the first line of its program's docstring."""
+    line = _first_line(bundled_folder("environments") / name / "main.py")
+    return line.removeprefix("Run ").partition(" against ")[0]
+
+
+def family_needs(name: str) -> tuple[str, bool]:
+    """Return the extras of an environment family, as in `gym,box2d`, and whether they are all that it needs."""
+    file = bundled_folder("environments") / name / "requirements.txt"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r"^relaax\[(.*)\]$", text, re.MULTILINE)
+    return found[1] if found else "", found is not None and "built from source" not in text
+
+
+def _first_line(source: Path) -> str:
+    return (ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -1,4 +1,6 @@
-"""Ape-X DQN (Horgan et al. 2018): many actors fill one prioritised memory, from which learners draw.
+"""Ape-X DQN (Horgan et al. 2018): replay memory, many actors.
+
+Many actors fill one prioritised memory, from which learners draw.
 
 Goals and non-goals are those of gorila, whose learner and memory these are. See README.md.
 """

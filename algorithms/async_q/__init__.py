@@ -1,4 +1,6 @@
-"""Asynchronous one-step Q-learning (Mnih et al. 2016, Algorithm 1), its threads spread over machines.
+"""One-step Q-learning (Mnih et al. 2016), asynchronous.
+
+Algorithm 1 of the paper, its threads spread over machines.
 
 Goals: the paper's algorithm, readable beside it, and what async_sarsa and n_step_q share with it: one discrete action,
 any observation that fits a dense or a convolutional network, double and dueling estimates. Non-goals: replay (`gorila`,

@@ -1,4 +1,6 @@
-"""Asynchronous one-step Sarsa (Mnih et al. 2016, section 4), its threads spread over machines.
+"""One-step Sarsa (Mnih et al. 2016), asynchronous.
+
+Section 4 of the paper, its threads spread over machines.
 
 Goals and non-goals are those of async_q, whose agent this is but for its targets. See README.md.
 """

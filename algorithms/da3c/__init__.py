@@ -1,4 +1,6 @@
-"""Distributed asynchronous advantage actor-critic: A3C (Mnih et al. 2016) with its threads spread over machines.
+"""Distributed A3C (Mnih et al. 2016): actor-critic, discrete actions.
+
+The paper's algorithm with its threads spread over machines.
 
 Goals: the paper's Algorithm S3 for discrete actions, one or several at a time, readable beside it; any observation that
 fits a dense or a convolutional network, with an LSTM or without; N environments per worker. Non-goals: continuous

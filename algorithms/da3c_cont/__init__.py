@@ -1,4 +1,6 @@
-"""Distributed A3C for continuous actions (Mnih et al. 2016, section 9): Gaussian policies, normalised observations.
+"""Distributed A3C for continuous actions, with an LSTM.
+
+Section 9 of Mnih et al. 2016: Gaussian policies, normalised observations.
 
 Goals: physical control with any number of actions, from the observations that da3c handles; statistics that all workers
 share. Non-goals: discrete actions (`da3c`), replay, policies that are not Gaussian. See README.md.

@@ -1,4 +1,6 @@
-"""Gorila (Nair et al. 2015): deep Q-learning with many actors, many learners and one parameter server.
+"""Gorila (Nair et al. 2015): deep Q-learning with replay memory.
+
+Many actors, many learners and one parameter server.
 
 Goals: the paper's algorithm, readable beside it, with each worker a bundle of actor, memory and learner, or with
 learners of their own; and what apex shares with it. Non-goals: recurrent networks, continuous actions. See README.md.

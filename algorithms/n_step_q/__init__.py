@@ -1,4 +1,6 @@
-"""Asynchronous n-step Q-learning (Mnih et al. 2016, Algorithm S2), its threads spread over machines.
+"""n-step Q-learning (Mnih et al. 2016), asynchronous.
+
+Algorithm S2 of the paper, its threads spread over machines.
 
 Goals and non-goals are those of async_q, whose agent this is but for its targets and an LSTM. See README.md.
 """

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Run games of the Arcade Learning Environment against an RLX server: `main HOST:PORT NAME [N]`.
+"""Run Atari games (ALE) against an RLX server: `main HOST:PORT NAME [N]`.
 
-NAME is the name of a rom (`boxing`) or an id (`ALE/Boxing-v5`, `BoxingNoFrameskip-v4`). N games are stepped together
-over one connection, in threads of this process. The preprocessing is the usual one: grayscale 84x84, frame skip 4 with
-the maximum over the last two frames, up to 30 no-op starts, the game's own actions. Rewards are the raw score.
+They are those of the Arcade Learning Environment. NAME is the name of a rom (`boxing`) or an id (`ALE/Boxing-v5`,
+`BoxingNoFrameskip-v4`). N games are stepped together over one connection, in threads of this process.
+The preprocessing is the usual one: grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30
+no-op starts, the game's own actions. Rewards are the raw score.
 
 Roms come with the package ale-py, or from the folder of --roms, or that of the variable RELAAX_ROMS if it exists.
 """

@@ -124,5 +124,5 @@ def _unknown(identifier: str, module: str, new: Sequence[str]) -> str:
     if module:
         return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION"
     near = nearest(identifier, gymnasium.registry)
-    other = "for one of another package, write PACKAGE:ID, such as highway_env:highway-v0, or --import PACKAGE"
+    other = "for one of another package, write PACKAGE:ID, such as highway_env:highway-v0"
     return f"{sentence}{near}; {other}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import logging
@@ -143,10 +144,14 @@ def find_algorithm(path: str, folder: Path) -> Path:
         for found in (candidate, candidate.with_name(f"{candidate.name}.py") if name else candidate):
             if (found.is_dir() and (found / "__init__.py").is_file()) or (found.suffix == ".py" and found.is_file()):
                 return _with_a_name(found.resolve())
-    guess = nearest(name, bundled_names("algorithms"))
+    known = bundled_names("algorithms")
+    guess = nearest(name, known)
+    known.sort(key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), reverse=True)
     looked = ", ".join(str(candidate) for candidate in dict.fromkeys(candidates))
-    hint = f"; did you mean {guess!r}?" if guess and guess != name else ""
-    raise ConfigurationError(f"algorithm.path: no algorithm {path!r}{hint} (looked for {looked})")
+    hint = f"did you mean {guess!r}? bundled" if guess and guess != name else "bundled"
+    raise ConfigurationError(
+        f"algorithm.path: no algorithm {path!r}; {hint} are {', '.join(known)} (looked for {looked})"
+    )
 
 
 def _with_a_name(source: Path) -> Path:

@@ -17,7 +17,13 @@ _ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
 
 
 def docs(
-    page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; omit it to list all.")] = None,
+    page: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=_complete,
+            help="A page, such as getting-started; omit it to list all.",
+        ),
+    ] = None,
 ) -> None:
     """Show a page of the documentation, or list the pages.
 
@@ -25,25 +31,42 @@ def docs(
     are those of the installed version; the list ends with the folders of pages and clients. Exit code 2: no such page.
     """
     folder = bundled_folder("docs")
-    clients = bundled_folder("protocol") / "clients"
-    entries = {
-        _name(folder / target): (folder / target, about)
-        for target, about in _ENTRY.findall(_read(folder / "README.md"))
-    }
     if page is None:
+        entries = _entries(folder)
         for name, (_, about) in entries.items():
             print(f"{name:{max(map(len, entries))}}  {about}")
         print(f"\n`relaax docs PAGE` shows one. The files are in {folder}")
-        print(f"Clients in other languages are in {clients}")
+        print(f"Clients in other languages are in {_clients()}")
         return
-    pages = {name: path for name, (path, _) in entries.items()}
-    pages |= {f"clients/{path.parent.name}": path for path in clients.glob("*/README.md")}
-    pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
+    pages = _pages()
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
         print(f"relaax docs: {unknown('page', page, pages)}", file=sys.stderr)
         raise typer.Exit(2)
     _show(_read(pages[name]))
+
+
+def _entries(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Return file and subject of each page of the index, by name."""
+    found = _ENTRY.findall(_read(folder / "README.md"))
+    return {_name(folder / target): (folder / target, about) for target, about in found}
+
+
+def _pages() -> dict[str, Path]:
+    """Return the file of each page, by name."""
+    folder = bundled_folder("docs")
+    pages = {name: path for name, (path, _) in _entries(folder).items()}
+    pages |= {f"clients/{path.parent.name}": path for path in _clients().glob("*/README.md")}
+    pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
+    return pages
+
+
+def _clients() -> Path:
+    return bundled_folder("protocol") / "clients"
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in _pages() if name.startswith(incomplete)]
 
 
 def _name(path: Path) -> str:

@@ -11,20 +11,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
+from relaax.cli import completion
 from relaax.cli.fitting import shortened
 from relaax.configuration import ConfigurationError, nearest
 from relaax.configuration.yaml_file import read_yaml
 from relaax.log_lines import print_error
-from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
 
-Array = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
 POINTS = 500
 QUARTILES_FROM = 5
 CONFIGURATION = "configuration.yaml"
@@ -58,7 +61,12 @@ class PlottedRun:
 
 def plot(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN", help="Run directories, or folders with TensorBoard files.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=completion.runs,
+            help="Run directories, or folders with TensorBoard files.",
+        ),
     ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its TensorBoard name.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")] = Path("plot.png"),
@@ -182,6 +190,8 @@ def unit_of(scalar: str) -> str:
 
 def read_curve(folder: Path, scalar: str) -> Curve:
     """Return the values of one scalar, by global step. Exit the command with a message if there are none."""
+    from relaax.metrics.without_tensorflow import do_without_tensorflow
+
     do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator
 
@@ -302,6 +312,8 @@ def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Arr
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     if start > end:
         raise ValueError(f"runs of a group have no x in common: one begins at {start:g}, another ends at {end:g}")
+    import numpy as np
+
     xs = np.linspace(start, end, POINTS)
     values = np.stack([np.interp(xs, *line) for line in lines])
     outer = (25, 75) if len(lines) >= QUARTILES_FROM else (0, 100)
@@ -310,6 +322,8 @@ def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Arr
 
 
 def _xy(curve: Curve, x: str) -> tuple[Array, Array]:
+    import numpy as np
+
     steps, seconds, values = (np.asarray(column, np.float64) for column in zip(*curve, strict=True))
     return steps if x == "steps" else seconds / 60, values
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from relaax.configuration.sections import (
     RunSection,
     TensorBoardSection,
 )
+from relaax.configuration.suggestions import unknown_configuration
 from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
 
@@ -120,6 +120,8 @@ def find_configuration(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    if (path / "configuration.yaml").is_file():
+        raise ConfigurationError(f"{name} is the directory of a run; the command that started it resumes it")
     known, short = bundled_names("config", ".yaml"), path.name.removesuffix(".yaml")
     if name != path.name:
         guess = nearest(short, known, 0.75)
@@ -127,7 +129,7 @@ def find_configuration(name: str) -> Path:
         raise ConfigurationError(f"no file {name}{bundled}")
     if short in known:
         return bundled_folder("config") / f"{short}.yaml"
-    raise ConfigurationError(f"no file {name}, and {unknown('configuration', name, known)}")
+    raise ConfigurationError(f"no file {name}, and {unknown_configuration(name, known)}")
 
 
 def load_configuration(
@@ -144,8 +146,32 @@ def load_configuration(
     Raises ConfigurationError, one line per problem.
     """
     path = Path(path)
-    folder = path.resolve().parent
     layers = Layers(_sections_of(read_yaml(path), str(path)), path.name)
+    return _assembled(layers, path.resolve().parent, overrides, environ, config_of)
+
+
+def assemble_configuration(
+    document: Mapping[str, Any],
+    origin: str,
+    folder: Path,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    config_of: ConfigOf | None = None,
+) -> Configuration:
+    """Return the configuration of a document in a file's form, as `load_configuration` does.
+
+    `origin`: the source of its values, for people. `folder`: where its relative paths begin.
+    """
+    return _assembled(Layers(_sections_of(document, origin), origin), folder, overrides, environ, config_of)
+
+
+def _assembled(
+    layers: Layers,
+    folder: Path,
+    overrides: Sequence[str],
+    environ: Mapping[str, str] | None,
+    config_of: ConfigOf | None,
+) -> Configuration:
     given = [_target(override) for override in overrides]
     variables = variables_of(environ or {})
     config = None if config_of is None else _config(config_of, layers, variables, given, folder)
@@ -174,11 +200,6 @@ def load_configuration(
         algorithm_config=checked.get(ALGORITHM),
         origins=layers.origins,
     )
-
-
-def overrides_of(given: Mapping[str, Any]) -> list[str]:
-    """Return overrides for `load_configuration` from command-line keys and values; None means not given."""
-    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
 def _names() -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def test_a_seed_gives_the_same_numbers_whatever_is_named_and_however_many_play(p
     assert by_configuration["global_step"] == 120
     assert not by_configuration["greedy"]
     for named in (
-        ("runs/poles", "--id", "00000001-120"),
+        ("poles", "--id", "00000001-120"),  # runs/poles
         ("runs/poles/checkpoints", "--best"),
         ("policy.safetensors",),
     ):

@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from relaax.algorithm_base import Box, load_algorithm
-from relaax.bundled import bundled_folder, bundled_names
+from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.cli.app import app
-from relaax.cli.new.scaffold import EXAMPLES
 from relaax.cli.run.plan import make_plan
 from relaax.client import command
 from support.followed import free_ports

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from relaax.cli import completion
 from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
 from relaax.log_lines import log_to_stderr
 from relaax.plain_console import PlainConsole, visible
@@ -18,7 +19,13 @@ COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "red
 
 
 def doctor(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.configurations,
+            help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.",
+        ),
+    ],
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning
 from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck
+from relaax.cli.run.fitting import spaces_of
 from relaax.cli.run.plan import plan_of
 from relaax.configuration import ConfigurationError
-from relaax.rlx import Box, Discrete, Space
 from relaax.supervision.process import StartError
 
 
@@ -37,12 +36,3 @@ def environment(subject: Subject) -> Iterator[Finding]:
     else:
         sentence = f"making {run.name} took longer than {CHECK_SECONDS:g} s"
         yield warning(sentence, f"try `{plan.environment_main} check {run.name}`")
-
-
-def spaces_of(said: str) -> tuple[Space, Space] | None:
-    """Return the spaces that an environment's program says, without bounds; None unless they are a Box and Discrete."""
-    found = re.fullmatch(r"observations Box\((\w+), \[([\d, ]+)\].*\), actions Discrete\((\d+).*\)", said)
-    if found is None:
-        return None
-    dtype, sizes, actions = found.groups()
-    return Box(0, 1, [int(size) for size in sizes.split(",")], dtype), Discrete(int(actions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,9 @@ def find(asked: Asked, stack: ExitStack) -> EvaluationTarget:
     if asked.random and (asked.checkpoint_id is not None or asked.best):
         raise ConfigurationError("--random uses no checkpoint: leave out --id and --best")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relaax-eval-")))
+    of_run = Path("runs") / asked.name
+    if (of_run / CONFIGURATION).is_file() and not _is_configuration(asked.name):
+        asked = replace(asked, name=str(of_run))
     path = Path(asked.name)
     if path.suffix == _SUFFIX:
         if asked.checkpoint_id is not None or asked.best:
@@ -93,6 +96,10 @@ def find(asked: Asked, stack: ExitStack) -> EvaluationTarget:
     else:
         plan = _plan_of(asked, described, folder)
     return _target(plan, asked.name, folder / f"policy{_SUFFIX}", described)
+
+
+def _is_configuration(name: str) -> bool:
+    return Path(name).exists() or name.removesuffix(".yaml") in bundled_names("config", ".yaml")
 
 
 def _target(plan: Plan, source: str, file: Path, described: Description) -> EvaluationTarget:

@@ -12,24 +12,13 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from relaax.bundled import bundled_folder, bundled_names
+from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.configuration import unknown
-from relaax.configuration.yaml_file import parse_yaml
 
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 GAME = "orchard"
 """The templates, by the names that they have in their own text."""
-EXAMPLES = {
-    "da3c": "da3c_gym_cartpole",
-    "da3c_cont": "da3cc_gym_pendulum",
-    "async_q": "async_q_gym_cartpole",
-    "async_sarsa": "async_sarsa_gym_cartpole",
-    "n_step_q": "n_step_q_gym_cartpole",
-    "gorila": "gorila_gym_cartpole",
-    "apex": "apex_gym_cartpole",
-}
-"""The bundled configuration that a copy of each bundled algorithm starts from."""
 
 
 class ScaffoldError(Exception):
@@ -68,6 +57,8 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
 
     Raises ScaffoldError if there is no such algorithm, or the directory's path is taken.
     """
+    from relaax.configuration.yaml_file import parse_yaml
+
     if algorithm not in EXAMPLES:
         raise ScaffoldError(unknown("bundled algorithm", algorithm, EXAMPLES))
     if Path(name).exists():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError, overrides_of
@@ -21,7 +22,30 @@ if TYPE_CHECKING:
 
 
 def run(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.",
+            autocompletion=completion.configurations,
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.algorithms,
+            metavar="ALGORITHM",
+            help="Without CONFIG: a bundled algorithm, such as da3c, or the path of yours.",
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=completion.environments,
+            metavar="ENVIRONMENT",
+            help="Without CONFIG: an id of gymnasium (CartPole-v1, ALE/Pong-v5, MODULE:ID), FAMILY/NAME, or the "
+            "command line of your program ('my_world/main.py NAME').",
+        ),
+    ] = None,
     clients: ClientsOption = None,
     envs_per_client: EnvironmentsOption = None,
     connections_per_client: ConnectionsOption = None,
@@ -75,8 +99,11 @@ def run(
 ) -> None:
     """Train on this machine, with servers and environments.
 
-    They are started, supervised and stopped together. An unfinished run in the same directory is resumed. The command
-    line overrides environment variables (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these override the file.
+    Without a file: `relaax run --algorithm da3c --environment CartPole-v1`. `relaax list` shows the bundled ones.
+
+    Servers and environments are started, supervised and stopped together. An unfinished run in the same directory is
+    resumed. The command line overrides environment variables (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these override
+    the file.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 3: ended without reaching the target; 130:
     interrupted (the last checkpoint is written first).
@@ -97,25 +124,62 @@ def run(
     overrides = [*(set_ or []), *overrides_of(given)]
     log_to_stderr("relaax run: %(message)s", stream=resilient(sys.stderr))
     try:
-        from relaax.cli.run.plan import make_plan
+        if config is None:
+            plan, remark = _without_file(algorithm, environment, overrides, on)
+        else:
+            _refuse_both(config, algorithm, environment)
+            from relaax.cli.run.plan import make_plan
 
-        if on == "ray" and not (print_config or check_config):
-            from relaax.cli.cluster.command import begin
+            if on == "ray" and not (print_config or check_config):
+                from relaax.cli.cluster.command import begin
 
-            address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
-            begin(config, overrides, address, None, run_dir, fresh, True, summary, progress)
-        plan = make_plan(config, overrides)
+                address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
+                begin(config, overrides, address, None, run_dir, fresh, True, summary, progress)
+            plan, remark = make_plan(config, overrides), ""
         place = run_dir if run_dir is not None else Path("runs") / plan.name
         if print_config or check_config:
-            _show(config, plan, place, print_config)
+            _show(config or plan.name, plan, place, print_config)
             raise typer.Exit(0)
-        code = _run(plan, place, fresh=fresh, progress=not no_progress, summary=summary)
+        code = _run(plan, place, remark, fresh=fresh, progress=not no_progress, summary=summary)
     except (ConfigurationError, AddressError) as error:
         print_error("relaax run", error, resilient(sys.stderr))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:  # before anything was started
         raise typer.Exit(130) from None
     raise typer.Exit(code)
+
+
+def _without_file(algorithm: str | None, environment: str | None, overrides: list[str], on: str) -> tuple[Plan, str]:
+    """Return the plan of an algorithm and an environment, and a remark for the user. Raises ConfigurationError."""
+    if algorithm is None and environment is None:
+        raise ConfigurationError(
+            "name a configuration, such as da3c_gym_cartpole, or an algorithm and an environment: --algorithm da3c "
+            "--environment CartPole-v1; `relaax list` shows the bundled ones"
+        )
+    if environment is None:
+        raise ConfigurationError(f"--algorithm {algorithm} needs --environment, such as --environment CartPole-v1")
+    if algorithm is None:
+        raise ConfigurationError(f"--environment {environment} needs --algorithm, such as --algorithm da3c")
+    if on == "ray":
+        raise ConfigurationError(
+            "--on ray needs a configuration: with --print-config in place of --on ray, this command prints one"
+        )
+    from relaax.cli.run.without_file import plan_without_file
+
+    plan, settings = plan_without_file(algorithm, environment, overrides)
+    run = plan.run
+    endless = all(end is None for end in (run.target_return, run.target_evaluation, run.max_steps, run.max_time))
+    return plan, f"{settings}{'; no target: Ctrl-C saves and ends the run' if endless else ''}"
+
+
+def _refuse_both(config: str, algorithm: str | None, environment: str | None) -> None:
+    """Raise ConfigurationError if a configuration is combined with the options that replace one."""
+    for option, value, key in (("algorithm", algorithm, "algorithm.path"), ("environment", environment, "run.name")):
+        if value is not None:
+            raise ConfigurationError(
+                f"{config} names an {option} already: leave out --{option} or {config}, or change the configuration "
+                f"with --set {key}={value}"
+            )
 
 
 def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
@@ -126,8 +190,8 @@ def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
     show(config, whole(RunDirectory(place).settled(plan)), print_config)
 
 
-def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path | None) -> int:
-    """Return the exit code of a run. Raises ConfigurationError.
+def _run(plan: Plan, place: Path, remark: str, *, fresh: bool, progress: bool, summary: Path | None) -> int:
+    """Return the exit code of a run. Raises ConfigurationError. `remark`: a line below the title, if any.
 
     This process does its own imports while the environment is checked.
     """
@@ -136,7 +200,7 @@ def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path 
 
     with EnvironmentCheck(plan) as check:
         if progress:
-            print(plan.title, file=resilient(sys.stdout), flush=True)
+            print("\n".join(filter(None, [plan.title, remark])), file=resilient(sys.stdout), flush=True)
         from relaax.cli.run.experiment import experiment
         from relaax.cli.run.run_directory import RunDirectory
 

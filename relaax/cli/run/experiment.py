@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import sys
 import time
@@ -11,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relaax.bundled import bundled_folder
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_key
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.evaluations import Evaluations
+from relaax.cli.run.fitting import require_fitting
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
@@ -92,7 +95,7 @@ def experiment(
     refused = None
     with ProgressView(plan, progress, panel) as view:
         view.step(f"making one {plan.environment_name} as a check")
-        check.wait()
+        require_fitting(plan, check.wait())
         if summary is not None:
             directory.promise_summary(summary)
         view.say(directory.open(fresh, plan.max_steps, plan.task))
@@ -150,7 +153,7 @@ def experiment(
         code = code or EXIT_CODES["failed"]
     directory.close()
     if progress:
-        view.say(_conclusion(result, plan))
+        view.say(_conclusion(result, plan, directory))
     if refused:
         raise ConfigurationError(refused)
     return code
@@ -315,7 +318,7 @@ def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str
     return None, {}
 
 
-def _conclusion(result: dict[str, Any], plan: Plan) -> str:
+def _conclusion(result: dict[str, Any], plan: Plan, directory: RunDirectory) -> str:
     mean = result["mean_return_100"]
     reached = "no episode has ended" if mean is None else f"mean return of the last 100 episodes {shown(mean)}"
     if plan.target_return is not None:
@@ -328,6 +331,8 @@ def _conclusion(result: dict[str, Any], plan: Plan) -> str:
     ]
     if result["checkpoint"] is not None:
         lines.append(f"checkpoint {result['checkpoint']}")
+        if plan.environment_main.is_relative_to(bundled_folder("environments")):  # others may have no such form
+            lines.append(f"score it: {shlex.join(['relaax', 'eval', *directory.as_evaluated])}")
     metrics = Path(result["run_dir"]) / "metrics"
     if metrics.is_dir() and any(metrics.iterdir()):
         lines.append(f"tensorboard --logdir {metrics}")

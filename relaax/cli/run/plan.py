@@ -148,27 +148,39 @@ def make_plan(config: str, overrides: Sequence[str], here: bool = True) -> Plan:
     `here`: whether all of it runs on this machine, with checkpoints in the run directory.
     """
     configuration = configured(config, overrides)
-    for key, reason in DECIDED.items():  # files share them; typed, they should have an effect
+    refuse_decided(configuration, here)
+    return plan_of(config, configuration)
+
+
+def refuse_decided(configuration: Configuration, here: bool = True) -> None:
+    """Raise ConfigurationError for typed keys that a run sets itself: files share them; typed, they should have an
+    effect.
+    """
+    for key, reason in DECIDED.items():
         if configuration.origins.get(key) == COMMAND_LINE and (here or key[1] != "checkpoint_aws_s3"):
             raise ConfigurationError(f"--set {'.'.join(key)}: has no effect: {reason}")
-    return plan_of(config, configuration)
 
 
 def plan_of(config: str, configuration: Configuration) -> Plan:
     """Return the plan of a configuration. Raises ConfigurationError."""
     path = find_configuration(config)
+    return planned(path.stem, str(path), configuration)
+
+
+def planned(name: str, source: str, configuration: Configuration) -> Plan:
+    """Return the plan of a configuration for a run of this name. Raises ConfigurationError that names the source."""
     algorithm = find_algorithm(configuration.algorithm_path, configuration.folder)
     run = configuration.run
     if run.environment is None or run.name is None:
         raise ConfigurationError(
-            f"{path}: relaax-run.environment and relaax-run.name must name the environment to start, such as "
+            f"{source}: relaax-run.environment and relaax-run.name must name the environment to start, such as "
             "OpenAI_Gym and CartPole-v1; without them, start the servers with honcho and connect clients yourself"
         )
     main = _environment_main(run.environment, _search_path(run, configuration.folder))
     _require_gymnasium(run, main)
     check_replay(configuration)
     return Plan(
-        name=path.stem,
+        name=name,
         configuration=configuration,
         algorithm=algorithm,
         run=run,
@@ -202,10 +214,18 @@ def _search_path(run: RunSection, folder: Path) -> list[Path]:
 
 def _environment_main(environment: str, folders: Sequence[Path]) -> Path:
     """Return `main.py` of an environment family, or the script itself: in the folders, here, or bundled."""
+    found = find_program(environment, folders)
+    if found is None:
+        raise ConfigurationError(
+            f"relaax-run.environment: {unknown('environment', environment, bundled_names('environments'))}"
+        )
+    return found
+
+
+def find_program(environment: str, folders: Sequence[Path] = ()) -> Path | None:
+    """Return the program of an environment, as `relaax-run.environment` names it, or None."""
     for folder in (*folders, Path.cwd(), bundled_folder("environments")):
         for found in (folder / environment / "main.py", folder / environment):
             if found.is_file():
                 return found.resolve()
-    raise ConfigurationError(
-        f"relaax-run.environment: {unknown('environment', environment, bundled_names('environments'))}"
-    )
+    return None

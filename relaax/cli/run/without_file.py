@@ -1,0 +1,167 @@
+"""The plan of a run without a file: an algorithm and an environment by name, with settings that suit both.
+
+A bundled configuration of the same algorithm is the starting point: that of the same task, of another task of the same
+family, or else that of a small task. What belongs to the other task is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax.algorithm_base import find_algorithm
+from relaax.algorithm_base.loader import load_config
+from relaax.bundled import (
+    EXAMPLES,
+    BundledConfiguration,
+    bundled_configurations,
+    bundled_folder,
+    bundled_names,
+)
+from relaax.cli.run.plan import Plan, find_program, planned, refuse_decided
+from relaax.configuration import ConfigurationError, assemble_configuration, overrides_of
+from relaax.configuration.yaml_file import read_yaml
+from relaax.evaluation.scores import game_of
+from relaax.server.native_messages import load_tensorflow_quietly
+
+_ATARI, _GYMNASIUM = "ALE", "OpenAI_Gym"
+_PLACES = ("bind", "parameter-server", "replay-server", "checkpoint-dir", "metrics-dir")
+_TASK = ("name", "target-return", "target-evaluation")
+"""Keys of relaax-run that are of one task."""
+_SMALL_TASK = ("network", "max_global_step", "normalize_rewards")
+"""Keys of the algorithm that suit a small task only; their defaults follow the spaces."""
+_LEGACY_ATARI = re.compile(r"\w+-v[04]")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEnvironment:
+    """An environment that was named by a text. `program`: its family, or the path of the user's own program."""
+
+    program: str
+    name: str
+    arguments: Sequence[str] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return what the environments have in common that suit the same settings; empty if that is not known."""
+        if self.program != _GYMNASIUM:
+            return self.program
+        return self.name.rpartition("/")[0]
+
+    def is_task_of(self, configuration: BundledConfiguration) -> bool:
+        """Return whether the configuration trains this environment."""
+        if self.program != configuration.environment:
+            return False
+        if self.program == _ATARI and (game := game_of(self.name)) is not None:
+            return game == game_of(configuration.task)
+        return self.name in (configuration.task, re.sub(r"-v\d+$", "", configuration.task))
+
+
+def plan_without_file(algorithm: str, environment: str, overrides: Sequence[str]) -> tuple[Plan, str]:
+    """Return the plan, and a sentence about the origin of its settings. Raises ConfigurationError."""
+    source = find_algorithm(algorithm, Path.cwd())
+    named = named_environment(environment)
+    document: dict[str, Any] = {}
+    origin, sentence = "default", "settings: defaults of the algorithm"
+    if source.parent == bundled_folder("algorithms"):
+        start, document = _starting_point(source.name, named)
+        origin = f"{start.name}.yaml"
+        same = named.is_task_of(start)
+        sentence = f"settings of {start.name}{'' if same else ', without those of its own task'}"
+    given = {
+        "algorithm.path": algorithm,
+        "run.environment": named.program,
+        "run.name": named.name,
+        "run.arguments": list(named.arguments) or None,
+    }
+    load_tensorflow_quietly()  # if the algorithm's module imports it
+    everything = [*overrides_of(given), *overrides]
+    configuration = assemble_configuration(document, origin, Path.cwd(), everything, os.environ, load_config)
+    refuse_decided(configuration)
+    return planned(_run_name(source.stem, environment, named), "--environment", configuration), sentence
+
+
+def named_environment(text: str) -> NamedEnvironment:
+    """Return the environment of an id, FAMILY/NAME, or the command line of a program. Raises ConfigurationError."""
+    try:
+        first, *rest = shlex.split(text)
+    except ValueError as error:  # quotes, or nothing
+        reason = str(error) if text.strip() else "a name is missing"
+        raise ConfigurationError(f"--environment {text!r}: {reason}") from None
+    options = rest if not rest or rest[0].startswith("-") else rest[1:]
+    program = find_program(first)
+    if program is None:
+        if first.endswith(".py") or first.startswith((".", "/", "~")):
+            raise ConfigurationError(f"--environment {text}: no file {first}")
+        if options != rest:
+            raise ConfigurationError(
+                f"--environment {text}: there is no program {first!r}: name a Python program, as in "
+                "'my_world/main.py NAME --option', or an id, such as CartPole-v1"
+            )
+        family, name = _family_and_name(first)
+        return NamedEnvironment(family, name, options)
+    bundled = program.is_relative_to(bundled_folder("environments"))
+    if options != rest:
+        name = rest[0]
+    elif bundled:
+        raise ConfigurationError(f"--environment {text}: name one of its environments, as in {first}/NAME")
+    else:
+        name = program.parent.name if program.stem == "main" else program.stem
+    return NamedEnvironment(program.parent.name if bundled else first, name, options)
+
+
+def _family_and_name(identifier: str) -> tuple[str, str]:
+    """Return the bundled family of an environment's id or of FAMILY/NAME, and its name there."""
+    namespace, slash, name = identifier.partition("/")
+    for family in bundled_names("environments"):
+        if slash and namespace == family != _ATARI:
+            return family, name
+        by_package = not slash and family != _ATARI and identifier.lower().startswith(family.lower())
+        if by_package or (slash and namespace.lower() == family.lower()):
+            return family, identifier
+    atari = "NoFrameskip" in identifier or "Deterministic" in identifier or _LEGACY_ATARI.fullmatch(identifier)
+    if atari and game_of(identifier) is not None:
+        return _ATARI, identifier
+    return _GYMNASIUM, identifier
+
+
+def _starting_point(algorithm: str, named: NamedEnvironment) -> tuple[BundledConfiguration, dict[str, Any]]:
+    """Return the configuration whose settings suit the environment best, and what of it is used."""
+    # Pong's settings are those of most games; Boxing's and Breakout's are their own.
+    of_algorithm = sorted(
+        (one for one in bundled_configurations() if one.algorithm == algorithm),
+        key=lambda one: (one.name != EXAMPLES[algorithm], not one.name.endswith("_pong"), one.name),
+    )
+    for one in of_algorithm:
+        if named.is_task_of(one):
+            return one, _document(one, (), ())
+    for one in of_algorithm:
+        if named.kind and NamedEnvironment(one.environment, one.task).kind == named.kind:
+            clicks = ("arguments",) if named.program == "MiniWoB" else ()  # how often that task lets one click
+            return one, _document(one, (*_TASK, *clicks), ("subtract_mean_image",))
+    evaluated = () if named.program in bundled_names("environments") else ("eval-every", "eval-episodes")
+    document = _document(of_algorithm[0], (*_TASK, "arguments", *evaluated), _SMALL_TASK)
+    document["algorithm"]["normalize_observations"] = True  # their scale is not known
+    return of_algorithm[0], document
+
+
+def _document(start: BundledConfiguration, of_run: Sequence[str], of_algorithm: Sequence[str]) -> dict[str, Any]:
+    """Return a bundled configuration without addresses, folders and these keys of two sections."""
+    sections: Mapping[str, Any] = read_yaml(bundled_folder("config") / f"{start.name}.yaml")
+    without = {"relaax-run": of_run, "algorithm": of_algorithm}
+    return {
+        section: {key: value for key, value in keys.items() if key not in (*_PLACES, *without.get(section, ()))}
+        for section, keys in sections.items()
+    }
+
+
+def _run_name(algorithm: str, text: str, named: NamedEnvironment) -> str:
+    """Return the name of the run, which is that of its folder."""
+    is_id = named.program in bundled_names("environments") and " " not in text.strip()
+    task = text if is_id else named.name
+    return f"{algorithm}_{re.sub(r'[^A-Za-z0-9.-]+', '_', task).strip('_.')}"

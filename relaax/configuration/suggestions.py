@@ -1,0 +1,49 @@
+"""Suggestions for a bundled configuration that does not exist: those that share its algorithm and its task."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+
+from relaax.configuration.errors import nearest
+
+_FAMILIES = {"gym", "ale", "minatar", "miniwob", "miniworld", "vizdoom", "lab"}
+_ALIKE = 0.75
+_ID = re.compile(r".+-v\d+")
+
+
+def unknown_configuration(name: str, known: Sequence[str]) -> str:
+    """Return a message that rejects the name of a configuration and suggests others."""
+    like = _alike(name, known)
+    if not like and (guess := nearest(name, known)):
+        like = [guess]
+    sentence = f"unknown configuration {name!r}"
+    if _ID.fullmatch(name):
+        sentence += f"; an environment needs no configuration: relaax run --algorithm da3c --environment {name}"
+    if len(like) == 1:
+        return f"{sentence}; did you mean {like[0]!r}?"
+    if like:
+        return f"{sentence}; alike are {', '.join(like)}"
+    return f"{sentence}; `relaax list configurations` shows the bundled ones"
+
+
+def _alike(name: str, known: Sequence[str]) -> list[str]:
+    """Return the known names that share most words with `name`, a family's counting least."""
+    words = {word for one in known for word in _words(one)}
+    own = _words(name)
+    joined = [first + second for first, second in itertools.pairwise(own)]  # lunar_lander, da3c_ale
+    meant = {nearest(word, words, _ALIKE) for word in (*own, *joined)} - {None}
+    scores = {one: _score(meant & set(_words(one))) for one in known}
+    best = max(scores.values(), default=(0, 0))
+    return [one for one, score in scores.items() if score == best] if best[0] else []
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def _score(shared: Iterable[str | None]) -> tuple[int, int]:
+    """Return how many words are shared that are no family's, and how many that are."""
+    counted = [word in _FAMILIES for word in shared]
+    return counted.count(False), counted.count(True)

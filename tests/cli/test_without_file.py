@@ -1,0 +1,175 @@
+"""`relaax run` without a file: which environment is meant, which settings it gets, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from relaax.bundled import BundledConfiguration, bundled_configurations, bundled_names
+from relaax.cli.app import app
+from relaax.cli.run.fitting import require_fitting
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file
+from relaax.configuration import ConfigurationError
+from support.processes import Processes
+from support.run import PATIENCE, SMALL, Run
+from support.service import RELAAX
+
+VECTOR = "observations Box(float32, [3]), actions "
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with programs: world/main.py and alone.py."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "world").mkdir()
+    (tmp_path / "world" / "main.py").write_text("")
+    (tmp_path / "alone.py").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("CartPole-v1", ("OpenAI_Gym", "CartPole-v1")),
+        ("CartPole-v1 --vectorization sync", ("OpenAI_Gym", "CartPole-v1", ["--vectorization", "sync"])),
+        ("room:Room-v0", ("OpenAI_Gym", "room:Room-v0")),
+        ("MinAtar/Asterix-v1", ("OpenAI_Gym", "MinAtar/Asterix-v1")),
+        ("OpenAI_Gym/Acrobot-v1", ("OpenAI_Gym", "Acrobot-v1")),
+        ("ALE/Pong-v5", ("ALE", "ALE/Pong-v5")),
+        ("PongNoFrameskip-v4", ("ALE", "PongNoFrameskip-v4")),
+        ("Pong-v4", ("ALE", "Pong-v4")),
+        ("MountainCar-v0", ("OpenAI_Gym", "MountainCar-v0")),
+        ("ALE pong --sticky 0.1", ("ALE", "pong", ["--sticky", "0.1"])),
+        ("ViZDoom/my_way_home", ("ViZDoom", "my_way_home")),
+        ("VizdoomBasic-v1", ("ViZDoom", "VizdoomBasic-v1")),
+        ("miniwob/click-test-v1", ("MiniWoB", "miniwob/click-test-v1")),
+        ("MiniWorld-Maze-v0", ("MiniWorld", "MiniWorld-Maze-v0")),
+        ("world", ("world", "world")),
+        ("world/main.py", ("world/main.py", "world")),
+        ("world hard --rate 10", ("world", "hard", ["--rate", "10"])),
+        ("alone.py", ("alone.py", "alone")),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_text_names_the_environment(text: str, meant: tuple[Any, ...]) -> None:
+    program, name, arguments = (*meant, [])[:3]
+    assert named_environment(text) == NamedEnvironment(program, name, arguments)
+
+
+@pytest.mark.parametrize("configuration", list(bundled_configurations()), ids=lambda one: one.name)
+def test_bundled_configuration_is_described_by_its_text(configuration: BundledConfiguration) -> None:
+    plan = make_plan(configuration.name, [])
+    assert (configuration.algorithm, configuration.environment) == (plan.algorithm.name, plan.run.environment)
+    assert configuration.task == plan.run.name
+
+
+def test_settings_of_the_same_task_are_used_whole(here: Path) -> None:
+    plan, remark = plan_without_file("da3c", "CartPole-v1", ["algorithm.entropy_beta=0.5"])
+    assert remark == "settings of da3c_gym_cartpole"
+    assert (plan.name, plan.target_return, plan.configuration.folder) == ("da3c_CartPole-v1", 475, here)
+    section, bundled = dict(plan.configuration.algorithm), make_plan("da3c_gym_cartpole", []).configuration.algorithm
+    assert section == {**bundled, "path": "da3c", "entropy_beta": 0.5}
+
+
+@pytest.mark.parametrize("algorithm", [name for name in bundled_names("algorithms") if name != "da3c_cont"])
+@pytest.mark.usefixtures("here")
+def test_atari_game_gets_settings_for_atari(algorithm: str) -> None:
+    plan, remark = plan_without_file(algorithm, "ALE/Seaquest-v5", [])
+    assert remark == f"settings of {algorithm}_ale_pong, without those of its own task"
+    assert plan.configuration.algorithm["reward_clipping"] == 1
+    assert "subtract_mean_image" not in plan.configuration.algorithm
+    assert (plan.name, plan.run.arguments) == (f"{algorithm}_ALE_Seaquest-v5", ["--threads", "1"])
+    assert (plan.target_return, plan.run.target_evaluation) == (None, None)
+
+
+@pytest.mark.parametrize("algorithm", bundled_names("algorithms"))
+@pytest.mark.usefixtures("here")
+def test_other_task_gets_no_network_and_no_target(algorithm: str) -> None:
+    plan, _ = plan_without_file(algorithm, "world", [])
+    assert plan.name == f"{algorithm}_world"
+    assert "network" not in plan.configuration.algorithm
+    assert (plan.target_return, plan.run.target_evaluation, plan.run.eval_every) == (None, None, None)
+    assert plan.environment_main == Path("world/main.py").resolve()
+
+
+def test_own_algorithm_gets_its_defaults(here: Path) -> None:
+    (here / "mine.py").write_text(
+        "from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase\n"
+        "class Config(ConfigBase): pass\nclass Agent(AgentBase): pass\n"
+        "class ParameterServer(ParameterServerBase): pass\n"
+    )
+    plan, remark = plan_without_file("mine.py", "CartPole-v1", [])
+    assert (plan.name, remark) == ("mine_CartPole-v1", "settings: defaults of the algorithm")
+    assert plan.target_return is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name a configuration, such as da3c_gym_cartpole, or an algorithm and an environment"),
+        (["--algorithm", "da3c"], "--algorithm da3c needs --environment"),
+        (["--environment", "X-v0"], "--environment X-v0 needs --algorithm"),
+        (["da3c_gym_cartpole", "--algorithm", "da3c"], "da3c_gym_cartpole names an algorithm already"),
+        (["da3c_gym_cartpole", "--environment", "X-v0"], "da3c_gym_cartpole names an environment already"),
+        (["--algorithm", "da3cc", "--environment", "X-v0"], "did you mean 'da3c'? bundled are da3c, da3c_cont, "),
+        (["--algorithm", "da3c", "--environment", "x.py"], "--environment x.py: no file x.py"),
+        (["--algorithm", "da3c", "--environment", "node x.js"], "there is no program 'node'"),
+        (["--algorithm", "da3c", "--environment", "ALE"], "name one of its environments, as in ALE/NAME"),
+        (["--algorithm", "da3c", "--environment", "'"], "No closing quotation"),
+        (["--algorithm", "da3c", "--environment", " "], "a name is missing"),
+        (["--algorithm", "da3c", "--environment", "X-v0", "--on", "ray"], "--on ray needs a configuration"),
+        (["--algorithm", "da3c", "--environment", "X-v0", "--set", "parameter-server.bind=a:1"], "has no effect"),
+        (["gorila_gym_pong"], "did you mean 'gorila_ale_pong'?"),
+        (["da3c_pong"], "alike are da3c_ale_pong, da3c_lstm_pong"),
+        (["lunar_lander"], "alike are apex_gym_lunarlander, da3c_gym_lunarlander, "),
+        (["Hopper-v5"], "relaax run --algorithm da3c --environment Hopper-v5; did you mean 'da3cc_gym_hopper'?"),
+        (["xyzzy"], "`relaax list configurations` shows"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_is_missing_or_unknown_is_refused(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(app, ["run", *words])
+    assert done.exit_code == 2
+    assert sentence in done.output
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_environment_that_does_not_fit_is_refused_before_start() -> None:
+    done = CliRunner().invoke(app, ["run", "--algorithm", "da3c", "--environment", "Pendulum-v1"])
+    assert done.exit_code == 2, done.output
+    assert "da3c cannot handle the action space Box(float32, [1], -2..2)" in done.output
+    assert done.output.rstrip().endswith("bundled algorithms that can: da3c_cont")
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("actions", "able"),
+    [
+        ("Discrete(3)", "apex, async_q, async_sarsa, da3c, gorila, n_step_q"),
+        ("MultiDiscrete([2, 3])", "da3c"),
+        ("MultiBinary([4])", "da3c"),
+    ],
+)
+def test_algorithms_that_can_are_named(actions: str, able: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"bundled algorithms that can: {able}$"):
+        require_fitting(make_plan("da3cc_gym_pendulum", []), f"{VECTOR}{actions}")
+
+
+@pytest.mark.parametrize("said", [None, "", f"{VECTOR}Dict(a: Discrete(2))", f"{VECTOR}MultiDiscrete(20 elements)"])
+def test_spaces_that_are_not_known_are_left_to_the_server(said: str | None) -> None:
+    require_fitting(make_plan("da3cc_gym_pendulum", []), said)
+
+
+@pytest.mark.slow
+def test_run_without_file_names_settings_and_evaluation(processes: Processes, here: Path) -> None:
+    words = ("run", "--algorithm", "da3c", "--environment", "CartPole-v1", *SMALL[:-1], "--max-steps", "500")
+    directory = here / "runs" / "da3c_CartPole-v1"
+    run = Run(lambda: processes.start(*RELAAX, *words, cwd=here), directory)
+    assert run.running.wait(PATIENCE) == 3, run.running.report()
+    assert run.running.lines[:2] == ["da3c_CartPole-v1: CartPole-v1 by da3c", "settings of da3c_gym_cartpole"]
+    assert f"score it: relaax eval {directory}" in run.running.lines
