@@ -14,7 +14,8 @@ from relaax import rlx
 from relaax.client.failure import ConnectionInterrupted, TrainingFinished
 from relaax.extras import explained
 from relaax.rlx import NEED_DATA, Actions
-from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES
+from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, SPEAKS_GRPC
+from relaax.rlx.framing import is_http2
 from relaax.tls import reason_of
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ class ClientWire:
         try:
             self._send(websocket.to_send())
             while not websocket.open:
-                said = websocket.answered(self._received())
+                received = self._received()
+                if is_http2(received):
+                    raise ConnectionInterrupted(f"no WebSocket: {SPEAKS_GRPC}", retryable=False)
+                said = websocket.answered(received)
                 if said:
                     self._connection.receive_data(said)
         except OSError as error:
@@ -127,7 +131,8 @@ class ClientWire:
 
     def _broke_protocol(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
         # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
-        return ConnectionInterrupted(f"the server broke the protocol: {error}", retryable=self._answered)
+        why = str(error) if error.message == SPEAKS_GRPC else f"the server broke the protocol: {error}"
+        return ConnectionInterrupted(why, retryable=self._answered)
 
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
