@@ -33,7 +33,8 @@ def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
         if getattr(hello, name) > most:
             raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} is {getattr(hello, name)}; {most} is the most")
     if len(hello.autoreset) not in (1, hello.environments):
-        raise _invalid(f"autoreset has {len(hello.autoreset)} entries for {hello.environments} environments")
+        found = f"has {len(hello.autoreset)} entries" if hello.autoreset else "is missing"
+        raise _invalid(f"autoreset {found}; {hello.environments} environments have 1 entry, or one each")
     check_space(hello.observation_space, "observation_space")
     check_space(hello.action_space, "action_space")
     least = _least_frame_bytes(hello, codec)

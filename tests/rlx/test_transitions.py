@@ -157,8 +157,10 @@ def test_a_mistake_of_ones_own_changes_nothing() -> None:
     bad = replace(make_step(HELLO), reward=np.array([np.nan]))
     with pytest.raises(LocalProtocolError, match="reward of environment 0 is nan"):
         pair.client.send(bad)
-    with pytest.raises(LocalProtocolError, match="Step"):
+    with pytest.raises(LocalProtocolError, match="observation is None, no list of leaves"):
         pair.client.send(Step(np.zeros(1), None))  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="Ping: "):
+        pair.client.send(Ping("x"))  # type: ignore[arg-type]
     assert pair.client.state is State.AWAIT_STEP
     pair.step()
 
