@@ -58,7 +58,10 @@ class ClientWire:
         except UnicodeError as error:  # from the encoding of names: no name server was asked
             raise ConnectionInterrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
         except OSError as error:
-            raise ConnectionInterrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
+            there = ": is an RLX server running there?" if isinstance(error, ConnectionRefusedError) else ""
+            raise ConnectionInterrupted(
+                f"cannot connect to {host}:{port} ({error.strerror or error}){there}"
+            ) from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
         self._silence = silence
         _bound(self._socket, silence)

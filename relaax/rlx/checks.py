@@ -107,8 +107,8 @@ class Checker:
     def _ends(self, ended: Mask, truncated: Mask | None, first: Mask | None, final: Leaves | None) -> None:
         if (wrong := _both(ended, self._disabled)) is not None:
             raise _invalid(
-                f"terminated or truncated marks environments {_listed(wrong)}, which said DISABLED: their episodes end "
-                "with reset, not with step"
+                f"terminated or truncated marks environments {_listed(wrong)}, whose autoreset is DISABLED: their "
+                "episodes end with reset, not with step"
             )
         if (wrong := _both(ended, first)) is not None:
             raise _invalid(

@@ -209,7 +209,7 @@ class _Connection:
         names = ", ".join(kind.__name__ for kind in allowed(self._state, sender)) or "nothing"
         return ProtocolError(
             ErrorCode.UNEXPECTED_MESSAGE,
-            f"{type(message).__name__} from the {sender.value} in state {self._state.value}; may be said: {names}",
+            f"{type(message).__name__} from the {sender.value} in state {self._state.value}; allowed there: {names}",
         )
 
     def _check_agreement(self, message: Message) -> None:

@@ -67,7 +67,7 @@ class TestDisabled:
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
     def test_a_step_ends_nothing(self, field: str) -> None:
         pair = playing("disabled")
-        refused(pair, step(pair, **{field: [False, True]}), "environments 1, which said DISABLED")
+        refused(pair, step(pair, **{field: [False, True]}), "environments 1, whose autoreset is DISABLED")
 
     def test_nothing_is_first(self) -> None:
         pair = playing("disabled")
@@ -186,7 +186,7 @@ def test_habits_may_differ_between_environments() -> None:
     refused(
         pair,
         step(pair, terminated=[False, False, True], first=[False, True, False]),
-        "environments 2, which said DISABLED",
+        "environments 2, whose autoreset is DISABLED",
     )
 
 
