@@ -92,8 +92,8 @@ class Checker:
             first is not None and not np.array_equal(first, self.between_episodes)  # type: ignore[arg-type]
         ):
             raise _invalid(
-                f"first marks environments {_listed(first)}; those that ended with the step before (NEXT_STEP)"
-                f" are {_listed(self.between_episodes)}"
+                f"first marks {_listed(first)}; the step before (NEXT_STEP) ended the episode of "
+                f"{_listed(self.between_episodes)}"
             )
         if ended is None:
             if message.final_observation is not None:
@@ -107,13 +107,12 @@ class Checker:
     def _ends(self, ended: Mask, truncated: Mask | None, first: Mask | None, final: Leaves | None) -> None:
         if (wrong := _both(ended, self._disabled)) is not None:
             raise _invalid(
-                f"terminated or truncated marks environments {_listed(wrong)}, whose autoreset is DISABLED: their "
-                "episodes end with reset, not with step"
+                f"terminated or truncated marks {_listed(wrong)}, whose autoreset is DISABLED: episodes end there with "
+                "reset, not with step"
             )
         if (wrong := _both(ended, first)) is not None:
             raise _invalid(
-                f"first and terminated or truncated mark environments {_listed(wrong)}: no episode starts and ends in "
-                "one step"
+                f"first and terminated or truncated mark {_listed(wrong)}: no episode starts and ends in one step"
             )
         replaced = _both(ended, self._same)
         if final is not None:
@@ -121,16 +120,16 @@ class Checker:
                 raise _invalid("final_observation came with a step that ends no SAME_STEP episode")
             self._observation.check("final_observation", final, replaced)
         elif (missing := _both(truncated, self._same)) is not None:
-            raise _invalid(f"environments {_listed(missing)} were truncated, and no final_observation came")
+            raise _invalid(f"truncated marks {_listed(missing)}, and final_observation is missing")
         self._between_after = _both(ended, self._next)
 
     def _reset(self, message: Reset) -> None:
         self._numbers("reward", message.reward, MAX_REWARD)
         truncated = self._mask("truncated", message.truncated)
         if (wrong := _both(truncated, self.between_episodes)) is not None:
-            raise _invalid(f"environments {_listed(wrong)} have no episode that could be truncated: it ended before")
+            raise _invalid(f"truncated marks {_listed(wrong)}, whose episode ended before")
         if truncated is not None and message.final_observation is None:
-            raise _invalid(f"environments {_listed(truncated)} were truncated, and no final_observation came")
+            raise _invalid(f"truncated marks {_listed(truncated)}, and final_observation is missing")
         if message.final_observation is not None:
             self._observation.check("final_observation", message.final_observation)
         self._episodes(message.episodes)
@@ -176,7 +175,8 @@ class Checker:
             raise _invalid(self._misfit(field, numbers, np.dtype(np.float64)))
         if not is_within(numbers, most):
             environment = int(np.argmin(np.abs(numbers) <= most))
-            raise _invalid(f"{field} of environment {environment} is {numbers[environment]}; {_range(most)} is allowed")
+            which = f" of environment {environment}" if len(numbers) > 1 else ""
+            raise _invalid(f"{field}{which} is {numbers[environment]}; {_range(most)} is allowed")
 
     def _misfit(self, field: str, found: Any, dtype: np.dtype[Any]) -> str:
         """Return what is wrong with a list that has an element for each environment."""
@@ -230,9 +230,12 @@ def _both(a: Mask | None, b: Mask | None) -> Mask | None:
 
 def _listed(mask: Mask | None) -> str:
     if mask is None:
-        return "(none)"
+        return "no environment"
+    if len(mask) == 1:
+        return "the environment"
     indices = np.flatnonzero(mask).tolist()
-    return ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    listed = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    return f"environment{'s' * (len(indices) > 1)} {listed}"
 
 
 def _invalid(message: str) -> ProtocolError:

@@ -143,7 +143,8 @@ def _illegal(field: str, leaf: Leaf, expected: LeafCheck, rows: Mask | None) -> 
         what = "NaN" if np.isnan(one).any() else "an infinite number"
     else:
         what = str(_offender(one, expected.element))
-    return f"{field}{expected.path} of environment {environment} holds {what}, not a value of {expected.element}"
+    which = f" of environment {environment}" if len(leaf) > 1 else ""
+    return f"{field}{expected.path}{which} holds {what}, not a value of {expected.element}"
 
 
 def _offender(one: Leaf, element: ElementarySpace) -> Any:

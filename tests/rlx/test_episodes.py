@@ -67,11 +67,15 @@ class TestDisabled:
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
     def test_a_step_ends_nothing(self, field: str) -> None:
         pair = playing("disabled")
-        refused(pair, step(pair, **{field: [False, True]}), "environments 1, whose autoreset is DISABLED")
+        refused(pair, step(pair, **{field: [False, True]}), "environment 1, whose autoreset is DISABLED")
 
     def test_nothing_is_first(self) -> None:
         pair = playing("disabled")
-        refused(pair, step(pair, first=[True, False]), "first marks environments 0")
+        refused(
+            pair,
+            step(pair, first=[True, False]),
+            "first marks environment 0; the step before (NEXT_STEP) ended the episode of no environment",
+        )
 
 
 class TestSameStep:
@@ -83,7 +87,9 @@ class TestSameStep:
 
     def test_a_cut_episode_needs_its_final_observation(self) -> None:
         pair = playing("same_step")
-        refused(pair, step(pair, truncated=[False, True]), "environments 1 were truncated, and no final_observation")
+        refused(
+            pair, step(pair, truncated=[False, True]), "truncated marks environment 1, and final_observation is missing"
+        )
 
     def test_a_final_observation_needs_an_end(self) -> None:
         pair = playing("same_step")
@@ -128,13 +134,13 @@ class TestNextStep:
     def test_first_marks_exactly_what_ended(self, mask: Any) -> None:
         pair = playing("next_step")
         pair.step(terminated=[False, True])
-        refused(pair, step(pair, first=mask), "those that ended with the step before (NEXT_STEP) are 1")
+        refused(pair, step(pair, first=mask), "the step before (NEXT_STEP) ended the episode of environment 1")
 
     def test_first_comes_once(self) -> None:
         pair = playing("next_step")
         pair.step(terminated=[False, True])
         pair.step(first=[False, True])
-        refused(pair, step(pair, first=[False, True]), "are (none)")
+        refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
     def test_a_start_is_no_end(self) -> None:
         pair = playing("next_step")
@@ -153,12 +159,12 @@ class TestNextStep:
         refused_pair = playing("next_step")
         refused_pair.step(truncated=[False, True])
         cut = Reset(np.zeros(2), np.array([False, True]), final(pair))
-        refused(refused_pair, cut, "environments 1 have no episode that could be truncated")
+        refused(refused_pair, cut, "truncated marks environment 1, whose episode ended before")
         pair.client_says(Reset(np.zeros(2), np.array([True, False]), final(pair)))
         pair.returns(1, 0)
         pair.client_says(Init(batch(make_hello().observation_space, 2)))
         pair.act()
-        refused(pair, step(pair, first=[False, True]), "are (none)")
+        refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
     def test_a_ping_after_a_refused_step_leaves_the_marks_as_they_were(self) -> None:
         pair = playing("next_step")
@@ -186,7 +192,7 @@ def test_habits_may_differ_between_environments() -> None:
     refused(
         pair,
         step(pair, terminated=[False, False, True], first=[False, True, False]),
-        "environments 2, whose autoreset is DISABLED",
+        "environment 2, whose autoreset is DISABLED",
     )
 
 
@@ -236,9 +242,7 @@ def test_reported_episodes_are_checked(episodes: list[Episode], sentence: str) -
 def test_leaves_are_named_by_their_path() -> None:
     pair = playing("disabled", 1, observation_space=Dict({"camera": MultiBinary(2), "arm": Box(shape=(1,))}))
     bad = [np.zeros((1, 1), np.float32), np.full((1, 2), 2, np.int8)]
-    refused(
-        pair, step(pair, observation=bad), "observation['camera'] of environment 0 holds 2, not a value of MultiBinary"
-    )
+    refused(pair, step(pair, observation=bad), "observation['camera'] holds 2, not a value of MultiBinary")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_an_agent_whose_action_is_none_is_its_own_mistake(shared: Server) -> Non
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
         assert error.message == failure(
-            "the agent returned no actions of its space: action of environment 0 holds -1, not a value of Discrete(3)"
+            "the agent returned no actions of its space: action holds -1, not a value of Discrete(3)"
         )
 
 
@@ -416,7 +416,7 @@ def test_a_reward_beyond_the_bound_is_refused_by_name(shared: Server, codec: str
         line.socket.sendall(frame(codec_named(codec).encode(step, Sender.CLIENT), 2**20))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.INVALID_VALUE
-        assert error.message == "reward of environment 0 is 1.7e+308; a number from -1e+15 to 1e+15 is allowed"
+        assert error.message == "reward is 1.7e+308; a number from -1e+15 to 1e+15 is allowed"
 
 
 def test_a_mistake_that_utf8_cannot_quote_is_told_all_the_same(shared: Server) -> None:
