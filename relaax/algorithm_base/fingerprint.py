@@ -64,7 +64,7 @@ def first_difference(
 
 
 class _Words(str):
-    """What is shown without quotes."""
+    """Text that messages show without quotes."""
 
     def __repr__(self) -> str:
         return str(self)

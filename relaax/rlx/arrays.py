@@ -68,7 +68,7 @@ def read_array(source: rlx_pb2.Array) -> Leaf:
     shape, data = tuple(source.shape), source.data
     # math.prod has no overflow: a shape of billions of elements simply does not match the bytes that came.
     if len(shape) > MAX_AXES + 1:
-        raise ProtocolError(ErrorCode.INVALID_VALUE, f"shape has {len(shape)} axes; {MAX_AXES + 1} is the most")
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"shape has {len(shape)} axes; at most {MAX_AXES + 1} is allowed")
     if (needed := math.prod(shape) * dtype.itemsize) != len(data):
         raise ProtocolError(
             ErrorCode.INVALID_VALUE, f"data has {len(data)} bytes; {dtype} of shape {list(shape)} needs {needed}"

@@ -146,7 +146,7 @@ class Checker:
             size = len(name.encode("utf-8", "surrogatepass"))
             if size > most:
                 raise ProtocolError(
-                    ErrorCode.LIMIT_EXCEEDED, f"scalars[{index}].name has {size} bytes; {most} is the most"
+                    ErrorCode.LIMIT_EXCEEDED, f"scalars[{index}].name has {size} bytes; at most {most} is allowed"
                 )
             if not name:
                 raise _invalid(f"scalars[{index}].name is missing")
@@ -195,13 +195,13 @@ class Checker:
         for index, episode in enumerate(episodes):
             if not 0 <= episode.environment < self._shape[0]:
                 last = self._shape[0] - 1
-                raise _invalid(f"episodes[{index}].environment is {episode.environment}; {last} is the most")
+                raise _invalid(f"episodes[{index}].environment is {episode.environment}; at most {last} is allowed")
             if not abs(episode.episode_return) <= MAX_NUMBER:
                 raise _invalid(
                     f"episodes[{index}].episode_return is {episode.episode_return}; {_range(MAX_NUMBER)} is allowed"
                 )
             if episode.length < 1:
-                raise _invalid(f"episodes[{index}].length is {episode.length}; 1 is the least")
+                raise _invalid(f"episodes[{index}].length is {episode.length}; at least 1 is needed")
 
 
 def check_error(message: Error) -> None:

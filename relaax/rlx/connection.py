@@ -24,7 +24,7 @@ from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
 
 DEFAULT_MAX_FRAME_BYTES = Limits().max_frame_bytes
 SPEAKS_GRPC = (
-    "this port speaks gRPC, as those of parameter servers and replay servers do: connect to an RLX server "
+    "this port speaks gRPC, like the ports of parameter and replay servers: connect to an RLX server "
     "(relaax-rlx-server.bind, port 7001 by default)"
 )
 """The error for a server that begins as a gRPC server does."""

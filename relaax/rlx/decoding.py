@@ -133,7 +133,7 @@ def _metrics(part: rlx_pb2.Metrics) -> Metrics:
 def _few(source: Any, kind: str, what: str) -> None:
     most, code = MOST[kind]
     if len(source) > most:
-        raise ProtocolError(code, f"{what} has {len(source)} entries; {most} is the most")
+        raise ProtocolError(code, f"{what} has {len(source)} entries; at most {most} is allowed")
 
 
 def _hello(part: rlx_pb2.Hello) -> Hello:

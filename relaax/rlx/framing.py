@@ -114,7 +114,7 @@ class FrameReader:
 
 
 def is_http2(begin: bytes | memoryview) -> bool:
-    """Return whether a server's first bytes are those of HTTP/2: a SETTINGS frame of stream 0.
+    """Return whether a server's first bytes are HTTP/2: a SETTINGS frame on stream 0.
 
     In RLX its payload would begin with a zero byte, which neither JSON nor Protobuf does.
     """

@@ -198,7 +198,7 @@ def _fill_list(value: Any, target: Any, field: _Field, most: dict[str, tuple[int
     assert field.message is not None
     at_most, code = most.get(field.message.name, (len(value), ErrorCode.LIMIT_EXCEEDED))
     if len(value) > at_most:
-        raise ProtocolError(code, f"{len(value)} entries; {at_most} is the most")
+        raise ProtocolError(code, f"{len(value)} entries; at most {at_most} is allowed")
     form = _form(field.message)
     _each(lambda one: _fill(one, parts.add(), form, most), value)
 

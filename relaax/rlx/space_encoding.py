@@ -119,10 +119,12 @@ def _bounds_from_wire(
 
 def _short(shape: Any, what: str) -> tuple[int, ...]:
     if len(shape) > MAX_AXES:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what}: shape has {len(shape)} axes; {MAX_AXES} is the most")
+        raise ProtocolError(
+            ErrorCode.LIMIT_EXCEEDED, f"{what}: shape has {len(shape)} axes; at most {MAX_AXES} is allowed"
+        )
     if math.prod(shape) > MAX_ELEMENTS:
         raise ProtocolError(
-            ErrorCode.LIMIT_EXCEEDED, f"{what}: shape is {list(shape)}; {MAX_ELEMENTS} elements is the most"
+            ErrorCode.LIMIT_EXCEEDED, f"{what}: shape is {list(shape)}; at most {MAX_ELEMENTS} elements are allowed"
         )
     return tuple(shape)
 

@@ -178,7 +178,7 @@ class TestNextStep:
         pair = playing("next_step", reports_episodes=True)
         pair.step(terminated=[False, True])
         bad = step(pair, first=[False, True], terminated=[True, False], episodes=[Episode(9, 1.0, 1)])
-        with pytest.raises(LocalProtocolError, match="environment is 9; 1 is the most"):
+        with pytest.raises(LocalProtocolError, match="environment is 9; at most 1 is allowed"):
             pair.client.send(bad)
         pair.step(first=[False, True])
 
@@ -227,10 +227,10 @@ def test_values_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], sent
 @pytest.mark.parametrize(
     ("episodes", "sentence"),
     [
-        ([Episode(2, 1.0, 1)], "episodes[0].environment is 2; 1 is the most"),
+        ([Episode(2, 1.0, 1)], "episodes[0].environment is 2; at most 1 is allowed"),
         ([Episode(0, 1.0, 1), Episode(0, 1.0, 1)], "names an environment twice"),
         ([Episode(0, np.inf, 1)], "episodes[0].episode_return is inf; a number from -1e+30 to 1e+30 is allowed"),
-        ([Episode(0, 1.0, 0)], "episodes[0].length is 0; 1 is the least"),
+        ([Episode(0, 1.0, 0)], "episodes[0].length is 0; at least 1 is needed"),
     ],
 )
 def test_reported_episodes_are_checked(episodes: list[Episode], sentence: str) -> None:
