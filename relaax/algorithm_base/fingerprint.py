@@ -9,6 +9,8 @@ from typing import Any
 from relaax.algorithm_base.config import ConfigBase
 from relaax.rlx import Space, space_from_dict, space_to_dict
 
+SPACES = ("observation_space", "action_space")
+
 
 def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, action_space: Space) -> str:
     """Canonical JSON of algorithm, configuration and spaces: the same text if they are the same.
@@ -61,8 +63,25 @@ def first_difference(
     return f"{path}: {there!r} {at_theirs}, {here!r} {at_ours}"
 
 
+class _Words(str):
+    """Text that messages show without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def space_text(description: Any) -> str:
+    """Return how a space that a fingerprint describes is written, or the description if it describes none."""
+    try:
+        return str(space_from_dict(description))
+    except (ValueError, TypeError):  # of another version, or damaged
+        return json.dumps(description)
+
+
 def _difference(theirs: Any, ours: Any, path: str) -> tuple[str, Any, Any] | None:
-    """Return the path of the key, and its two values."""
+    """Return the path of the key, and its two values; a space is one value."""
+    if path in SPACES and theirs != ours:
+        return path, _Words(space_text(theirs)), _Words(space_text(ours))
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in sorted(set(theirs) | set(ours)):
             found = _difference(theirs.get(key), ours.get(key), f"{path}.{key}" if path else str(key))

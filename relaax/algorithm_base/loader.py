@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import logging
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, cast
 
 from relaax.algorithm_base.agent import AgentBase
 from relaax.algorithm_base.config import ConfigBase, size_mismatch
+from relaax.algorithm_base.error_place import place_of, reason_of
 from relaax.algorithm_base.learner import LearnerBase
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.replay_tables import ReplayBase
@@ -204,22 +204,9 @@ def _importing(source: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if missing(error) is not None:
             raise
-        _log.error("the algorithm %s cannot be imported", source, exc_info=error)
-        reason = " ".join(traceback.format_exception_only(error)[-1].split())
-        raise ConfigurationError(f"{_place(error, source)}: the algorithm cannot be imported: {reason}") from error
-
-
-def _place(error: BaseException, source: Path) -> str:
-    """Return the file and line where the import of an algorithm failed: the innermost of the algorithms' own."""
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{error.filename}, line {error.lineno}"
-    folders = (source.parent, bundled_folder("algorithms"))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if any(Path(frame.filename).is_relative_to(folder) for folder in folders)
-    ]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(source)
+        _log.info("the algorithm %s cannot be imported", source, exc_info=error)
+        place, reason = place_of(error, source), reason_of(error)
+        raise ConfigurationError(f"{place}: the algorithm cannot be imported: {reason}") from error
 
 
 def parent_package(folder: Path) -> str:

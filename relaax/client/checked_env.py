@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from relaax.client.failure import EnvironmentExit, EnvironmentFault
-from relaax.client.values import Misfit, Values, copied, values_of
+from relaax.client.values import Values, copied, values_of
+from relaax.rlx.misfit import Misfit
 
 logger = logging.getLogger("relaax.client")
 
@@ -21,6 +22,7 @@ _RESET = ("observation", "info")
 _STEP = ("observation", "reward", "terminated", "truncated", "info")
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 _FLAGS = (bool, np.bool_)
+_NUMERIC = "biufO"  # kinds of arrays that may hold a number: an int beyond 64 bits is an object
 _SEQUENCES = (tuple, list)
 _ENDING_SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM") if hasattr(signal, name)
@@ -143,9 +145,11 @@ def checked(env: Any, name: str, infos: Collection[str] | None) -> Any:
         return _as_checked(env, name, infos)
     vector = getattr(env, "unwrapped", env)
     if any(base.__name__ == "SyncVectorEnv" for base in type(vector).__mro__):
-        of = f" of {len(vector.envs)}"
+        many = len(vector.envs)
         infos = infos if vector is env else None
-        vector.envs = [_as_checked(one, name, infos, f"{i}{of}") for i, one in enumerate(vector.envs)]
+        vector.envs = [
+            _as_checked(one, name, infos, f"{i} of {many}" if many > 1 else "") for i, one in enumerate(vector.envs)
+        ]
     return env
 
 
@@ -164,7 +168,8 @@ def reward_of(reward: Any) -> float:
     if isinstance(reward, float) and math.isfinite(reward):
         return float(reward)
     try:
-        value = float(np.asarray(reward, np.float64).reshape(()))
+        array = np.asarray(reward)
+        value = float(array.reshape(())) if array.dtype.kind in _NUMERIC else math.nan
     except (TypeError, ValueError, OverflowError):  # OverflowError: an int beyond float64
         value = math.nan
     if not math.isfinite(value):
@@ -177,9 +182,12 @@ def flag_of(name: str, flag: Any) -> bool:
     if isinstance(flag, _FLAGS):
         return bool(flag)
     try:
-        return bool(np.asarray(flag).reshape(()))
+        array = np.asarray(flag)
+        if array.dtype.kind in _NUMERIC:
+            return bool(array.reshape(()))
     except ValueError:
-        raise ValueError(f"{name} is {reprlib.repr(flag)}: it must be true or false") from None
+        pass
+    raise ValueError(f"{name} is {reprlib.repr(flag)}: it must be true or false")
 
 
 def require_final(observation: Any, terminated: bool, truncated: bool) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from relaax import rlx
 from relaax.client.base import ClientBase
+from relaax.client.checked_env import reward_of
 from relaax.client.values import single_leaves
 
 _PARTIAL = np.array([True])
@@ -47,9 +48,10 @@ class Client(ClientBase):
     def send(self, reward: float, state: Any, *, episodes: Sequence[rlx.Episode] = ()) -> Any:
         """Send the last action's reward and the state that it led to; return the next action."""
         self._check_begun()
+        number = reward_of(reward)
         leaves = single_leaves(self._observe, state)
-        actions = self._session.step(rlx.Step(np.array([reward], np.float64), leaves, episodes=episodes))
-        self._return += float(reward)
+        actions = self._session.step(rlx.Step(np.array([number]), leaves, episodes=episodes))
+        self._return += number
         if actions is None:
             self._interrupted = True
             actions = self._session.start(rlx.Init(leaves, partial=_PARTIAL))
@@ -64,13 +66,14 @@ class Client(ClientBase):
         needed, because its value is part of what the agent learns from.
         """
         self._check_begun()
+        number = reward_of(reward)
         if truncated and state is None:
             raise ValueError("a truncated episode needs its final state: reset(reward, truncated=True, state=state)")
         final = None if state is None else single_leaves(self._observe, state)
         mask = np.array([True]) if truncated else None
-        answer = self._session.reset(rlx.Reset(np.array([reward], np.float64), mask, final, episodes))
+        answer = self._session.reset(rlx.Reset(np.array([number]), mask, final, episodes))
         self._in_episode = False
-        self._return += float(reward)
+        self._return += number
         if answer is None or self._interrupted:
             return self._return
         return float(answer.episode_return[0])

@@ -26,6 +26,8 @@ class Places:
     """
 
     def __init__(self, text: str, tls: bool = False) -> None:
+        if not isinstance(text, str):
+            raise ValueError(f"address is {text!r}: write HOST:PORT, such as '127.0.0.1:7001'")
         self._tls = tls
         self._key = secrets.token_bytes(8)
         self._file = Path(text.removeprefix(FILE)) if text.startswith(FILE) else None

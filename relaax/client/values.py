@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax import rlx
+from relaax.rlx.misfit import Misfit, array_of, check_keys, check_sequence, check_shape
 
 Exact = tuple[np.dtype[Any], tuple[int, ...]]
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
@@ -16,14 +17,6 @@ KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
 
 class UnsupportedSpace(ValueError):
     """The protocol does not carry this kind of space."""
-
-
-class Misfit(ValueError):
-    """A value that is not one of its space. `path` leads to the leaf, as in ['camera'][1]; empty for a single array."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"leaf {path}: {reason}" if path else reason)
-        self.path, self.reason = path, reason
 
 
 class Values(Protocol):
@@ -61,7 +54,8 @@ def values_of(space: Any) -> Values:
         return _Array(rlx.MultiDiscrete(np.ravel(space.nvec)), space, start=np.asarray(getattr(space, "start", 0)))
     if kind == "MultiBinary":
         return _Array(rlx.MultiBinary(space.shape), space)
-    raise UnsupportedSpace(f"a space of type {type(space).__name__} cannot be sent; what can: {', '.join(KINDS)}")
+    kind = "None" if space is None else f"a space of type {type(space).__name__}"
+    raise UnsupportedSpace(f"{kind} cannot be sent; what can: {', '.join(KINDS)}")
 
 
 def single_leaves(values: Values, value: Any) -> rlx.Leaves:
@@ -108,10 +102,7 @@ class _Array:
         return self._space
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:  # lists of different lengths
-            raise Misfit("", str(error)) from None
+        array = value if type(value) is np.ndarray else array_of(value)
         if (
             self._plain
             and array.dtype == self._dtype
@@ -119,24 +110,16 @@ class _Array:
             and array.ndim == self._axes + axes
         ):
             return [array]  # as most states are
-        if value is None:
-            raise Misfit("", f"None is not a value of {self._space}")
         return self._converted(array, axes)
 
     def _converted(self, array: npt.NDArray[Any], axes: int) -> rlx.Leaves:
-        shape = array.shape
-        try:
-            if self._start is not None:
-                array = array - self._start
-            if self._shape is not None:
-                array = array.reshape(*shape[:axes], *self._space.shape)
-            leaves = self._space.flatten(array)
-        except (ValueError, TypeError) as error:
-            raise Misfit("", str(error)) from None
-        if leaves[0].ndim != axes + len(self._space.shape):
-            what = "a batch of values of" if axes else "one value of"
-            raise Misfit("", f"shape {list(shape)} does not fit {what} {self._space}")
-        return leaves
+        array = array_of(array)
+        check_shape(array, self._space.shape if self._shape is None else self._shape, axes)
+        if self._start is not None:
+            array = array - self._start
+        if self._shape is not None:
+            array = array.reshape(*array.shape[:axes], *self._space.shape)
+        return self._space.flatten(array)
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         leaf = next(leaves)
@@ -159,8 +142,7 @@ class _Tuple:
         return self._space
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        if not isinstance(value, tuple | list) or len(value) != len(self._parts):
-            raise Misfit("", f"a tuple of {len(self._parts)} values is needed for {self._space}")
+        check_sequence(value, len(self._parts))
         parts = enumerate(zip(self._parts, value, strict=True))
         return [leaf for key, (part, item) in parts for leaf in _leaves_of(part, key, item, axes)]
 
@@ -180,8 +162,7 @@ class _Dict:
         return self._space
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        if not isinstance(value, Mapping) or value.keys() != self._parts.keys():
-            raise Misfit("", f"a dict with the keys {', '.join(self._parts)} is needed for {self._space}")
+        check_keys(value, self._parts)
         return [leaf for key, part in self._parts.items() for leaf in _leaves_of(part, key, value[key], axes)]
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
@@ -193,4 +174,4 @@ def _leaves_of(part: Values, key: str | int, value: Any, axes: int) -> rlx.Leave
     try:
         return part.leaves(value, axes)
     except Misfit as misfit:
-        raise Misfit(f"[{key!r}]{misfit.path}", misfit.reason) from None
+        raise misfit.within(key) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -82,7 +83,7 @@ class VectorClient(ClientBase):
         (gymnasium's `infos["final_obs"]`); needed in "same_step" where an episode was truncated.
         """
         self._check_begun()
-        rewards = np.asarray(rewards, np.float64)
+        rewards = _rewards(rewards)
         leaves = self._observe.leaves(states, 1)
         over, cut = _masks(terminated, truncated)
         final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
@@ -113,7 +114,7 @@ class VectorClient(ClientBase):
         reward is void and its return 0.
         """
         self._check_begun()
-        rewards = np.asarray(rewards, np.float64)
+        rewards = _rewards(rewards)
         cut = _mask(truncated)
         if cut is not None and final_states is None:
             raise ValueError("a truncated episode needs its final state: give final_states")
@@ -201,6 +202,17 @@ class VectorClient(ClientBase):
             for leaf, last in zip(final, ended.final, strict=True):
                 leaf[ended.mask] = last[ended.mask]
         return rlx.Reset(reset.reward, cut if cut.any() else None, final, reset.episodes)
+
+
+def _rewards(rewards: npt.ArrayLike) -> rlx.Rewards:
+    """Return the rewards as an array. Raises ValueError if they are no numbers."""
+    try:
+        array = np.asarray(rewards)
+        if array.dtype.kind in "biuf" and array.ndim == 1:
+            return array.astype(np.float64, copy=False)
+    except ValueError:  # lists of different lengths
+        pass
+    raise ValueError(f"rewards is {reprlib.repr(rewards)}: it must hold one number for each environment")
 
 
 def _mask(mask: npt.ArrayLike | None) -> rlx.Mask | None:

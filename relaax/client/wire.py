@@ -14,7 +14,8 @@ from relaax import rlx
 from relaax.client.failure import ConnectionInterrupted, TrainingFinished
 from relaax.extras import explained
 from relaax.rlx import NEED_DATA, Actions
-from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES
+from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, SPEAKS_GRPC
+from relaax.rlx.framing import is_http2
 from relaax.tls import reason_of
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ class ClientWire:
         except UnicodeError as error:  # from the encoding of names: no name server was asked
             raise ConnectionInterrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
         except OSError as error:
-            raise ConnectionInterrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
+            there = ": is an RLX server running there?" if isinstance(error, ConnectionRefusedError) else ""
+            raise ConnectionInterrupted(
+                f"cannot connect to {host}:{port} ({error.strerror or error}){there}"
+            ) from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
         self._silence = silence
         _bound(self._socket, silence)
@@ -74,7 +78,10 @@ class ClientWire:
         try:
             self._send(websocket.to_send())
             while not websocket.open:
-                said = websocket.answered(self._received())
+                received = self._received()
+                if is_http2(received):
+                    raise ConnectionInterrupted(f"no WebSocket: {SPEAKS_GRPC}", retryable=False)
+                said = websocket.answered(received)
                 if said:
                     self._connection.receive_data(said)
         except OSError as error:
@@ -127,7 +134,8 @@ class ClientWire:
 
     def _broke_protocol(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
         # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
-        return ConnectionInterrupted(f"the server broke the protocol: {error}", retryable=self._answered)
+        why = str(error) if error.message == SPEAKS_GRPC else f"the server broke the protocol: {error}"
+        return ConnectionInterrupted(why, retryable=self._answered)
 
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""

@@ -10,7 +10,8 @@ import numpy as np
 from relaax import rlx
 from relaax.client.checked_env import flag_of, require_final, reward_of
 from relaax.client.failure import EnvironmentFault
-from relaax.client.values import Misfit, values_of
+from relaax.client.values import values_of
+from relaax.rlx.misfit import Misfit
 
 
 class World(Protocol):

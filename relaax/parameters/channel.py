@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from relaax.parameters.diagnosis import tls_trouble
+from relaax.parameters.diagnosis import connection_trouble
 from relaax.parameters.grpc_options import MESSAGE_OVERHEAD, client_options
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
 from relaax.parameters.moving import FollowingChannel, Moving
@@ -76,15 +76,16 @@ def authentication_error(error: BaseException, target: Target) -> ParameterServe
 
 
 def authentication_trouble(error: BaseException, target: Target) -> str | None:
-    """Return a sentence if a call failed because one side could not prove its identity: a retry does not help.
+    """Return a sentence if a call failed because one side could not prove its identity, or speaks no gRPC.
 
-    None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
+    A retry does not help. None if it failed for another reason. If the connection itself failed, it is dialled once
+    more to find out.
     """
     if not isinstance(error, grpc.RpcError):
         return None
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         return f"{target}: {error.details() or ''}"
-    trouble = tls_trouble(target) if never_arrived(error) else None
+    trouble = connection_trouble(target) if never_arrived(error) else None
     return None if trouble is None else f"{target}: {trouble}"
 
 

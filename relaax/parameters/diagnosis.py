@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from relaax.parameters.channel import Target
 
 SECONDS = 3.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
-def tls_trouble(target: Target) -> str | None:
-    """Connect once and return what is wrong with TLS, as half a sentence about "it"; None if no trouble was found.
+def connection_trouble(target: Target) -> str | None:
+    """Connect once and return why no gRPC can be had, as half a sentence about "it"; None if no trouble was found.
 
     It takes `SECONDS` at most for each of three steps.
     """
@@ -29,7 +30,7 @@ def tls_trouble(target: Target) -> str | None:
         trouble = _dialled(place, context)
         speaks_tls = trouble is None or "certificate" in trouble
         if not speaks_tls:
-            return None
+            return _NO_GRPC.format(target.keys) if _answers_as_http1(place) else None
         return f"it speaks TLS, and no authority is known to check its certificate by: set {target.keys}_ca"
     context = client_context(target.ca.decode("ascii", "replace"))
     if target.certificate and target.key:
@@ -43,6 +44,7 @@ def tls_trouble(target: Target) -> str | None:
     return f"{trouble} (see {key})"
 
 
+_NO_GRPC = "it speaks no gRPC: {} names the port of another server, perhaps that of an RLX server"
 _AWAY = "it is away"
 _SILENT = "it closes the connection when it was shown no certificate, or one that it does not accept"
 
@@ -58,6 +60,17 @@ def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
                 return None if _first_word(secure) else _SILENT
     except OSError as error:
         return reason_of(error) or _AWAY
+
+
+def _answers_as_http1(place: tuple[str, int]) -> bool:
+    """Return whether a client of gRPC is answered in HTTP/1, as RLX servers and web servers do."""
+    try:
+        with socket.create_connection(place, SECONDS) as plain:
+            plain.settimeout(SECONDS)
+            plain.sendall(_PREFACE)
+            return plain.recv(5, socket.MSG_WAITALL) == b"HTTP/"
+    except OSError:
+        return False
 
 
 def _first_word(secure: ssl.SSLSocket) -> bytes:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.rlx.misfit import Misfit, array_of, check_shape
+
 Leaf = npt.NDArray[np.generic]
 MAX_ELEMENTS = 2**31 - 1  # of one value of one elementary space
 
@@ -89,10 +91,8 @@ class ElementarySpace(Space):
 
     def flatten(self, value: Any) -> list[Leaf]:
         """Return one leaf: the value as an array of this dtype. Raises ValueError if it does not fit."""
-        array = _converted(np.asarray(value), self)
-        axes = array.ndim - len(self.shape)
-        if axes < 0 or array.shape[axes:] != self.shape:
-            raise ValueError(f"shape {list(array.shape)} does not fit {self}")
+        array = _converted(array_of(value), self)
+        check_shape(array, self.shape)
         return [array]
 
     def _take(self, leaves: Iterator[Leaf]) -> Any:
@@ -295,5 +295,5 @@ def _converted(array: Leaf, space: ElementarySpace) -> Leaf:
             result = array.astype(target)
             if (result == array).all():
                 return result
-            raise ValueError(f"a number that {target} cannot hold, for {space}")
-    raise ValueError(f"dtype {source} does not fit {space}")
+            raise Misfit("", f"holds {array[result != array][0]}, which {target} cannot hold")
+    raise Misfit("", f"is {source}, the space is {target}")

@@ -44,7 +44,8 @@ def dtype_of(number: int) -> np.dtype[Any]:
     """Return the element type of a wire number. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
     dtype = DTYPES.get(number)
     if dtype is None:
-        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{number} is no known dtype")
+        what = f"dtype {number} is not known" if number else "dtype is missing"
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{what}; there are 1 (DTYPE_BOOL) to 12 (DTYPE_FLOAT64)")
     return dtype
 
 
@@ -66,9 +67,10 @@ def read_array(source: rlx_pb2.Array) -> Leaf:
         dtype = dtype_of(source.dtype)
     shape, data = tuple(source.shape), source.data
     # math.prod has no overflow: a shape of billions of elements simply does not match the bytes that came.
-    if len(shape) > MAX_AXES + 1 or math.prod(shape) * dtype.itemsize != len(data):
+    if len(shape) > MAX_AXES + 1:
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"shape has {len(shape)} axes; at most {MAX_AXES + 1} is allowed")
+    if (needed := math.prod(shape) * dtype.itemsize) != len(data):
         raise ProtocolError(
-            ErrorCode.INVALID_VALUE,
-            f"an array of {dtype} and shape {list(shape[: MAX_AXES + 2])} came with {len(data)} bytes of data",
+            ErrorCode.INVALID_VALUE, f"data has {len(data)} bytes; {dtype} of shape {list(shape)} needs {needed}"
         )
     return np.frombuffer(data, dtype).reshape(shape)

@@ -92,8 +92,8 @@ class Checker:
             first is not None and not np.array_equal(first, self.between_episodes)  # type: ignore[arg-type]
         ):
             raise _invalid(
-                f"first marks environments {_listed(first)}; those that ended with the step before (NEXT_STEP)"
-                f" are {_listed(self.between_episodes)}"
+                f"first marks {_listed(first)}; the step before (NEXT_STEP) ended the episode of "
+                f"{_listed(self.between_episodes)}"
             )
         if ended is None:
             if message.final_observation is not None:
@@ -106,25 +106,30 @@ class Checker:
 
     def _ends(self, ended: Mask, truncated: Mask | None, first: Mask | None, final: Leaves | None) -> None:
         if (wrong := _both(ended, self._disabled)) is not None:
-            raise _invalid(f"environments {_listed(wrong)} said DISABLED: their episodes end with reset, not with step")
+            raise _invalid(
+                f"terminated or truncated marks {_listed(wrong)}, whose autoreset is DISABLED: episodes end there with "
+                "reset, not with step"
+            )
         if (wrong := _both(ended, first)) is not None:
-            raise _invalid(f"environments {_listed(wrong)} start an episode and end it in one step")
+            raise _invalid(
+                f"first and terminated or truncated mark {_listed(wrong)}: no episode starts and ends in one step"
+            )
         replaced = _both(ended, self._same)
         if final is not None:
             if replaced is None:
                 raise _invalid("final_observation came with a step that ends no SAME_STEP episode")
             self._observation.check("final_observation", final, replaced)
         elif (missing := _both(truncated, self._same)) is not None:
-            raise _invalid(f"environments {_listed(missing)} were truncated, and no final_observation came")
+            raise _invalid(f"truncated marks {_listed(missing)}, and final_observation is missing")
         self._between_after = _both(ended, self._next)
 
     def _reset(self, message: Reset) -> None:
         self._numbers("reward", message.reward, MAX_REWARD)
         truncated = self._mask("truncated", message.truncated)
         if (wrong := _both(truncated, self.between_episodes)) is not None:
-            raise _invalid(f"environments {_listed(wrong)} have no episode that could be truncated: it ended before")
+            raise _invalid(f"truncated marks {_listed(wrong)}, whose episode ended before")
         if truncated is not None and message.final_observation is None:
-            raise _invalid(f"environments {_listed(truncated)} were truncated, and no final_observation came")
+            raise _invalid(f"truncated marks {_listed(truncated)}, and final_observation is missing")
         if message.final_observation is not None:
             self._observation.check("final_observation", message.final_observation)
         self._episodes(message.episodes)
@@ -137,14 +142,18 @@ class Checker:
 
     def _metrics(self, message: Metrics) -> None:
         most = self.limits.max_metric_name_bytes
-        for name, value in message.scalars:
+        for index, (name, value) in enumerate(message.scalars):
             size = len(name.encode("utf-8", "surrogatepass"))
             if size > most:
-                raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a metric name of {size} bytes; {most} is the most")
+                raise ProtocolError(
+                    ErrorCode.LIMIT_EXCEEDED, f"scalars[{index}].name has {size} bytes; at most {most} is allowed"
+                )
             if not name:
-                raise _invalid("a metric has no name")
+                raise _invalid(f"scalars[{index}].name is missing")
             if not abs(value) <= MAX_NUMBER:
-                raise _invalid(f"the metric {formed(name)} is {value}; {_range(MAX_NUMBER)} is allowed")
+                raise _invalid(
+                    f"scalars[{index}].value, of {formed(name)}, is {value}; {_range(MAX_NUMBER)} is allowed"
+                )
         names = self._metric_names.union(formed(name) for name, _ in message.scalars)
         if len(names) > self.limits.max_metric_names:
             raise ProtocolError(
@@ -158,26 +167,41 @@ class Checker:
         if mask is None:
             return None
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != self._shape:
-            raise _invalid(f"{field} is no bool array of shape {list(self._shape)}")
+            raise _invalid(self._misfit(field, mask, np.dtype(np.bool_)))
         return _some(mask)
 
     def _numbers(self, field: str, numbers: Any, most: float) -> None:
         if not isinstance(numbers, np.ndarray) or numbers.dtype != np.float64 or numbers.shape != self._shape:
-            raise _invalid(f"{field} is no float64 array of shape {list(self._shape)}")
+            raise _invalid(self._misfit(field, numbers, np.dtype(np.float64)))
         if not is_within(numbers, most):
             environment = int(np.argmin(np.abs(numbers) <= most))
-            raise _invalid(f"{field} of environment {environment} is {numbers[environment]}; {_range(most)} is allowed")
+            which = f" of environment {environment}" if len(numbers) > 1 else ""
+            raise _invalid(f"{field}{which} is {numbers[environment]}; {_range(most)} is allowed")
+
+    def _misfit(self, field: str, found: Any, dtype: np.dtype[Any]) -> str:
+        """Return what is wrong with a list that has an element for each environment."""
+        n = self._shape[0]
+        if not isinstance(found, np.ndarray) or found.dtype != dtype or found.ndim != 1:
+            return f"{field} is no {dtype} array of shape ({n},)"
+        if not len(found):
+            return f"{field} is missing; it has one element for each environment"
+        return f"{field} has {len(found)} element{'s' * (len(found) > 1)} for {n} environment{'s' * (n > 1)}"
 
     def _episodes(self, episodes: Sequence[Episode]) -> None:
         if episodes and not self._reports_episodes:
             raise _invalid("episodes came from a client that did not say reports_episodes")
         if len({episode.environment for episode in episodes}) != len(episodes):
             raise _invalid("episodes names an environment twice")
-        for episode in episodes:
+        for index, episode in enumerate(episodes):
             if not 0 <= episode.environment < self._shape[0]:
-                raise _invalid(f"episodes names environment {episode.environment} of {self._shape[0]}")
-            if not abs(episode.episode_return) <= MAX_NUMBER or episode.length < 1:
-                raise _invalid(f"an episode of length {episode.length} and return {episode.episode_return}")
+                last = self._shape[0] - 1
+                raise _invalid(f"episodes[{index}].environment is {episode.environment}; at most {last} is allowed")
+            if not abs(episode.episode_return) <= MAX_NUMBER:
+                raise _invalid(
+                    f"episodes[{index}].episode_return is {episode.episode_return}; {_range(MAX_NUMBER)} is allowed"
+                )
+            if episode.length < 1:
+                raise _invalid(f"episodes[{index}].length is {episode.length}; at least 1 is needed")
 
 
 def check_error(message: Error) -> None:
@@ -206,9 +230,12 @@ def _both(a: Mask | None, b: Mask | None) -> Mask | None:
 
 def _listed(mask: Mask | None) -> str:
     if mask is None:
-        return "(none)"
+        return "no environment"
+    if len(mask) == 1:
+        return "the environment"
     indices = np.flatnonzero(mask).tolist()
-    return ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    listed = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+    return f"environment{'s' * (len(indices) > 1)} {listed}"
 
 
 def _invalid(message: str) -> ProtocolError:

@@ -125,14 +125,15 @@ class JsonCodec:
         tree = json_decoding.tree_of(payload)
         found = json_decoding.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:
-            raise nothing_known()
+            raise nothing_known(list(tree))
         name, said = found
         if name == "hello":  # whose other fields may be anything in another version
             version = rlx_pb2.Hello()
-            json_decoding.fill(json_decoding.part_of(said, "protocolVersion", "protocol_version"), version, MOST)
+            said_version = json_decoding.part_of(said, "protocolVersion", "protocol_version")
+            json_decoding.fill(name, said_version, version, MOST)
             check_version(version.protocol_version, "the client speaks")
         part = _PARTS[sender][name]()
-        json_decoding.fill(said, part, MOST)
+        json_decoding.fill(name, said, part, MOST)
         return from_part(name, part)
 
 

@@ -17,12 +17,17 @@ from dataclasses import dataclass
 from relaax.rlx.checks import Checker, check_error
 from relaax.rlx.codecs import Codec, codec_named, codec_of
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed
+from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed, is_http2
 from relaax.rlx.handshake import check_hello, check_welcome, limits_for
 from relaax.rlx.messages import Error, Hello, Limits, Mask, Message, Welcome
 from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
 
 DEFAULT_MAX_FRAME_BYTES = Limits().max_frame_bytes
+SPEAKS_GRPC = (
+    "this port speaks gRPC, like the ports of parameter and replay servers: connect to an RLX server "
+    "(relaax-rlx-server.bind, port 7001 by default)"
+)
+"""The error for a server that begins as a gRPC server does."""
 
 
 class NeedData(enum.Enum):
@@ -204,7 +209,7 @@ class _Connection:
         names = ", ".join(kind.__name__ for kind in allowed(self._state, sender)) or "nothing"
         return ProtocolError(
             ErrorCode.UNEXPECTED_MESSAGE,
-            f"{type(message).__name__} from the {sender.value} in state {self._state.value}; may be said: {names}",
+            f"{type(message).__name__} from the {sender.value} in state {self._state.value}; allowed there: {names}",
         )
 
     def _check_agreement(self, message: Message) -> None:
@@ -249,6 +254,11 @@ class ClientConnection(_Connection):
     def __init__(self, codec: str = "protobuf", max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         super().__init__(max_frame_bytes, HANDSHAKE_FRAME_BYTES)
         self._codec = codec_named(codec)
+
+    def _close(self) -> ConnectionClosed:
+        if self._welcome is None and is_http2(self._reader.begin()):
+            raise ProtocolError(ErrorCode.MALFORMED, SPEAKS_GRPC)
+        return super()._close()
 
 
 class ServerConnection(_Connection):

@@ -6,7 +6,7 @@ Whether a message fits the spaces and the moment is for `relaax.rlx.checks` and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,9 +67,10 @@ def from_part(name: str, part: Any) -> Message:
     return _READERS[name](part)
 
 
-def nothing_known() -> ProtocolError:
-    """Return the error for an envelope without a known message."""
-    return ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, "a frame with no message that this version knows")
+def nothing_known(names: Sequence[str] = ()) -> ProtocolError:
+    """Return the error for an envelope without a known message. `names`: what it holds instead."""
+    instead = f": {', '.join(repr(name[:40]) for name in names[:4])} is none" if names else ""
+    return ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, f"a frame with no message that this version knows{instead}")
 
 
 def check_version(version: int, whose: str) -> None:
@@ -77,13 +78,20 @@ def check_version(version: int, whose: str) -> None:
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{whose} RLX version {version}; only version {PROTOCOL_VERSION} is spoken here",
+            f"{whose} RLX version {version}{'' if version else ' (protocol_version is missing)'}; only version "
+            f"{PROTOCOL_VERSION} is spoken here",
         )
 
 
-def _leaves(source: Any) -> Leaves:
-    _few(source, "Array", "leaves")
-    return [read_array(array) for array in source]
+def _leaves(source: Any, field: str) -> Leaves:
+    _few(source, "Array", field)
+    leaves: Leaves = []
+    try:
+        for array in source:
+            leaves.append(read_array(array))
+    except ProtocolError as error:
+        raise ProtocolError(error.code, f"{field}[{len(leaves)}]: {error.message}") from None
+    return leaves
 
 
 def _mask(source: Any) -> Mask | None:
@@ -98,7 +106,8 @@ def _enum(kind: type[_E], number: int, field: str) -> _E:
     try:
         return kind(number)
     except ValueError:
-        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{field}: {number} is not one of {_choices(kind)}") from None
+        what = f"{field} {number} is not one of" if number else f"{field} is missing; it is one of"
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{what} {_choices(kind)}") from None
 
 
 def _choices(kind: type[enum.IntEnum]) -> str:
@@ -113,10 +122,10 @@ def _episodes(source: Any) -> tuple[Episode, ...]:
 
 
 def _metrics(part: rlx_pb2.Metrics) -> Metrics:
-    scalars = []
+    scalars: list[tuple[str, float]] = []
     for scalar in part.scalars:
         if not (name := scalar.name):  # a frame can hold a million of them
-            raise ProtocolError(ErrorCode.INVALID_VALUE, "a scalar without a name")
+            raise ProtocolError(ErrorCode.INVALID_VALUE, f"scalars[{len(scalars)}].name is missing")
         scalars.append((name, scalar.value))
     return Metrics(tuple(scalars))
 
@@ -124,7 +133,7 @@ def _metrics(part: rlx_pb2.Metrics) -> Metrics:
 def _few(source: Any, kind: str, what: str) -> None:
     most, code = MOST[kind]
     if len(source) > most:
-        raise ProtocolError(code, f"{len(source)} {what}; {most} is the most")
+        raise ProtocolError(code, f"{what} has {len(source)} entries; at most {most} is allowed")
 
 
 def _hello(part: rlx_pb2.Hello) -> Hello:
@@ -159,17 +168,17 @@ def _welcome(part: rlx_pb2.Welcome) -> Welcome:
 
 
 def _init(part: rlx_pb2.Init) -> Init:
-    return Init(_leaves(part.observation), _mask(part.partial))
+    return Init(_leaves(part.observation, "observation"), _mask(part.partial))
 
 
 def _step(part: rlx_pb2.Step) -> Step:
     final = part.final_observation
     return Step(
         _numbers(part.reward),
-        _leaves(part.observation),
+        _leaves(part.observation, "observation"),
         _mask(part.terminated),
         _mask(part.truncated),
-        _leaves(final) if len(final) else None,
+        _leaves(final, "final_observation") if len(final) else None,
         _mask(part.first),
         _episodes(part.episodes),
     )
@@ -180,7 +189,7 @@ def _reset(part: rlx_pb2.Reset) -> Reset:
     return Reset(
         _numbers(part.reward),
         _mask(part.truncated),
-        _leaves(final) if len(final) else None,
+        _leaves(final, "final_observation") if len(final) else None,
         _episodes(part.episodes),
     )
 
@@ -203,7 +212,7 @@ _READERS: dict[str, Callable[[Any], Message]] = {
     "pong": lambda part: Pong(part.nonce),
     "bye": lambda part: Bye(part.reason),
     "welcome": _welcome,
-    "actions": lambda part: Actions(_leaves(part.action)),
+    "actions": lambda part: Actions(_leaves(part.action, "action")),
     "episode_returns": lambda part: EpisodeReturns(_numbers(part.episode_return)),
     "error": _error,
     "training_finished": lambda part: TrainingFinished(part.message, part.global_step),

@@ -10,6 +10,7 @@ from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError
 HEADER_BYTES = 4
 HANDSHAKE_FRAME_BYTES = 64 * 2**10  # the limit before the welcome
 _HEADER = struct.Struct(">I")
+_HTTP2_HEADER_BYTES = 9
 
 Piece = bytes | memoryview
 """A part of a payload: an array's memory, or bytes around it."""
@@ -62,6 +63,10 @@ class FrameReader:
             return self._payload[0]
         return self._buffer[HEADER_BYTES] if len(self._buffer) > HEADER_BYTES else None
 
+    def begin(self) -> bytes:
+        """Return the first bytes held, up to a header of HTTP/2."""
+        return bytes(self._buffer[:_HTTP2_HEADER_BYTES])
+
     def next_frame(self) -> bytes | None:
         """Return the payload of the next frame, None while it is incomplete.
 
@@ -106,6 +111,14 @@ class FrameReader:
         """Drop the bytes held."""
         self._buffer = bytearray()
         self._payload = None
+
+
+def is_http2(begin: bytes | memoryview) -> bool:
+    """Return whether a server's first bytes are HTTP/2: a SETTINGS frame on stream 0.
+
+    In RLX its payload would begin with a zero byte, which neither JSON nor Protobuf does.
+    """
+    return len(begin) >= _HTTP2_HEADER_BYTES and begin[3:_HTTP2_HEADER_BYTES] == b"\x04\0\0\0\0\0"
 
 
 def too_large(length: int, limit: int) -> str:

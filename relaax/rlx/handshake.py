@@ -31,9 +31,12 @@ def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
         raise _invalid(f"frame_skip is {hello.frame_skip}")
     for name, most in (("environments", MAX_ENVIRONMENTS), ("frame_skip", MAX_FRAME_SKIP)):
         if getattr(hello, name) > most:
-            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} is {getattr(hello, name)}; {most} is the most")
+            raise ProtocolError(
+                ErrorCode.LIMIT_EXCEEDED, f"{name} is {getattr(hello, name)}; at most {most} is allowed"
+            )
     if len(hello.autoreset) not in (1, hello.environments):
-        raise _invalid(f"autoreset has {len(hello.autoreset)} entries for {hello.environments} environments")
+        found = f"has {len(hello.autoreset)} entries" if hello.autoreset else "is missing"
+        raise _invalid(f"autoreset {found}; {hello.environments} environments have 1 entry, or one each")
     check_space(hello.observation_space, "observation_space")
     check_space(hello.action_space, "action_space")
     least = _least_frame_bytes(hello, codec)
@@ -91,7 +94,7 @@ def _least_frame_bytes(hello: Hello, codec: str) -> int:
 def _check_text(name: str, text: str, most: int) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} has {size} bytes; {most} is the most")
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} has {size} bytes; at most {most} is allowed")
     if not text.isprintable():
         raise _invalid(f"{name} holds a control character")
 

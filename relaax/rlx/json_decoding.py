@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,9 +34,13 @@ Tree = dict[str, Any]
 
 def tree_of(payload: bytes) -> Tree:
     """Return the outermost object of a frame. Raises ProtocolError (MALFORMED) if there is none."""
+    constants: dict[str, _Constant] = {}
     try:
         tree = json.loads(
-            payload.decode("utf-8"), object_pairs_hook=_object, parse_int=_integer, parse_constant=_constant
+            payload.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_constant=lambda name: constants.setdefault(name, _Constant(name)),
         )
         if payload.count(b"{") + payload.count(b"[") > MAX_NESTING:
             _refuse_nesting(tree)
@@ -43,7 +48,12 @@ def tree_of(payload: bytes) -> Tree:
         raise malformed("nested too deeply") from None
     except ValueError as error:
         raise malformed(str(error)[:200]) from None
-    return _as_object(tree)
+    if constants:
+        where = _path_to_constant(tree) or f"a frame: {next(iter(constants))}"
+        raise ProtocolError(ErrorCode.MALFORMED, f"{where.removeprefix('.')} is no JSON")
+    if type(tree) is not dict:
+        raise malformed(f"{_shown(tree)} is no object")
+    return tree
 
 
 def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
@@ -55,11 +65,13 @@ def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
     known = [(fields[key], value) for key, value in tree.items() if key in fields]
     found = [(field.name, value) for field, value in known if value is not None]
     if len(found) > 1 or len({field.name for field, _ in known}) != len(known):
-        raise malformed("more than one message")
+        raise malformed(f"more than one message: {', '.join(field.name for field, _ in known)}")
     if not found:
         return None
     name, value = found[0]
-    return name, _as_object(value)
+    if type(value) is not dict:
+        raise ProtocolError(ErrorCode.MALFORMED, f"{name}: {_shown(value)} is no object")
+    return name, value
 
 
 def part_of(tree: Tree, *names: str) -> Tree:
@@ -67,21 +79,39 @@ def part_of(tree: Tree, *names: str) -> Tree:
     return {name: tree[name] for name in names if name in tree}
 
 
-def fill(tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) -> None:
-    """Fill an empty message from an object; unknown names are ignored.
+def fill(name: str, tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) -> None:
+    """Fill an empty message, called `name`, from an object; unknown names are ignored.
 
     `most`: how many messages of a type a list may have, and the code of the error if there are more.
-    Raises ProtocolError: INVALID_VALUE for an unknown enumerator, MALFORMED for what else does not fit.
+    Raises ProtocolError, which names the field: INVALID_VALUE for an unknown enumerator, MALFORMED for what else does
+    not fit.
     """
     try:
         _fill(tree, target, _form(target.DESCRIPTOR), most)
-    except ValueError as error:
-        raise malformed(str(error)[:200]) from None
+    except (ValueError, ProtocolError) as error:
+        wrong = _within(name, error)
+        raise ProtocolError(wrong.code, f"{wrong.path}: {wrong.reason}") from None
 
 
 def malformed(reason: str) -> ProtocolError:
     """Return the error for JSON that is not a message."""
     return ProtocolError(ErrorCode.MALFORMED, f"a frame is no JSON of a message: {reason}")
+
+
+class _Wrong(ValueError):
+    """A value that does not fit its field. `path`: from a message to the field, such as "observation[0].shape"."""
+
+    def __init__(self, code: ErrorCode, path: str, reason: str) -> None:
+        self.code, self.path, self.reason = code, path, reason
+
+
+def _within(step: str, error: ValueError | ProtocolError) -> _Wrong:
+    """Return the error of a field of `step`, or the one of `step` itself: a name, or an index in brackets."""
+    if isinstance(error, _Wrong):
+        return _Wrong(error.code, step + ("" if error.path.startswith("[") else ".") + error.path, error.reason)
+    if isinstance(error, ProtocolError):
+        return _Wrong(error.code, step, error.message)
+    return _Wrong(ErrorCode.MALFORMED, step, str(error)[:200])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +151,11 @@ def _form(message: Any) -> _Form:
 
 
 def _fill(tree: Any, target: Any, form: _Form, most: dict[str, tuple[int, ErrorCode]]) -> None:
-    tree, fields = _as_object(tree), form.fields
+    if type(tree) is not dict:
+        raise ValueError(f"{_shown(tree)} is no object")
+    fields = form.fields
     if form.needed is not None and not tree.get(form.needed):
-        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{target.DESCRIPTOR.name} without {form.needed}")
+        raise _Wrong(ErrorCode.INVALID_VALUE, form.needed, "it is missing")
     for key, value in tree.items():
         field = fields.get(key)
         if field is None:
@@ -134,31 +166,51 @@ def _fill(tree: Any, target: Any, form: _Form, most: dict[str, tuple[int, ErrorC
             continue
         if field.oneof is not None and target.WhichOneof(field.oneof) is not None:
             raise ValueError(f"{key} beside {target.WhichOneof(field.oneof)}, where one is due")
-        if field.repeated:
-            _fill_list(key, value, target, field, most)
-        elif field.read is not None:
-            setattr(target, field.name, field.read(value))
-        else:
-            assert field.message is not None
-            part = getattr(target, field.name)
-            part.SetInParent()
-            _fill(value, part, _form(field.message), most)
+        try:
+            _fill_field(value, target, field, most)
+        except (ValueError, ProtocolError) as error:
+            raise _within(key, error) from None
 
 
-def _fill_list(key: str, value: Any, target: Any, field: _Field, most: dict[str, tuple[int, ErrorCode]]) -> None:
+def _fill_field(value: Any, target: Any, field: _Field, most: dict[str, tuple[int, ErrorCode]]) -> None:
+    if field.repeated:
+        _fill_list(value, target, field, most)
+    elif field.read is not None:
+        setattr(target, field.name, field.read(value))
+    else:
+        assert field.message is not None
+        part = getattr(target, field.name)
+        part.SetInParent()
+        _fill(value, part, _form(field.message), most)
+
+
+def _fill_list(value: Any, target: Any, field: _Field, most: dict[str, tuple[int, ErrorCode]]) -> None:
     if type(value) is not list:
-        raise ValueError(f"{key} is no list")
+        raise ValueError(f"{_shown(value)} is no list")
     parts = getattr(target, field.name)
     if field.read is not None:
-        parts.extend([field.read(one) for one in value])
+        try:
+            parts.extend([field.read(one) for one in value])
+        except (ValueError, ProtocolError):
+            _each(field.read, value)
+            raise
         return
     assert field.message is not None
     at_most, code = most.get(field.message.name, (len(value), ErrorCode.LIMIT_EXCEEDED))
     if len(value) > at_most:
-        raise ProtocolError(code, f"{key} has {len(value)} entries; {at_most} is the most")
+        raise ProtocolError(code, f"{len(value)} entries; at most {at_most} is allowed")
     form = _form(field.message)
-    for one in value:
-        _fill(one, parts.add(), form, most)
+    _each(lambda one: _fill(one, parts.add(), form, most), value)
+
+
+def _each(read: Callable[[Any], Any], values: list[Any]) -> None:
+    """Call `read` with each value; an error names the index."""
+    at = 0
+    try:
+        for at, one in enumerate(values):  # noqa: B007 - used where it ends
+            read(one)
+    except (ValueError, ProtocolError) as error:
+        raise _within(f"[{at}]", error) from None
 
 
 def _reader(field: FieldDescriptor) -> Callable[[Any], Any] | None:
@@ -171,7 +223,8 @@ def _reader(field: FieldDescriptor) -> Callable[[Any], Any] | None:
 def _object(pairs: list[tuple[str, Any]]) -> Tree:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a key appears twice in an object")
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {_shown(twice)} appears twice in an object")
     return result
 
 
@@ -179,8 +232,22 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _INT_DIGITS else float(digits)
 
 
-def _constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """A number that JSON does not have, such as NaN."""
+
+    name: str
+
+
+def _path_to_constant(node: Any) -> str | None:
+    """Return the path to the first `_Constant` in a tree, and its name; None if there is none."""
+    for key, child in node.items() if type(node) is dict else enumerate(node) if type(node) is list else ():
+        step = f".{key[:40]}" if type(key) is str else f"[{key}]"
+        if type(child) is _Constant:
+            return f"{step}: {child.name}"
+        if type(child) in (dict, list) and (below := _path_to_constant(child)) is not None:
+            return step + below
+    return None
 
 
 def _refuse_nesting(tree: Any) -> None:
@@ -194,14 +261,16 @@ def _refuse_nesting(tree: Any) -> None:
     raise RecursionError
 
 
-def _as_object(value: Any) -> Tree:
-    if type(value) is not dict:
-        raise malformed(f"{_shown(value)} is no object")
-    return value
-
-
 def _shown(value: Any) -> str:
-    return repr(value)[:40] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    """Return a value as JSON writes it, or its start, or what kind of value it is."""
+    if isinstance(value, str):
+        return json.dumps(value[:40])
+    return json.dumps(value)[:40] if isinstance(value, int | float | None) else _kind(value)
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", bool: "true or false", str: "a string", type(None): "null"}
+    return kinds.get(type(value), "a number")
 
 
 def _number(text: str) -> re.Match[str]:
@@ -248,16 +317,19 @@ def _bool(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if type(value) is not str:
-        raise ValueError(f"{_shown(value)} is no string")
+        raise ValueError(f"{_kind(value)} is no string")  # it may be a token
     return value
 
 
 def _bytes(value: Any) -> bytes:
-    text = _text(value).encode("ascii")
-    data = binascii.a2b_base64(text)
-    if binascii.b2a_base64(data, newline=False) != text:  # padding, alphabet, white space, bits beyond the last byte
-        raise ValueError("a string is no base64 of the standard alphabet with padding")
-    return data
+    text = _text(value)
+    try:
+        data = binascii.a2b_base64(text)
+        if binascii.b2a_base64(data, newline=False).decode() == text:
+            return data  # its padding, alphabet, white space and bits beyond the last byte are right
+    except ValueError:  # binascii.Error is one
+        pass
+    raise ValueError("a string is no base64 of the standard alphabet with padding")
 
 
 def _enumerator(kind: EnumDescriptor) -> Callable[[Any], int]:

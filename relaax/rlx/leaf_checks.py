@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.rlx.errors import ErrorCode, ProtocolError
-from relaax.rlx.messages import Leaves, Mask
+from relaax.rlx.messages import Mask
 from relaax.rlx.spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
 
 ValueCheck = Callable[[Any], Any]  # [any number of environments, *shape] -> true if all elements are legal
@@ -46,13 +46,15 @@ class LeavesCheck:
             for path, e in zip(space.paths(), space.elements(), strict=True)
         ]
 
-    def check(self, field: str, leaves: Leaves, rows: Mask | None = None) -> None:
+    def check(self, field: str, leaves: Any, rows: Mask | None = None) -> None:
         """Raise ProtocolError (INVALID_VALUE) if these are not leaves of the space.
 
         `rows`: bool of shape [N], some element true; only there do elements matter.
         """
-        if len(leaves) != len(self.leaves):
-            raise _invalid(f"{field} has {len(leaves)} leaves; the space has {len(self.leaves)}")
+        if not isinstance(leaves, list | tuple) or len(leaves) != len(self.leaves):
+            paths = [leaf.path for leaf in self.leaves]
+            named = f": {', '.join(paths[:8])}{', ...' * (len(paths) > 8)}" if paths != [""] else ""
+            raise _invalid(f"{field} {_counted(leaves)}; the space has {_number(len(paths))}{named}")
         leaf: Any  # a program may try to send anything
         for leaf, expected in zip(leaves, self.leaves, strict=True):
             if (
@@ -60,10 +62,7 @@ class LeavesCheck:
                 or (leaf.dtype is not expected.dtype and leaf.dtype != expected.dtype)  # equality takes longer
                 or leaf.shape != expected.shape
             ):
-                found = f"{leaf.dtype} {list(leaf.shape)}" if isinstance(leaf, np.ndarray) else type(leaf).__name__
-                raise _invalid(
-                    f"{field}{expected.path} is {found}; {expected.dtype} {list(expected.shape)} was agreed on"
-                )
+                raise _invalid(f"{field}{expected.path} {_misfit(leaf, expected)}")
             legal = expected.legal
             if legal is not None and not legal(leaf if rows is None else leaf[rows]):
                 raise _invalid(_illegal(field, leaf, expected, rows))
@@ -140,10 +139,46 @@ def _illegal(field: str, leaf: Leaf, expected: LeafCheck, rows: Mask | None) -> 
         one = leaf[environment : environment + 1]
         if (rows is None or rows[environment]) and not expected.legal(one):
             break
-    what = "a number outside"
     if leaf.dtype.kind == "f" and not np.isfinite(one).all():
-        what = "NaN, not a value of" if np.isnan(one).any() else "an infinite number, not a value of"
-    return f"{field}{expected.path} of environment {environment} holds {what} {expected.element}"
+        what = "NaN" if np.isnan(one).any() else "an infinite number"
+    else:
+        what = str(_offender(one, expected.element))
+    which = f" of environment {environment}" if len(leaf) > 1 else ""
+    return f"{field}{expected.path}{which} holds {what}, not a value of {expected.element}"
+
+
+def _offender(one: Leaf, element: ElementarySpace) -> Any:
+    """Return the first number of an illegal value that makes it so."""
+    numbers: Any = one.view(np.uint8) if one.dtype.kind == "b" else one
+    if isinstance(element, Box):
+        low, high = element.compact_bounds
+        return numbers[(numbers < low) | (numbers > high)][0]
+    if isinstance(element, Discrete):
+        return numbers[0]
+    return numbers[(numbers < 0) | (numbers >= np.array(getattr(element, "nvec", 2)))][0]
+
+
+def _misfit(leaf: Any, expected: LeafCheck) -> str:
+    """Return what is wrong with the type or the shape of a leaf."""
+    if not isinstance(leaf, np.ndarray):
+        return f"is {'None' if leaf is None else type(leaf).__name__}, no array"
+    if leaf.dtype != expected.dtype:
+        return f"is {leaf.dtype}, the space is {expected.dtype}"
+    if leaf.shape[:1] == expected.shape[:1]:
+        return f"has shape {leaf.shape[1:]}, the space is {expected.shape[1:]}"
+    return f"has shape {leaf.shape}; {expected.shape} is needed, whose first axis counts the environments"
+
+
+def _counted(leaves: Any) -> str:
+    if not isinstance(leaves, list | tuple):
+        return f"is {'None' if leaves is None else type(leaves).__name__}, no list of leaves"
+    if not leaves:
+        return "is missing"
+    return f"has {_number(len(leaves))}"
+
+
+def _number(leaves: int) -> str:
+    return f"{leaves} {'leaf' if leaves == 1 else 'leaves'}"
 
 
 def _invalid(message: str) -> ProtocolError:

@@ -17,6 +17,7 @@ from relaax.rlx.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, S
 
 MAX_DEPTH = 16
 MAX_LEAVES = 256
+_KINDS = [field.name for field in rlx_pb2.Space.DESCRIPTOR.oneofs_by_name["space"].fields]
 
 
 def check_space(space: Space, what: str) -> None:
@@ -30,7 +31,7 @@ def check_space(space: Space, what: str) -> None:
 
 def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
     """Copy a space into an empty wire space. Raises ProtocolError (LIMIT_EXCEEDED) if it is nested too deeply."""
-    _check_depth(depth)
+    _check_depth(depth, "a space")
     if isinstance(space, Box):
         low, high = space.compact_bounds
         target.box.dtype = dtype_number(space.dtype)
@@ -57,7 +58,7 @@ def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
 
 def read_space(source: rlx_pb2.Space, what: str, depth: int = 1) -> Space:
     """Return the space that the wire describes. Raises ProtocolError if it describes none, or one past the limits."""
-    _check_depth(depth)
+    _check_depth(depth, what)
     try:
         return _read_space(source, what, depth)
     except ValueError as error:
@@ -67,35 +68,38 @@ def read_space(source: rlx_pb2.Space, what: str, depth: int = 1) -> Space:
 def _read_space(source: rlx_pb2.Space, what: str, depth: int) -> Space:
     kind = source.WhichOneof("space")
     if kind == "box":
-        return _read_box(source.box)
+        return _read_box(source.box, what)
     if kind == "discrete":
         return Discrete(source.discrete.n, source.discrete.start)
     if kind == "multi_discrete":
         return MultiDiscrete(source.multi_discrete.nvec)
     if kind == "multi_binary":
-        return MultiBinary(_short(source.multi_binary.shape))
+        return MultiBinary(_short(source.multi_binary.shape, what))
     if kind == "tuple":
-        return Tuple([read_space(part, what, depth + 1) for part in _few(source.tuple.spaces, what)])
+        spaces = enumerate(_few(source.tuple.spaces, what))
+        return Tuple([read_space(part, f"{what}[{index}]", depth + 1) for index, part in spaces])
     if kind == "dict":
         parts: dict[str, Space] = {}
         for entry in _few(source.dict.entries, what):
             if entry.key in parts:
                 raise ValueError(f"the key {entry.key!r} appears twice")
-            parts[entry.key] = read_space(entry.space, what, depth + 1)
+            parts[entry.key] = read_space(entry.space, f"{what}[{entry.key!r}]", depth + 1)
         return Dict(parts)
-    raise ValueError("a space that says nothing, or of a kind that this version does not know")
+    raise ValueError(f"it is missing, or of a kind that this version does not know; there are {', '.join(_KINDS)}")
 
 
-def _read_box(box: rlx_pb2.Space.Box) -> Box:
-    shape = _short(box.shape)
+def _read_box(box: rlx_pb2.Space.Box, what: str) -> Box:
+    shape = _short(box.shape, what)
     low, high = np.array(box.low, np.float64), np.array(box.high, np.float64)
     count = math.prod(shape)
     for name, bound in (("low", low), ("high", high)):
         if bound.size not in (0, 1, count):
-            raise ValueError(f"{bound.size} {name} bounds for a Box of {count} elements")
-    return Box(
-        _bounds_from_wire(low, -math.inf, shape), _bounds_from_wire(high, math.inf, shape), shape, dtype_of(box.dtype)
-    )
+            raise ValueError(f"{name} has {bound.size} numbers for a Box of {count} elements")
+    try:
+        dtype = dtype_of(box.dtype)
+    except ProtocolError as error:
+        raise ValueError(error.message) from None
+    return Box(_bounds_from_wire(low, -math.inf, shape), _bounds_from_wire(high, math.inf, shape), shape, dtype)
 
 
 def _bounds_to_wire(bound: npt.NDArray[np.float64], absent: float) -> list[float]:
@@ -113,12 +117,14 @@ def _bounds_from_wire(
     return bound.reshape(shape)
 
 
-def _short(shape: Any) -> tuple[int, ...]:
+def _short(shape: Any, what: str) -> tuple[int, ...]:
     if len(shape) > MAX_AXES:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a leaf of {len(shape)} axes; {MAX_AXES} is the most")
+        raise ProtocolError(
+            ErrorCode.LIMIT_EXCEEDED, f"{what}: shape has {len(shape)} axes; at most {MAX_AXES} is allowed"
+        )
     if math.prod(shape) > MAX_ELEMENTS:
         raise ProtocolError(
-            ErrorCode.LIMIT_EXCEEDED, f"a leaf of shape {list(shape)}; {MAX_ELEMENTS} elements is the most"
+            ErrorCode.LIMIT_EXCEEDED, f"{what}: shape is {list(shape)}; at most {MAX_ELEMENTS} elements are allowed"
         )
     return tuple(shape)
 
@@ -129,9 +135,9 @@ def _few(parts: Any, what: str) -> Any:
     return parts
 
 
-def _check_depth(depth: int) -> None:
+def _check_depth(depth: int, what: str) -> None:
     if depth > MAX_DEPTH:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a space is nested more than {MAX_DEPTH} deep")
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} is nested more than {MAX_DEPTH} deep")
 
 
 def space_to_dict(space: Space) -> dict[str, Any]:

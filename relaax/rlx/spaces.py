@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relaax.rlx.array_spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
+from relaax.rlx.misfit import Misfit, check_keys, check_sequence
 
 __all__ = [
     "Box",
@@ -22,6 +23,14 @@ __all__ = [
     "Space",
     "Tuple",
 ]
+
+
+def _part(space: Space, key: str | int, value: Any) -> list[Leaf]:
+    """Return the leaves of one part of a tuple or dict. Raises Misfit with the path from there."""
+    try:
+        return space.flatten(value)
+    except Misfit as misfit:
+        raise misfit.within(key) from None
 
 
 class Tuple(Space):
@@ -46,9 +55,8 @@ class Tuple(Space):
 
     def flatten(self, value: Any) -> list[Leaf]:
         """Return the leaves of each part. Raises ValueError if `value` is no sequence with one value for each part."""
-        if not isinstance(value, (tuple, list)) or len(value) != len(self.spaces):
-            raise ValueError(f"a tuple of {len(self.spaces)} values is needed for {self}")
-        return [leaf for space, part in zip(self.spaces, value, strict=True) for leaf in space.flatten(part)]
+        check_sequence(value, len(self.spaces))
+        return [leaf for key, space in enumerate(self.spaces) for leaf in _part(space, key, value[key])]
 
     def _take(self, leaves: Iterator[Leaf]) -> Any:
         return tuple(space._take(leaves) for space in self.spaces)
@@ -82,9 +90,8 @@ class Dict(Space):
 
     def flatten(self, value: Any) -> list[Leaf]:
         """Return the leaves of each part. Raises ValueError if `value` is no mapping with exactly these keys."""
-        if not isinstance(value, Mapping) or value.keys() != self.spaces.keys():
-            raise ValueError(f"a dict with the keys {', '.join(self.spaces)} is needed for {self}")
-        return [leaf for key, space in self.spaces.items() for leaf in space.flatten(value[key])]
+        check_keys(value, self.spaces)
+        return [leaf for key, space in self.spaces.items() for leaf in _part(space, key, value[key])]
 
     def _take(self, leaves: Iterator[Leaf]) -> Any:
         return {key: space._take(leaves) for key, space in self.spaces.items()}

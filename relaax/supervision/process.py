@@ -39,7 +39,8 @@ EXIT_ENVIRONMENT = 4
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
 _LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
-_REFUSAL = re.compile(r"^  (relaax-[a-z-]+: (?:(?!^  relaax-).)*)\Z", re.MULTILINE | re.DOTALL)
+_SENTENCE = re.compile(r"^  ((?:relaax-[a-z-]+|[^\s:]+/main): [^\n]*(?:\n {3}[^\n]*)*)\Z", re.MULTILINE)
+"""The error that a program printed last, by `relaax.log_lines.print_error`."""
 
 
 class StartError(Exception):
@@ -167,10 +168,15 @@ class Supervised(ABC):
     def start_error(self, what: str) -> StartError:
         """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
         refused = self.exit_code() == EXIT_REFUSED
-        words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
-        if refused and (sentences := _REFUSAL.search(words)):
-            words = sentences[1]
-        return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
+        sentence = self.last_sentence()
+        words = sentence or self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
+        gap = " " if sentence else "\n"
+        return StartError(f"{self.name} {what}:{gap}{words}", words if refused else None)
+
+    def last_sentence(self) -> str:
+        """Return the error that the process printed before it ended; empty if its log does not end with one."""
+        found = _SENTENCE.search(self.last_words(_LINES_OF_A_REFUSAL))
+        return found[1] if found else ""
 
     def last_words(self, lines: int = _LINES) -> str:
         """Return the end of the log, without the output of earlier runs."""

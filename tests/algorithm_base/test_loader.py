@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import shutil
 import sys
@@ -193,6 +194,7 @@ def test_what_is_exported_is_checked(value: str, tmp_path: Path) -> None:
 
 
 def test_an_import_error_within_is_not_hidden(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)  # that of servers; the commands show warnings
     write(tmp_path / "mine" / "__init__.py", "from .network import Agent\n")
     network = write(tmp_path / "mine" / "network.py", "# a comment\nimport no_such_library\n")
     with pytest.raises(ConfigurationError) as refused:

@@ -57,9 +57,7 @@ def test_secrets_are_not_printed(processes: Processes) -> None:
     assert "  arguments: [--token, (hidden), --auth=(hidden)]  # command line" in command.lines
 
 
-def test_an_algorithm_that_cannot_be_imported_is_refused_behind_its_traceback(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_an_algorithm_that_cannot_be_imported_is_refused_in_a_line(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(7)\n")
     text = "relaax-run: {environment: OpenAI_Gym, name: CartPole-v1}\nalgorithm: {path: mine.py}\n"
     (tmp_path / "mine.yaml").write_text(text)
@@ -69,10 +67,8 @@ def test_an_algorithm_that_cannot_be_imported_is_refused_behind_its_traceback(
     ):
         refused = processes.start(*command, cwd=tmp_path)
         assert refused.wait(120) == 2, refused.report()
-        assert "Traceback (most recent call last):" in refused.stderr
-        assert refused.stderr.splitlines()[-1].endswith(
-            f": {tmp_path / 'mine.py'}, line 2: the algorithm cannot be imported: SystemExit: 7"
-        )
+        (line,) = refused.stderr.splitlines()
+        assert line.endswith(": mine.py, line 2: the algorithm cannot be imported: SystemExit: 7")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -162,6 +162,15 @@ def test_a_refusal_is_told_without_the_log_before_it(process: Process) -> None:
     assert process.restarts == 0
 
 
+def test_a_failure_is_told_by_the_last_sentence_alone(process: Process) -> None:
+    said = "2026-01-01 relaax.client: connected\nOpenAI_Gym/main: the agent failed"
+    process.start(python(f"print({said!r}); raise SystemExit(1)"))
+    process.wait(60)
+    assert process.last_sentence() == "OpenAI_Gym/main: the agent failed"
+    with pytest.raises(StartError, match="^it fails repeatedly: OpenAI_Gym/main: the agent failed$"):
+        process.restart(python(""), 0)
+
+
 def test_killing_it_kills_what_it_started(process: Process) -> None:
     child = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
     process.start(python(f"{child} print('child listening on 1.1.1.1:%d' % c.pid, flush=True); c.wait()"))

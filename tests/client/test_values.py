@@ -89,21 +89,24 @@ def test_values_that_come_back_may_be_written_to():
 
 
 @pytest.mark.parametrize(
-    ("space", "value", "axes"),
+    ("space", "value", "axes", "reason"),
     [
-        (rlx.Box(shape=(2,)), [1.0, 2.0, 3.0], 0),
-        (rlx.Box(shape=(2,)), [[1.0, 2.0]], 0),
-        (rlx.Box(shape=(2,)), [1.0, 2.0], 1),
-        (rlx.Discrete(3), 1.5, 0),
-        (rlx.Tuple([rlx.Discrete(3)]), 1, 0),
-        (rlx.Tuple([rlx.Discrete(3)]), (1, 2), 0),
-        (rlx.Dict({"a": rlx.Discrete(3)}), {"b": 1}, 0),
-        (rlx.Dict({"a": rlx.Discrete(3)}), 1, 0),
+        (rlx.Box(shape=(2,)), [1.0, 2.0, 3.0], 0, "has shape (3,), the space is (2,)"),
+        (rlx.Box(shape=(2,)), [[1.0, 2.0]], 0, "has shape (1, 2), the space is (2,)"),
+        (rlx.Box(shape=(2,)), [1.0, 2.0], 1, "has shape (2,), without the axis of the environments before it"),
+        (rlx.Box(shape=(2,)), np.array([None, 1.0]), 0, "holds None, which is no number"),
+        (rlx.Discrete(3), 1.5, 0, "is float64, the space is int64"),
+        (rlx.Tuple([rlx.Discrete(3)]), 1, 0, "is of type int, the space is a tuple of 1 values"),
+        (rlx.Tuple([rlx.Discrete(3)]), (1, 2), 0, "has length 2, the space is a tuple of 1 values"),
+        (rlx.Dict({"a": rlx.Discrete(3)}), {"b": 1}, 0, "['a'] is missing"),
+        (rlx.Dict({"a": rlx.Discrete(3)}), 1, 0, "is of type int, the space is a dict with the keys a"),
+        (spaces.MultiDiscrete([[2, 3]], start=[[1, 0]]), [1, 0], 0, "has shape (2,), the space is (1, 2)"),
     ],
 )
-def test_a_value_of_another_shape_is_refused(space, value, axes):
-    with pytest.raises(ValueError, match=r"needed|fit"):
+def test_a_value_of_another_shape_is_refused(space, value, axes, reason):
+    with pytest.raises(ValueError, match=r"^observation") as refused:
         values_of(space).leaves(value, axes)
+    assert str(refused.value).removeprefix("observation").strip() == reason
 
 
 def test_a_space_that_cannot_be_sent_is_named():

@@ -7,13 +7,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import numpy as np
 import pytest
 
 from relaax import rlx
+from relaax.client import Client, Failure
+from relaax.client.base import Codec
 from relaax.client.failure import ConnectionInterrupted
 from relaax.client.wire import ClientWire
+from relaax.rlx.connection import SPEAKS_GRPC
+from relaax.rlx.framing import is_http2
 
 WIDE = 8_000_000  # bytes of an observation: more than sockets hold
 
@@ -133,3 +139,27 @@ def test_a_signal_ends_the_waiting(listener: socket.socket) -> None:
         waker.join()
         signal.signal(signal.SIGUSR1, before)
         wire.close()
+
+
+@pytest.mark.parametrize("address", ["{}", "ws://{}"])
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_the_port_of_a_grpc_server_is_named(address: str, codec: Codec) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    spaces = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
+    try:
+        with (
+            Client(address.format(f"127.0.0.1:{port}"), codec=codec, retry_seconds=60, **spaces) as client,
+            pytest.raises(Failure) as failed,
+        ):
+            client.connect()
+    finally:
+        server.stop(None).wait()
+    assert str(failed.value).endswith(SPEAKS_GRPC)
+
+
+def test_a_frame_of_rlx_is_never_taken_for_http2() -> None:
+    assert is_http2(b"\x00\x00\x18\x04\x00\x00\x00\x00\x00\x00\x03")
+    assert not is_http2(b"\x00\x00\x18\x04\x00\x00\x00\x00")
+    assert not is_http2(b"\x00\x00\x18\x04" + b'{"welcome":{}}')

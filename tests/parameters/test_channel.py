@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socketserver
+import threading
 from collections.abc import Iterator
 from concurrent import futures
 
@@ -12,6 +14,7 @@ import pytest
 from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
 from relaax.server.certificates import LOCAL, Authority
+from relaax.server.rlx_server.websocket_layer import HttpRefused, WebSocketLayer
 from support.nobody import nobody
 
 TOKEN = "a-secret-of-32-characters-or-so"
@@ -133,3 +136,28 @@ def test_secrets_are_not_shown() -> None:
     target = Target("here:1", TOKEN, b"authority", b"certificate", b"the key")
     assert repr(target.at("there:2")) == "Target(address='there:2')"
     assert target.at("there:2").token == TOKEN
+
+
+class AsRlxServer(socketserver.BaseRequestHandler):
+    """Answers requests of HTTP as an RLX server."""
+
+    def handle(self) -> None:
+        layer = WebSocketLayer(())
+        with contextlib.suppress(HttpRefused):
+            layer.received(self.request.recv(1 << 16), 1 << 16)
+        self.request.sendall(layer.to_send())
+
+
+def test_a_server_that_speaks_no_grpc_is_named_with_the_key() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), AsRlxServer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        try:
+            assert refused(Target(address)) == (
+                f"parameter server {address}: it speaks no gRPC: relaax-rlx-server.parameter_server names the port of "
+                "another server, perhaps that of an RLX server"
+            )
+        finally:
+            server.shutdown()
+            thread.join()

@@ -139,7 +139,7 @@ def policy(tmp_path: Path) -> Policy:
         (np.zeros(4), r"an observation in Box\(float32, \[3\]\) is needed"),
         (np.zeros((2, 2, 3)), "or N of them with an additional axis"),
         (np.zeros((0, 3)), "or N of them with an additional axis"),
-        (np.array([0.0, np.nan, 0.0]), "observation of environment 0 holds NaN, not a value of"),
+        (np.array([0.0, np.nan, 0.0]), "observation holds NaN, not a value of"),
         ("text", "an observation in"),
     ],
 )

@@ -67,11 +67,15 @@ class TestDisabled:
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
     def test_a_step_ends_nothing(self, field: str) -> None:
         pair = playing("disabled")
-        refused(pair, step(pair, **{field: [False, True]}), "environments 1 said DISABLED")
+        refused(pair, step(pair, **{field: [False, True]}), "environment 1, whose autoreset is DISABLED")
 
     def test_nothing_is_first(self) -> None:
         pair = playing("disabled")
-        refused(pair, step(pair, first=[True, False]), "first marks environments 0")
+        refused(
+            pair,
+            step(pair, first=[True, False]),
+            "first marks environment 0; the step before (NEXT_STEP) ended the episode of no environment",
+        )
 
 
 class TestSameStep:
@@ -83,7 +87,9 @@ class TestSameStep:
 
     def test_a_cut_episode_needs_its_final_observation(self) -> None:
         pair = playing("same_step")
-        refused(pair, step(pair, truncated=[False, True]), "environments 1 were truncated, and no final_observation")
+        refused(
+            pair, step(pair, truncated=[False, True]), "truncated marks environment 1, and final_observation is missing"
+        )
 
     def test_a_final_observation_needs_an_end(self) -> None:
         pair = playing("same_step")
@@ -128,18 +134,20 @@ class TestNextStep:
     def test_first_marks_exactly_what_ended(self, mask: Any) -> None:
         pair = playing("next_step")
         pair.step(terminated=[False, True])
-        refused(pair, step(pair, first=mask), "those that ended with the step before (NEXT_STEP) are 1")
+        refused(pair, step(pair, first=mask), "the step before (NEXT_STEP) ended the episode of environment 1")
 
     def test_first_comes_once(self) -> None:
         pair = playing("next_step")
         pair.step(terminated=[False, True])
         pair.step(first=[False, True])
-        refused(pair, step(pair, first=[False, True]), "are (none)")
+        refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
     def test_a_start_is_no_end(self) -> None:
         pair = playing("next_step")
         pair.step(terminated=[False, True])
-        refused(pair, step(pair, first=[False, True], truncated=[False, True]), "start an episode and end it")
+        refused(
+            pair, step(pair, first=[False, True], truncated=[False, True]), "no episode starts and ends in one step"
+        )
 
     def test_the_final_observation_is_the_observation(self) -> None:
         pair = playing("next_step")
@@ -151,12 +159,12 @@ class TestNextStep:
         refused_pair = playing("next_step")
         refused_pair.step(truncated=[False, True])
         cut = Reset(np.zeros(2), np.array([False, True]), final(pair))
-        refused(refused_pair, cut, "environments 1 have no episode that could be truncated")
+        refused(refused_pair, cut, "truncated marks environment 1, whose episode ended before")
         pair.client_says(Reset(np.zeros(2), np.array([True, False]), final(pair)))
         pair.returns(1, 0)
         pair.client_says(Init(batch(make_hello().observation_space, 2)))
         pair.act()
-        refused(pair, step(pair, first=[False, True]), "are (none)")
+        refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
     def test_a_ping_after_a_refused_step_leaves_the_marks_as_they_were(self) -> None:
         pair = playing("next_step")
@@ -170,7 +178,7 @@ class TestNextStep:
         pair = playing("next_step", reports_episodes=True)
         pair.step(terminated=[False, True])
         bad = step(pair, first=[False, True], terminated=[True, False], episodes=[Episode(9, 1.0, 1)])
-        with pytest.raises(LocalProtocolError, match="environment 9 of 2"):
+        with pytest.raises(LocalProtocolError, match="environment is 9; at most 1 is allowed"):
             pair.client.send(bad)
         pair.step(first=[False, True])
 
@@ -182,7 +190,9 @@ def test_habits_may_differ_between_environments() -> None:
     pair.step(terminated=[True, False, False], first=[False, True, False])
     pair.step(terminated=[False, True, False])
     refused(
-        pair, step(pair, terminated=[False, False, True], first=[False, True, False]), "environments 2 said DISABLED"
+        pair,
+        step(pair, terminated=[False, False, True], first=[False, True, False]),
+        "environment 2, whose autoreset is DISABLED",
     )
 
 
@@ -191,14 +201,16 @@ def test_habits_may_differ_between_environments() -> None:
     [
         ({"reward": np.array([0.0, np.nan])}, "reward of environment 1 is nan"),
         ({"reward": np.array([-np.inf, 0.0])}, "reward of environment 0 is -inf"),
-        ({"reward": np.zeros(3)}, "reward is no float64 array of shape [2]"),
-        ({"terminated": [True]}, "terminated is no bool array of shape [2]"),
-        ({"observation": []}, "observation has 0 leaves; the space has 1"),
+        ({"reward": np.zeros(3)}, "reward has 3 elements for 2 environments"),
+        ({"terminated": [True]}, "terminated has 1 element for 2 environments"),
+        ({"reward": np.zeros(0)}, "reward is missing; it has one element for each environment"),
+        ({"observation": []}, "observation is missing; the space has 1 leaf"),
+        ({"observation": [np.zeros((2, 3), np.float32)]}, "observation has shape (3,), the space is (2,)"),
         (
-            {"observation": [np.zeros((2, 3), np.float32)]},
-            "observation is float32 [2, 3]; float32 [2, 2] was agreed on",
+            {"observation": [np.zeros((3, 2), np.float32)]},
+            "observation has shape (3, 2); (2, 2) is needed, whose first axis counts the environments",
         ),
-        ({"observation": [np.zeros((2, 2))]}, "observation is float64 [2, 2]; float32 [2, 2] was agreed on"),
+        ({"observation": [np.zeros((2, 2))]}, "observation is float64, the space is float32"),
         (
             {"observation": [np.array([[0, 0], [0, np.nan]], np.float32)]},
             "observation of environment 1 holds NaN, not a value of Box(float32, [2])",
@@ -215,10 +227,10 @@ def test_values_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], sent
 @pytest.mark.parametrize(
     ("episodes", "sentence"),
     [
-        ([Episode(2, 1.0, 1)], "names environment 2 of 2"),
+        ([Episode(2, 1.0, 1)], "episodes[0].environment is 2; at most 1 is allowed"),
         ([Episode(0, 1.0, 1), Episode(0, 1.0, 1)], "names an environment twice"),
-        ([Episode(0, np.inf, 1)], "return inf"),
-        ([Episode(0, 1.0, 0)], "length 0"),
+        ([Episode(0, np.inf, 1)], "episodes[0].episode_return is inf; a number from -1e+30 to 1e+30 is allowed"),
+        ([Episode(0, 1.0, 0)], "episodes[0].length is 0; at least 1 is needed"),
     ],
 )
 def test_reported_episodes_are_checked(episodes: list[Episode], sentence: str) -> None:
@@ -230,9 +242,7 @@ def test_reported_episodes_are_checked(episodes: list[Episode], sentence: str) -
 def test_leaves_are_named_by_their_path() -> None:
     pair = playing("disabled", 1, observation_space=Dict({"camera": MultiBinary(2), "arm": Box(shape=(1,))}))
     bad = [np.zeros((1, 1), np.float32), np.full((1, 2), 2, np.int8)]
-    refused(
-        pair, step(pair, observation=bad), "observation['camera'] of environment 0 holds a number outside MultiBinary"
-    )
+    refused(pair, step(pair, observation=bad), "observation['camera'] holds 2, not a value of MultiBinary")
 
 
 @pytest.mark.parametrize(
@@ -268,12 +278,14 @@ def test_observations_may_leave_their_box_but_not_their_choices() -> None:
     pair = playing("disabled", 1, observation_space=Box(-1, 1, (1,)))
     pair.step(observation=[np.full((1, 1), 7, np.float32)])
     pair = playing("disabled", 1, observation_space=Discrete(2))
-    refused(pair, step(pair, observation=[np.array([2])]), "outside Discrete(2)")
+    refused(pair, step(pair, observation=[np.array([2])]), "holds 2, not a value of Discrete(2)")
 
 
 def test_a_bool_array_of_other_bytes_is_refused() -> None:
     pair = playing("disabled", 1, observation_space=Box(shape=(2,), dtype=np.bool_))
-    refused(pair, step(pair, observation=[np.array([[1, 2]], np.uint8).view(np.bool_)]), "outside Box(bool")
+    refused(
+        pair, step(pair, observation=[np.array([[1, 2]], np.uint8).view(np.bool_)]), "holds 2, not a value of Box(bool"
+    )
 
 
 def test_a_mask_that_says_nothing_is_as_none() -> None:

@@ -155,7 +155,7 @@ def test_metric_names_are_bounded_in_number_over_the_connection() -> None:
 def test_a_metric_has_a_name() -> None:
     pair = Pair()
     pair.open()
-    with pytest.raises(LocalProtocolError, match="no name"):
+    with pytest.raises(LocalProtocolError, match=r"scalars\[0\].name is missing"):
         pair.client.send(Metrics((("", 1.0),)))
 
 

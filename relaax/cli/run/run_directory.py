@@ -112,7 +112,9 @@ class RunDirectory:
             self.summary.unlink(missing_ok=True)
         except OSError as error:
             self.close()
-            raise ConfigurationError(f"run directory {self.path}: {error.strerror or error}") from None
+            raise ConfigurationError(
+                f"run directory {self.path}: {error.strerror or error}; --run-dir names another"
+            ) from None
         return sentence
 
     def _take_lock(self) -> None:
@@ -123,7 +125,7 @@ class RunDirectory:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             self._lock = os.fdopen(os.open(self.path / ".lock", flags, 0o666), "w")
         except OSError as error:
-            raise ConfigurationError(f"run directory {self.path}: {error.strerror}") from None
+            raise ConfigurationError(f"run directory {self.path}: {error.strerror}; --run-dir names another") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

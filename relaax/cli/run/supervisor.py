@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.run_directory import RunDirectory
@@ -20,6 +21,8 @@ _log = logging.getLogger(__name__)
 _CLIENT_DONE = (0, EXIT_ENVIRONMENT)
 """Exit codes after which a client is not restarted."""
 
+AGENT_FAILED = "the agent failed at "
+"""Part of the error of a client whose agent failed, which is in the log of the RLX server."""
 START_LOOK_SECONDS = 0.05
 """Pause between two checks of processes that start."""
 
@@ -126,7 +129,7 @@ class Supervisor:
                     self._attend(role, number, process, has_needs)
                 except StartError as error:
                     if role.vital or self._is_new(role, process):
-                        raise
+                        raise self._with_log(error, process) from None
                     _log.warning("training goes on without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
             if has_needs and self._is_up(role):
@@ -196,16 +199,26 @@ class Supervisor:
                 process.kill()
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
-        code = process.exit_code()
+        code, said = process.exit_code(), process.last_sentence()
         process.restart(self._command(role, number), 1 if self._is_new(role, process) else MAX_FAILURES)
         if role.module is None:
-            _log.warning("%s died (%s) and was restarted", process.name, code)
+            why = f": {said}; see {self._log_of(said, process)}" if said else ""
+            _log.warning("%s died (%s) and was restarted%s", process.name, code, why)
             return
         several = len(self._processes[role.name]) > 1
         what = f"shard {number} of {role.title}" if several and role.reserved else role.title
         if not role.listens:
             what = process.name
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
+
+    def _with_log(self, error: StartError, process: Supervised) -> StartError:
+        """Return the error with the name of the log that has the rest."""
+        log = self._log_of(str(error), process)
+        return error if error.refused else StartError(f"{error}\nsee {log}")
+
+    def _log_of(self, said: str, process: Supervised) -> Path:
+        """Return the log that has more about an error: an agent that fails does so in the RLX server."""
+        return self.rlx_server.log if AGENT_FAILED in said else process.log
 
     @property
     def clients_have_ended(self) -> bool:

@@ -21,6 +21,7 @@ from relaax.algorithm_base import (
     TrainingEnded,
     load_algorithm,
 )
+from relaax.algorithm_base.error_place import described
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import LEARNER
 from relaax.extras import named
@@ -115,10 +116,13 @@ def _run(configuration: Configuration, number: int) -> int:
         _give_up(error, 1)
     except (ParameterServerError, ReplayError) as error:
         _give_up(error, 2)
+    except Exception as error:
+        _log.exception("the learner failed")
+        _give_up(f"the learner failed at {described(error, algorithm.source)}", 1)
     return 0
 
 
-def _give_up(error: Exception, code: int) -> NoReturn:
+def _give_up(error: object, code: int) -> NoReturn:
     print_error("relaax-learner", error)
     raise typer.Exit(code) from None
 

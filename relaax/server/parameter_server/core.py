@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from relaax import __version__
+from relaax.algorithm_base.fingerprint import SPACES
 from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
@@ -368,9 +369,14 @@ class ParameterServerCore:
 
     def _refuse_difference(self, theirs: str, ours: str) -> None:
         try:
-            difference = self._difference(theirs, ours)
+            difference = self._difference(theirs, ours) or ""
         except (ValueError, RecursionError):
             raise ModelRefused("the worker's fingerprint is no JSON") from None
+        if difference.partition(":")[0] in SPACES:
+            raise ModelRefused(
+                f"the client's environment does not fit the model, whose spaces the first client or a checkpoint gave: "
+                f"{difference}; connect environments of the same spaces, or train in another run"
+            )
         if difference:
             raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
+from relaax.algorithm_base.error_place import described, is_deliberate, place_of_function
 from relaax.algorithm_base.resuming import changed_keys
 from relaax.checkpoint import Damaged
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
+
+_log = logging.getLogger(__name__)
 
 
 class AlgorithmModels:
@@ -69,10 +73,21 @@ class AlgorithmModels:
             optimizer = declared.optimizer()
             statistics = check_lengths(declared.statistics())
             target = declared.target_interval()
-        except ValueError as error:  # spaces that the algorithm cannot handle, in its own words
-            raise ModelRefused(str(error)) from error
         except MemoryError as error:
             raise ModelRefused(f"the model does not fit into memory: {error}") from error
+        except Exception as error:
+            if isinstance(error, ValueError) and is_deliberate(error):  # spaces that the algorithm cannot handle
+                raise ModelRefused(str(error)) from error
+            _log.exception("the model cannot be made")
+            why = described(error, self._algorithm.source)
+            raise ModelRefused(
+                f"the model cannot be made: {why}; the parameter server's log has the traceback"
+            ) from error
+        if initial.ndim != 1:
+            raise ModelRefused(
+                f"{place_of_function(declared.initial_parameters)}: initial_parameters() returned an array of shape "
+                f"{list(initial.shape)}, no flat vector"
+            )
         return ModelSpec(
             initial=initial,
             optimizer=optimizer,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import without_bounds
+from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.flat_vectors import check_parts, cut, length
 from relaax.optim.vector import FlatVector
@@ -154,17 +155,18 @@ def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count:
     return TargetCopy(generation, np.asarray(vector, np.float32))
 
 
-def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
+def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this server's") -> None:
     """Refuse a checkpoint of another algorithm or other spaces. The algorithm's keys declare what else must not change
     (see `relaax.algorithm_base.resuming`).
 
-    Raises ModelRefused that names all that differs.
+    `whose`: the words for the spaces of the fingerprint. Raises ModelRefused that names all that differs.
     """
     there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
     there["observation_space"] = without_bounds(there.get("observation_space"))  # older versions wrote them
     here: Mapping[str, Any] = json.loads(fingerprint)
+    holders = {"algorithm": "this server's"}
     different = [
-        f"its {key} is {_short(there.get(key))}, this server's is {_short(here.get(key))}"
+        f"its {key} is {_text(key, there.get(key))}, {holders.get(key, whose)} is {_text(key, here.get(key))}"
         for key in _MUST_AGREE
         if there.get(key) != here.get(key)
     ]
@@ -175,6 +177,6 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
         )
 
 
-def _short(value: object, limit: int = 200) -> str:
-    text = json.dumps(value)
+def _text(key: str, value: object, limit: int = 200) -> str:
+    text = space_text(value) if key in SPACES else json.dumps(value)
     return text if len(text) <= limit else f"{text[:limit]}..."

@@ -114,7 +114,7 @@ class CheckpointClient(ParameterClientBase):
 
     def _pulled_of(self, checkpoint: Checkpoint) -> Pulled:
         try:
-            check_origin(checkpoint, self._fingerprint)
+            check_origin(checkpoint, self._fingerprint, "the client's")
         except ModelRefused as error:
             raise ParameterServerError(str(error)) from None
         there = checkpoint.manifest["fingerprint"].get("configuration", {})

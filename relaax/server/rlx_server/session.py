@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, Leaves, StepResult
+from relaax.algorithm_base.error_place import described, place_of
 from relaax.metrics.names import CLIENTS
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.rlx import (
@@ -17,6 +19,7 @@ from relaax.rlx import (
     Episode,
     EpisodeReturns,
     Init,
+    LocalProtocolError,
     Metrics,
     Mode,
     Reset,
@@ -171,6 +174,15 @@ class AgentSession:
         for leaf, observation in zip(final, message.observation, strict=True):
             leaf[here] = observation[here]
         return final
+
+
+def agent_failure(error: Exception, source: Path) -> str:
+    """Return the sentence for the client of an agent that raised `error`. `source`: of the algorithm."""
+    if isinstance(error, LocalProtocolError):  # an answer that cannot be sent
+        why = f"{place_of(error, source)}: the agent returned no actions of its space: {error.message}"
+    else:
+        why = described(error, source)
+    return f"the agent failed at {why}; the RLX server's log has the traceback"
 
 
 def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:

@@ -16,12 +16,18 @@ from relaax.websocket import QUIET, HeldFailure, MessageStream, WebSocketOver
 MAX_REQUEST_BYTES = 2**14
 """The longest request, with its header."""
 END_OF_REQUEST = b"\r\n\r\n"
+HTTP2_REQUEST = b"PRI * HTTP/2.0" + END_OF_REQUEST
+"""The beginning of a client of HTTP/2, which gRPC is."""
 LOOPBACK_ORIGIN = re.compile(r"https?://(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?")
 """Pages that this computer shows itself."""
 
 NO_PAGES = (
     "This port speaks RLX, the protocol by which environments reach the agents of RELAAX, over TCP or over WebSocket "
     "(binary messages). It has no pages."
+)
+NO_GRPC = (
+    "This port speaks RLX and no gRPC: relaax-rlx-server.parameter_server and replay_server name the ports that do, "
+    "7000 and 7002 by default."
 )
 NOT_ALLOWED = (
     "Pages of the origin {} may not connect to this server: relaax-rlx-server.origins lists those that may, beside "
@@ -86,6 +92,8 @@ class WebSocketLayer:
             raise self._refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LONG)
         if not end:
             return b""
+        if head + end == HTTP2_REQUEST:
+            raise self._refused(HTTPStatus.BAD_REQUEST, NO_GRPC)
         self._head = bytearray()
         self._answer(head + end)
         self._messages = MessageStream(self._protocol)

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -70,7 +71,7 @@ from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRA
 from relaax.server.rlx_server.meters import Meter, Meters
 from relaax.server.rlx_server.number_ranges import ranges
 from relaax.server.rlx_server.peer import Peer
-from relaax.server.rlx_server.session import AgentSession, tell_metrics
+from relaax.server.rlx_server.session import AgentSession, agent_failure, tell_metrics
 from relaax.server.rlx_server.worker_metrics import WorkerMetrics
 from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.rlx_server.worker_reports import WorkerReports
@@ -125,6 +126,7 @@ class Worker:
         self._meter: Meter
         self._environments = 0
         self._works = False
+        self._source = Path()  # of the algorithm, once it is loaded
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
         """Serve until the connection ends. Returns the process's exit code.
@@ -173,7 +175,7 @@ class Worker:
             self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
         except Exception as error:
             _log.exception("the agent failed")
-            self._peer.refuse(ErrorCode.AGENT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
+            self._peer.refuse(ErrorCode.AGENT_FAILED, agent_failure(error, self._source))
             return EXIT_FAILED
         finally:
             self._reports.close()  # closing runs at the client's pace, and holds no place
@@ -207,6 +209,7 @@ class Worker:
         self._environments = hello.environments
         self._peer.start_heartbeat(self._limits.heartbeat_seconds)
         plan = self._work(self._load)
+        self._source = plan.algorithm.source
         refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
             _log.info("refused %s of %s: %s", hello.environment, called(hello, who), refused.sentence)

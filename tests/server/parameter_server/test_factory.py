@@ -60,6 +60,35 @@ def test_gradients_are_combined_as_the_configuration_says(
     assert (spec.compensation, spec.max_staleness) == (compensation, bound)
 
 
+class Broken(Server):
+    def initial_parameters(self, seed: int) -> np.ndarray:
+        return {}["policy"]
+
+
+class Column(Server):
+    def initial_parameters(self, seed: int) -> np.ndarray:
+        return np.zeros((3, 1), np.float32)
+
+
+def test_an_error_of_the_algorithm_is_refused_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ModelRefused) as refused:
+        spec_of(Broken)
+    assert re.fullmatch(
+        r"the model cannot be made: \S+: KeyError: 'policy'; the parameter server's log has the traceback",
+        str(refused.value),
+    )
+    assert "Traceback" in caplog.text
+
+
+def test_parameters_that_are_no_flat_vector_are_refused() -> None:
+    with pytest.raises(ModelRefused) as refused:
+        spec_of(Column)
+    line = Column.initial_parameters.__code__.co_firstlineno
+    assert str(refused.value).endswith(
+        f"test_factory.py, line {line}: initial_parameters() returned an array of shape [3, 1], no flat vector"
+    )
+
+
 def test_statistics_that_no_shard_holds_are_refused() -> None:
     with pytest.raises(ModelRefused, match="the statistics have 40000 numbers together, one shard holds up to 32768"):
         spec_of(Nonsense)

@@ -16,7 +16,7 @@ from relaax.client import Client, VectorClient
 from relaax.conformance.websocket import CLOSE, PING, message, request
 from relaax.rlx import ErrorCode
 from relaax.server.rlx_server.children import MAX_STALLED
-from relaax.server.rlx_server.websocket_layer import MAX_REQUEST_BYTES, NO_PAGES
+from relaax.server.rlx_server.websocket_layer import MAX_REQUEST_BYTES, NO_GRPC, NO_PAGES
 from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until
 from support.rlx_line import PATIENCE, Line
@@ -161,6 +161,7 @@ def test_pages_of_an_origin_that_is_listed_are_let_in(serve) -> None:  # type: i
         (request().replace(b"-Key: ", b"-Key: 0"), "400 ", "Sec-WebSocket-Key"),
         (b"GET / HTTP/1.1\r\nno header\r\n\r\n", "400 ", "no HTTP request"),
         (b"A\r\n\r\n", "400 ", "no HTTP request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400 ", NO_GRPC),
         (b"HELLO, WORLD\r\n\r\n", "400 ", "no HTTP request"),
         (b"GET /" + b"x" * MAX_REQUEST_BYTES + b" HTTP/1.1\r\n\r\n", "431 ", "longer than"),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000, "431 ", "longer than"),

@@ -1,0 +1,24 @@
+"""Mistakes of a first hour: each is made, and its message is the one of docs/results/first-hour.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.mistakes import MISTAKES, message_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "first-hour.md"
+ROWS = dict(
+    line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ") and "`" in line
+)
+
+
+def test_the_page_has_every_mistake() -> None:
+    assert list(ROWS) == list(MISTAKES)
+    assert len(ROWS) >= 20
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_as_the_page_says(mistake: str) -> None:
+    assert message_of(mistake) == ROWS[mistake].strip("`")
