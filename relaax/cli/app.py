@@ -16,6 +16,7 @@ from relaax.server.options import VersionOption, command_app
 # too: they import slow libraries (TensorFlow, gRPC) only when they run.
 COMMANDS = {
     "run": "relaax.cli.run.command:run",
+    "check": "relaax.cli.check:check",
     "eval": "relaax.cli.evaluate.command:evaluate",
     "suite": "relaax.cli.suite.command:suite",
     "top": "relaax.cli.top:top",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.client import closing
+from relaax.client.check_report import CheckReport
 from relaax.rlx import Episode
 
 RECENT_EPISODES = 100
@@ -22,7 +23,7 @@ class RunSummary:
     `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
     `returns`: their returns, the last 100 if no number of episodes was asked for.
     `training_finished`: the server's sentence if it ended the run, else None.
-    `spaces`: what is observed and done, if that was all that was asked for.
+    `spaces`: what is observed and done, if that was all that was asked for. `report`: of a check.
     """
 
     episodes: int
@@ -31,6 +32,7 @@ class RunSummary:
     seconds: float
     training_finished: str | None = None
     spaces: str | None = None
+    report: CheckReport | None = None
 
     @property
     def mean_return(self) -> float | None:
