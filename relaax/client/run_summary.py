@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.client import closing
-from relaax.client.check_report import CheckReport
 from relaax.rlx import Episode
+
+if TYPE_CHECKING:
+    from relaax.client.check_report import CheckReport
 
 RECENT_EPISODES = 100
 
