@@ -18,7 +18,7 @@ from typing import Any
 
 try:
     from relaax.client import RunSummary, command, run
-    from relaax.client.address import CHECK, LOCAL, RANDOM, parse_address
+    from relaax.client.address import SERVERLESS, parse_address
     from relaax.client.base import tls_context
 except ModuleNotFoundError as error:
     if error.name != "relaax":
@@ -68,7 +68,7 @@ def refuse(arguments: argparse.Namespace) -> None:
 
 def is_carried(arguments: argparse.Namespace) -> bool:
     """Return whether this program speaks to the agent: where the robot's client for C cannot, or there is no server."""
-    if arguments.address in (CHECK, LOCAL, RANDOM) or arguments.measure is not None or arguments.codec != "protobuf":
+    if arguments.address in SERVERLESS or arguments.measure is not None or arguments.codec != "protobuf":
         return True
     several = any(character in arguments.address for character in "/,@")  # servers, a file of them, a WebSocket
     return several or tls_context(arguments.tls, arguments.tls_ca) is not None

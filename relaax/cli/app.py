@@ -17,6 +17,7 @@ from relaax.server.options import VersionOption, command_app
 COMMANDS = {
     "run": "relaax.cli.run.command:run",
     "list": "relaax.cli.listing:list_",
+    "check": "relaax.cli.check:check",
     "eval": "relaax.cli.evaluate.command:evaluate",
     "suite": "relaax.cli.suite.command:suite",
     "top": "relaax.cli.top:top",

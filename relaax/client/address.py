@@ -7,10 +7,15 @@ from typing import NamedTuple
 RANDOM = "random"
 """Instead of HOST:PORT: no server, random actions."""
 CHECK = "check"
-"""Instead of HOST:PORT: no server and no action. The environments are made, and their spaces printed."""
+"""Instead of HOST:PORT: no server. Episodes are played at random, and faults of the environments are reported."""
+
+PROBE = "probe"
+"""Instead of HOST:PORT: no server. One step is taken and the spaces printed, as `relaax run` does before it starts."""
 
 LOCAL = "local"
 """Instead of HOST:PORT: no server. The agent is in this process, put there by `relaax eval`."""
+
+SERVERLESS = (CHECK, LOCAL, PROBE, RANDOM)
 
 
 PORT = 7001

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from relaax.bounded_file import read_bounded_text
-from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM
+from relaax.client.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.checked_env import is_of_signal
 from relaax.client.closing import disarm, terminate
@@ -56,8 +56,8 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
         "address",
         metavar="ADDRESS",
         help=f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between,"
-        " or @FILE with one on each line; random: no server, random actions; check: make them, take one step,"
-        " print their spaces",
+        " or @FILE with one on each line; random: no server, random actions; check: no server, play episodes at"
+        " random and report what is wrong with them",
     )
     if name is not None:
         result.add_argument("name", metavar="NAME", help=name)
@@ -132,6 +132,9 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     result.add_argument(
         "--video-every", type=positive, metavar="K", help="of every K-th episode, from the first on (1)"
     )
+    result.add_argument(
+        "--report", type=Path, metavar="FILE", help="check: write the report to this file, as JSON, and print nothing"
+    )
     levels = ("debug", "info", "warning", "error")
     result.add_argument("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
     return result
@@ -204,11 +207,11 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     tls_ca = _readable(arguments.tls_ca)
     try:
         tls = tls_context(arguments.tls, tls_ca)
-        if arguments.address not in (CHECK, LOCAL, RANDOM):
+        if arguments.address not in SERVERLESS:
             Places(arguments.address, tls is not None)
     except ValueError as error:  # of the address, or of the variables
         raise UsageError(str(error)) from None
-    if arguments.measure is not None and arguments.address != CHECK:
+    if arguments.measure is not None and not _is_checked(arguments):
         _require_writable(arguments.measure)
     if arguments.video_every is not None and arguments.video is None:
         raise UsageError("--video-every is for --video, which names the folder")
@@ -232,7 +235,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def watching(arguments: argparse.Namespace) -> Watching | None:
     """Return what is to be watched; None if nothing is. Then the environments need not give images."""
-    if not (arguments.display or arguments.video) or arguments.address == CHECK:
+    if not (arguments.display or arguments.video) or _is_checked(arguments):
         return None
     return Watching(arguments.display, arguments.video, arguments.video_every or 1)
 
@@ -265,13 +268,16 @@ def execute(
         if unknown:
             described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown)}")
         log_to_stderr("%(asctime)s %(name)s: %(message)s", arguments.log_level.upper())
-        if arguments.display and arguments.address != CHECK and not has_screen():
+        if arguments.display and not _is_checked(arguments) and not has_screen():
             code = run_on_screen()
             sys.exit(code)
         with named(name):
             summary = _run(main, arguments)
-        print(_described(summary), flush=True)
-        code = DONE
+        if summary.report is not None:
+            code = DONE if summary.report.finish(arguments.report) else FAILED
+        else:
+            print(_described(summary), flush=True)
+            code = DONE
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (UsageError, UnsupportedSpace, ScreenError) as error:
@@ -279,7 +285,7 @@ def execute(
         code = USAGE
     except EnvironmentFault as error:  # started again, it may work for hours; at the first step it never does
         print_error(name, error)
-        code = USAGE if arguments.address == CHECK else FAILED
+        code = USAGE if arguments.address == PROBE else FAILED
     except EnvironmentExit as error:
         print_error(name, error)
         code = ENVIRONMENT_EXITED
@@ -308,13 +314,17 @@ def execute(
 def _run(main: Callable[[argparse.Namespace], RunSummary], arguments: argparse.Namespace) -> RunSummary:
     """Run the program. Raises EnvironmentExit if anything in it but a signal exits with code 0."""
     try:
-        if arguments.connections > 1 and arguments.address != CHECK:
+        if arguments.connections > 1 and not _is_checked(arguments):
             return side_by_side(main, arguments)
         return main(arguments)
     except SystemExit as end:
         if end.code or is_of_signal(end):
             raise
         raise EnvironmentExit("the environment called sys.exit() while it was made or closed") from end
+
+
+def _is_checked(arguments: argparse.Namespace) -> bool:
+    return arguments.address in (CHECK, PROBE)
 
 
 def beside(package: str | None, module: str) -> ModuleType:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relaax.client.address import CHECK, LOCAL, RANDOM
+from relaax.client.address import CHECK, LOCAL, PROBE, RANDOM
 from relaax.client.alone import step_alone
 from relaax.client.autoreset import autoreset_of
 from relaax.client.base import ClientBase
@@ -55,9 +55,10 @@ def run(
     The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
     that asks for episodes, an end or a rate (`episodes`, `steps`, `on_episode`, `rate`), the environment is then
     stepped alone, as fast as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no
-    server either: the environment is reset once and takes one step with a random action, and the summary says its
-    spaces. The address "local" is for `relaax eval`, whose player acts in this process; one environment plays the
-    episodes that it names, each from a seed.
+    server either: episodes are played at random, the environment is closed, and the summary's `report` has its
+    faults. The address "probe" has it take one step, and the summary says its spaces. The address "local" is for
+    `relaax eval`, whose player acts in this process; one environment plays the episodes that it names, each from a
+    seed.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
     this call made it also closes. An Env, and each environment of a SyncVectorEnv, becomes a CheckedEnv.
@@ -89,13 +90,15 @@ def run(
             if made is not env:
                 stack.callback(made.close)
             step_alone(made, seed, measure)
+        if address == CHECK:
+            return _check(made, environment, episodes, steps, seed)
         given, made = made, checked(made, environment, _wanted(metrics, whole_episodes))
         if given is not env:
             stack.callback(made.close)
         settings = {"environment": environment, "reports_episodes": whole_episodes is not None} | settings
         is_vector = hasattr(made, "single_observation_space")
-        if address == CHECK:
-            return _checked(made, is_vector, seed)
+        if address == PROBE:
+            return _probe(made, is_vector, seed)
         tally = Tally(made.num_envs if is_vector else 1, episodes=episodes, steps=steps, on_episode=on_episode)
         start = time.monotonic()
         finished = None
@@ -129,7 +132,14 @@ def _wanted(metrics: Reports | None, whole_episodes: WholeEpisodes | None) -> Se
     return None if callable(metrics) or whole_episodes is not None else metrics or ()
 
 
-def _checked(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
+def _check(env: Any, name: str, episodes: int | None, steps: int | None, seed: int | None) -> RunSummary:
+    from relaax.client.check import check
+
+    report = check(env, name, seed=seed, episodes=episodes, steps=steps)
+    return RunSummary(report.episodes, report.steps, (), 0.0, report=report)
+
+
+def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
     """Reset once and take one step with a random action; return the spaces in the summary.
 
     Raises UnsupportedSpace and EnvironmentFault.

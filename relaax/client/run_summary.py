@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.client import closing
 from relaax.rlx import Episode
+
+if TYPE_CHECKING:
+    from relaax.client.check_report import CheckReport
 
 RECENT_EPISODES = 100
 
@@ -22,7 +26,7 @@ class RunSummary:
     `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
     `returns`: their returns, the last 100 if no number of episodes was asked for.
     `training_finished`: the server's sentence if it ended the run, else None.
-    `spaces`: what is observed and done, if that was all that was asked for.
+    `spaces`: what is observed and done, if that was all that was asked for. `report`: of a check.
     """
 
     episodes: int
@@ -31,6 +35,7 @@ class RunSummary:
     seconds: float
     training_finished: str | None = None
     spaces: str | None = None
+    report: CheckReport | None = None
 
     @property
     def mean_return(self) -> float | None:

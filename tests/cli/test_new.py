@@ -122,6 +122,7 @@ def test_an_environment() -> None:
         "  relaax run mine.yaml           trains it on this machine and shows the progress",
         "  honcho -f mine.Procfile start  does the same with separate servers and environment",
         "  edit mine/main.py              the environment is in this file",
+        "  relaax check mine.yaml         plays it at random and reports its faults",
     ]
     assert os.access("mine/main.py", os.X_OK)
     assert Path("mine/main").readlink() == Path("main.py")

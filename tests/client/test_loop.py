@@ -262,10 +262,10 @@ class Growing(gymnasium.Env):
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
-def test_a_check_resets_once_and_takes_one_step(mode):
+def test_a_probe_resets_once_and_takes_one_step(mode):
     env = Growing(False)
     made = env if mode is None else SyncVectorEnv([lambda: env], autoreset_mode=mode)
-    summary = run(made, "check")
+    summary = run(made, "probe")
     assert summary.spaces == "observations Box(float32, [3], -1..1), actions Discrete(2)"
     assert (summary.steps, summary.episodes, env.resets, env.steps) == (0, 0, 1, 1)
 

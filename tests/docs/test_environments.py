@@ -39,7 +39,7 @@ def lines(name: str) -> list[list[str]]:
 def talks_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[Conversation], list[str]]:
     """What a command of the page said on its connections, and what it printed."""
     program = command[1]
-    for name in ("room.py", program):
+    for name in ("room.py", "room_env.py", program):
         (folder / name).write_text(block(PAGE, name), encoding="utf-8")
     with RlxPeer(random_serve) as peer:
         assert PLACE in command
@@ -131,7 +131,7 @@ def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("my_package").mkdir()
     Path("my_package/__init__.py").write_text(block(PAGE, "my_package/__init__.py"))
     Path("room.py").write_text(block(PAGE, "room.py"))
-    room = block(PAGE, "with_gymnasium.py").partition("address, steps")[0]
+    room = block(PAGE, "room_env.py").partition("gymnasium.register")[0]
     Path("my_package/room.py").write_text(room)
     Path("my_package/wrappers.py").write_text(
         "import gymnasium\nclass Scaled(gymnasium.RewardWrapper):\n"

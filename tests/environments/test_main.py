@@ -113,9 +113,9 @@ def test_options_reach_the_server(tmp_path):
     assert "s3cret" not in done.stdout + done.stderr
 
 
-def test_a_check_makes_one_and_says_its_spaces(tmp_path):
+def test_a_probe_makes_one_and_says_its_spaces(tmp_path):
     (tmp_path / "measured").write_text("of another run")
-    done = program(GYM, "check", "CartPole-v1", "--connections", "3", "--measure", str(tmp_path / "measured"))
+    done = program(GYM, "probe", "CartPole-v1", "--connections", "3", "--measure", str(tmp_path / "measured"))
     assert (done.returncode, done.stdout) == (0, "observations Box(float32, [4]), actions Discrete(2)\n"), done.stderr
     assert (tmp_path / "measured").read_text() == "of another run"
 
@@ -391,7 +391,7 @@ def test_a_rom_from_a_folder_and_one_that_is_missing_there(tmp_path):
             done.stderr
             == f"ALE/main: {tmp_path} has no pong.bin: put it there, or name a folder that has it by --roms\n"
         )
-    assert program(ALE, "check", "pong", RELAAX_ROMS="/no/such").returncode == 0  # an image names where one may be
+    assert program(ALE, "probe", "pong", RELAAX_ROMS="/no/such").returncode == 0  # an image names where one may be
     (tmp_path / "pong.bin").write_bytes(b"another game")
     done = program(ALE, "127.0.0.1:1", "pong", "--roms", str(tmp_path))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

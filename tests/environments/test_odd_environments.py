@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -123,11 +124,26 @@ def test_an_environment_that_exits_has_an_exit_code_of_its_own(odd: Path, name: 
 
 
 def test_a_close_that_fails_ends_nothing(odd: Path) -> None:
-    for words in (("check",), ("random",)):
-        done = program(GYM, *words, "odd:WindowClose-v0", "2", "--path", str(odd), "--steps", "9")
-        assert done.returncode == 0, done.stderr
-        assert "close() failed: AttributeError: 'NoneType' object has no attribute 'close'" in done.stderr
-        assert "Traceback" not in done.stderr
+    done = program(GYM, "random", "odd:WindowClose-v0", "2", "--path", str(odd), "--steps", "9")
+    assert done.returncode == 0, done.stderr
+    assert "close() failed: AttributeError: 'NoneType' object has no attribute 'close'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_check_reports_a_simulator_that_close_leaves_running(odd: Path) -> None:
+    text = ODD.replace("self.simulator.terminate()", "raise OSError('no such window')")
+    text = text.replace("start_new_session=True", "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL")
+    (odd / "odd.py").write_text(text, encoding="utf-8")
+    done = program(GYM, "check", "odd:Simulator-v0", "--path", str(odd), "--report", str(odd / "report.json"))
+    pid = int(done.stdout.split()[1])
+    try:
+        assert done.returncode == 1, done.stderr
+        found = json.loads((odd / "report.json").read_text("utf-8"))["findings"]
+        texts = [finding["text"] for finding in found if finding["level"] == "error"]
+        assert "close() raised OSError: no such window (odd.py, line " in texts[0]
+        assert texts[1].startswith(f"close() left process {pid} (")
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +156,8 @@ def test_a_close_that_fails_ends_nothing(odd: Path) -> None:
         ("NoReward", "environment NoReward-v0: the reward is None: it must be one finite number"),
     ],
 )
-def test_a_check_refuses_what_the_first_step_shows(odd: Path, name: str, sentence: str) -> None:
-    done = program(GYM, "check", f"odd:{name}-v0", "--path", str(odd))
+def test_a_probe_refuses_what_the_first_step_shows(odd: Path, name: str, sentence: str) -> None:
+    done = program(GYM, "probe", f"odd:{name}-v0", "--path", str(odd))
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"{GYM}/main: {sentence}")
     assert len(done.stderr.splitlines()) == 1

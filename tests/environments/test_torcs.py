@@ -232,8 +232,9 @@ def test_no_race_outlives_the_program(number: signal.Signals, code: int) -> None
 
 @torcs
 def test_a_random_agent_and_a_check() -> None:
-    done = program(FAMILY, "check", f"{TRACK},alpine-1", "2", "--seed", "0")
-    assert (done.returncode, done.stdout) == (0, "observations Box(float32, [32]), actions Box(float32, [2], -1..1)\n")
+    done = program(FAMILY, "check", f"{TRACK},alpine-1", "2", "--seed", "0", "--steps", "100")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2] == "observations Box(float32, [32]), actions Box(float32, [2], -1..1)"
     done = program(FAMILY, "random", TRACK, "2", "--episodes", "4", "--seed", "1", "--start", "anywhere")
     assert done.returncode == 0, done.stderr
     assert " 4 episodes, mean return -" in done.stdout  # it is not far from where it began

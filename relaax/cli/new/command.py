@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, NoReturn
 
 import typer
@@ -80,8 +82,8 @@ def environment(
 
     NAME/main.py is a small task in Python and numpy that needs only the client of RELAAX. Replace its class World by
     your simulator, game or machine: the effect of an action, the observation after it, the reward, and whether the
-    episode is over. `relaax run NAME.yaml` trains it by da3c; NAME.Procfile is for honcho; NAME/main HOST:PORT NAME
-    connects it to running servers.
+    episode is over. `relaax check NAME.yaml` plays it and reports its faults; `relaax run NAME.yaml` trains it by da3c;
+    NAME.Procfile is for honcho; NAME/main HOST:PORT NAME connects it to running servers.
 
     With --browser, NAME/ is a page with a game on a canvas, NAME/game.js, and the client for JavaScript. `relaax run
     NAME.yaml` serves it at http://localhost:8900/ to browsers of this computer, and it learns while one watches.
@@ -102,7 +104,8 @@ def environment(
     except ScaffoldError as refused:
         _refuse("environment", refused)
     print(f"wrote {name}/main.py, {name}.yaml and {name}.Procfile")
-    _say_next(name, "the environment", f"{name}/main.py")
+    check = {f"relaax check {name}.yaml": "plays it at random and reports its faults"}
+    _say_next(name, "the environment", f"{name}/main.py", more=check)
 
 
 def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
@@ -110,11 +113,18 @@ def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _say_next(name: str, what: str, file: str, run: str = "trains it on this machine and shows the progress") -> None:
+def _say_next(
+    name: str,
+    what: str,
+    file: str,
+    run: str = "trains it on this machine and shows the progress",
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     lines = {
         f"relaax run {name}.yaml": run,
         f"honcho -f {name}.Procfile start": "does the same with separate servers and environment",
         f"edit {file}": f"{what} is in this {'directory' if file.endswith('/') else 'file'}",
+        **more,
     }
     print("next:")
     for line, meaning in lines.items():

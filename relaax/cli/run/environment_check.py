@@ -10,7 +10,7 @@ from types import TracebackType
 
 from relaax.bundled import bundled_folder
 from relaax.cli.run.plan import Plan
-from relaax.client.address import CHECK
+from relaax.client.address import PROBE
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import EXIT_ENVIRONMENT, EXIT_REFUSED, StartError, ending_with_parent, environment_of
 
@@ -32,7 +32,7 @@ class EnvironmentCheck:
         self._popen: subprocess.Popen[str] | None = None
         if plan.environment_main.is_relative_to(bundled_folder("environments")):
             self._popen = subprocess.Popen(
-                ending_with_parent(plan.environment_command(CHECK, 1, 0)),
+                ending_with_parent(plan.environment_command(PROBE, 1, 0)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

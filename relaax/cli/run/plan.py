@@ -22,7 +22,7 @@ from relaax.configuration import (
 )
 from relaax.server.command_configuration import configured
 
-_GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
+GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
 DECIDED = {
@@ -137,7 +137,7 @@ class Plan:
             yield from ("--register", run.register_)
         for module in run.modules:
             yield from ("--import", module)
-        if self.environment_main == _GYMNASIUM and (run.modules or any(":" in name for name in modules)):
+        if self.environment_main == GYMNASIUM and (run.modules or any(":" in name for name in modules)):
             for folder in self.search_path:
                 yield from ("--path", str(folder))
 
@@ -176,7 +176,7 @@ def planned(name: str, source: str, configuration: Configuration) -> Plan:
             f"{source}: relaax-run.environment and relaax-run.name must name the environment to start, such as "
             "OpenAI_Gym and CartPole-v1; without them, start the servers with honcho and connect clients yourself"
         )
-    main = _environment_main(run.environment, _search_path(run, configuration.folder))
+    main = environment_main(run.environment, _search_path(run, configuration.folder))
     _require_gymnasium(run, main)
     check_replay(configuration)
     return Plan(
@@ -201,7 +201,7 @@ def _require_gymnasium(run: RunSection, main: Path) -> None:
     """
     keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_, "modules": run.modules}
     given = [key for key, value in keys.items() if value]
-    if given and main != _GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
+    if given and main != GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
         raise ConfigurationError(
             f"relaax-run.{given[0]}: is for environments of gymnasium, OpenAI_Gym; {run.environment} takes its "
             "options from relaax-run.arguments, such as [--frame-skip, 4]"
@@ -212,7 +212,7 @@ def _search_path(run: RunSection, folder: Path) -> list[Path]:
     return list(dict.fromkeys([folder, *(folder / other for other in run.path)]))
 
 
-def _environment_main(environment: str, folders: Sequence[Path]) -> Path:
+def environment_main(environment: str, folders: Sequence[Path]) -> Path:
     """Return `main.py` of an environment family, or the script itself: in the folders, here, or bundled."""
     found = find_program(environment, folders)
     if found is None:

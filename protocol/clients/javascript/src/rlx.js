@@ -2,6 +2,7 @@
 // JavaScript that a RELAAX server acts on and learns from. Protobuf by hand; nothing but the platform.
 
 import { open } from "./line.js";
+import { checkOptions } from "./options.js";
 import { encoded, leavesOf, unbounded } from "./space.js";
 import * as wire from "./wire.js";
 
@@ -12,6 +13,10 @@ const [HELLO, INIT, STEP, RESET, METRICS, PING, PONG, BYE] = [1, 2, 3, 4, 5, 6, 
 const [WELCOME, ACTIONS, RETURNS, ERROR, FINISHED] = [1, 2, 3, 4, 5];
 const HABITS = { disabled: 1, same_step: 2, next_step: 3 };
 const MODES = { train: 1, exploit: 2 };
+const OPTIONS = [
+  ...["observation", "action", "environments", "autoreset", "mode", "token", "environment", "host", "sessionId", "frameSkip"],
+  ...["reportsEpisodes", "retrySeconds", "onRetry", "tls"],
+];
 const HANDSHAKE_BYTES = 65536;
 const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
@@ -65,8 +70,13 @@ export class Client {
   #timer;
 
   constructor(addresses, options) {
-    const { observation, action, environments = 1, autoreset = "disabled", mode = "train" } = options;
     this.addresses = [addresses].flat();
+    if (!this.addresses.every((one) => typeof one === "string"))
+      throw new RangeError('Client takes an address, or a list of them, before its options: new Client("ws://localhost:7001/", {...})');
+    checkOptions("Client", options ?? {}, OPTIONS);
+    for (const space of ["observation", "action"])
+      if (!options?.[space]?.kind) throw new RangeError(`Client needs the option "${space}", a space such as discrete(2)`);
+    const { observation, action, environments = 1, autoreset = "disabled", mode = "train" } = options;
     this.options = { frameSkip: 1, retrySeconds: 300, sessionId: "", onRetry: () => {}, ...options };
     this.sessionId = this.options.sessionId;
     this.algorithm = "";
@@ -87,7 +97,9 @@ export class Client {
   }
 
   /** Begin an episode in every environment; the first actions. */
-  async init(observation, { partial } = {}) {
+  async init(observation, more = {}) {
+    checkOptions("init", more, ["partial"]);
+    const { partial } = more;
     return this.#alone(async () => {
       if (this.#playing && this.#line) throw new RangeError("an episode is under way: reset ends it");
       this.#sized(partial);
@@ -107,7 +119,9 @@ export class Client {
   }
 
   /** Send what the last actions led to; the next actions. */
-  async step(reward, observation, { terminated, truncated, finalObservation, episodes = [] } = {}) {
+  async step(reward, observation, more = {}) {
+    checkOptions("step", more, ["terminated", "truncated", "finalObservation", "episodes"]);
+    const { terminated, truncated, finalObservation, episodes = [] } = more;
     return this.#alone(async () => {
       const [ended, cut] = this.#check(reward, terminated, truncated, finalObservation, episodes, true);
       const content = [wire.doubles(1, Array.from(reward)), this.#leaves(2, observation)];
@@ -121,7 +135,9 @@ export class Client {
   }
 
   /** End the episode of every environment; their returns. */
-  async reset(reward, { truncated, finalObservation, episodes = [] } = {}) {
+  async reset(reward, more = {}) {
+    checkOptions("reset", more, ["truncated", "finalObservation", "episodes"]);
+    const { truncated, finalObservation, episodes = [] } = more;
     return this.#alone(async () => {
       const [, cut] = this.#check(reward, undefined, truncated, finalObservation, episodes, false);
       const content = [wire.doubles(1, Array.from(reward)), wire.mask(2, cut)];
@@ -440,6 +456,7 @@ export class Client {
     }
     const needed = cut.some((one, i) => one && (same[i] || !stepping));
     if (needed && !final) throw new RangeError("a truncated episode needs its final observation");
+    for (const episode of episodes) checkOptions("an episode", episode, ["environment", "episodeReturn", "length"]);
     const right = ({ environment: at, episodeReturn, length }) =>
       Number.isInteger(at) && at >= 0 && at < this.count && length >= 1 && Math.abs(episodeReturn) <= 1e30;
     const twice = new Set(episodes.map((one) => one.environment)).size < episodes.length;

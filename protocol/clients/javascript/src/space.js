@@ -1,5 +1,6 @@
 // Spaces, and the leaves that values of them have on the wire (RLX.md, sections 4 and 5).
 
+import { checkOptions } from "./options.js";
 import { bytes, doubles, integer, join, packed, text } from "./wire.js";
 
 const TYPES = {
@@ -24,7 +25,9 @@ if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) throw new Error("RLX i
 const list = (bounds) => (typeof bounds === "number" ? [bounds] : Array.from(bounds ?? []));
 
 /** Arrays of a shape. `low`, `high`: a number, one for each element, or nothing for no bound. */
-export function box(dtype, shape = [], { low, high } = {}) {
+export function box(dtype, shape = [], bounds = {}) {
+  checkOptions("box", bounds, ["low", "high"]);
+  const { low, high } = bounds;
   if (!(dtype in TYPES)) throw new RangeError(`no dtype is called ${dtype}: ${DTYPES.join(", ")}`);
   return { kind: 1, dtype, shape: [...shape], low: list(low), high: list(high) };
 }

@@ -59,6 +59,13 @@ const make = (addresses, options = {}) =>
     ...options,
   });
 
+/** What assert.throws asks: whether an error is a RangeError with this beginning. */
+const beginsWith = (sentence) => (error) => {
+  assert.ok(error instanceof RangeError, String(error));
+  assert.equal(error.message.slice(0, sentence.length), sentence);
+  return true;
+};
+
 test("it says the version of its package", () => {
   const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url)));
   assert.equal(VERSION, manifest.version);
@@ -104,6 +111,41 @@ test("refused before it is sent", async () => {
   assert.throws(() => make("a:1", { autoreset: ["disabled", "disabled"] }), RangeError);
   assert.throws(() => make("a:1", { mode: "toString" }), RangeError);
   for (const address of ["nonsense", "a:b", "http://localhost:1/"]) await assert.rejects(make(address).connect(), RangeError);
+});
+
+test("an option that is not known is named, with the nearest one", async () => {
+  const wrong = [
+    [{ envrionment: "Mine" }, 'Client has no option "envrionment": did you mean "environment"?'],
+    [{ frame_skip: 4 }, 'Client has no option "frame_skip": did you mean "frameSkip"?'],
+    [{ retrySecond: 1 }, 'Client has no option "retrySecond": did you mean "retrySeconds"?'],
+    [{ Token: "a" }, 'Client has no option "Token": did you mean "token"?'],
+    [{ obs: 1 }, 'Client has no option "obs": there are observation, action, environments, '],
+    [{ adress: "a:1" }, 'Client has no option "adress": there are observation, action, environments, '],
+    [{ action: undefined }, 'Client needs the option "action", a space such as discrete(2)'],
+  ];
+  for (const [options, sentence] of wrong) assert.throws(() => make("a:1", options), beginsWith(sentence));
+  for (const options of [undefined, {}])
+    assert.throws(() => new Client("a:1", options), beginsWith('Client needs the option "observation", a space'));
+  for (const first of [{ address: "a:1" }, undefined])
+    assert.throws(() => new Client(first), beginsWith("Client takes an address, or a list of them, before its options: "));
+  assert.throws(() => new Client("a:1", "b:1"), beginsWith("the options of Client are an object, not b:1"));
+  assert.throws(() => box("float32", [2], { lo: 0 }), beginsWith('box has no option "lo": did you mean "low"?'));
+  const told = await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address, { reportsEpisodes: true });
+    await assert.rejects(client.init(SEEN, { partal: [true] }), beginsWith('init has no option "partal": did you mean "partial"?'));
+    await client.init(SEEN);
+    const calls = [
+      [() => client.step([1], SEEN, { terminate: [true] }), 'step has no option "terminate": did you mean "terminated"?'],
+      [() => client.step([1], SEEN, { done: [true] }), 'step has no option "done": there are terminated, truncated, '],
+      [() => client.step([1], SEEN, null), "the options of step are an object, not null"],
+      [() => client.reset([1], { final_observation: SEEN }), 'reset has no option "final_observation": did you mean "finalO'],
+      [() => client.reset([1], { terminated: [true] }), 'reset has no option "terminated": there are truncated, finalOb'],
+      [() => client.reset([1], { episodes: [{ environment: 0, episodeReturns: 1, length: 1 }] }), 'an episode has no option'],
+    ];
+    for (const [call, sentence] of calls) await assert.rejects(call(), beginsWith(sentence));
+    await client.close();
+  });
+  assert.equal(told.match(/0000000[0-9a-f]+4200/g)?.length, 1); // the bye alone came behind the first actions
 });
 
 test("closed while it connects, and while an answer is due", async () => {

@@ -19,9 +19,10 @@ STEPS = 100  # at most, per episode
 class World:
     """A sledge on a rail must be brought to a mark and kept there.
 
-    Replace this class by your own simulator. The rest of this file uses the two spaces, `restart` and `do`. Spaces and
-    their values are as in gymnasium: Box, Discrete, MultiBinary, Tuple, Dict; actions may be MultiDiscrete, too. For
-    actions in a Box of real numbers, set the algorithm in the YAML file to da3c_cont.
+    Replace this class by your own simulator, and let `relaax check docking.yaml` play it before it is trained. The rest
+    of this file uses the two spaces, `restart` and `do`. Spaces and their values are as in gymnasium: Box, Discrete,
+    MultiBinary, Tuple, Dict; actions may be MultiDiscrete, too. For actions in a Box of real numbers, set the algorithm
+    in the YAML file to da3c_cont.
     """
 
     observation_space = Box(-2, 2, shape=(2,))  # distance from the mark, speed

@@ -18,7 +18,7 @@ import signal
 import sys
 from pathlib import Path
 
-NO_SERVERS = ("check", "local", "random")  # instead of an address
+NO_SERVERS = ("check", "local", "probe", "random")  # instead of an address
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -74,10 +74,12 @@ def main() -> None:
     parser.add_argument("environments", nargs="?", type=int, default=16, help="games in the page")
     parser.add_argument("--port", type=int, default=8900, help="of the page")
     parser.add_argument("--seed", help="is not used: the browser draws its own random numbers")
-    given = parser.parse_args()
+    given, unknown = parser.parse_known_args()
     if given.address in NO_SERVERS:
         print(f"{given.name} is played in a browser, against a server: {given.address} cannot be", file=sys.stderr)
         sys.exit(2)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     settings = {"name": given.name, "environments": given.environments, "run": secrets.token_hex(8)}
     handler = functools.partial(Handler, address=given.address, settings=settings)
     try:

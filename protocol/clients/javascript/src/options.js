@@ -1,0 +1,28 @@
+// Options are objects, whose misspelt names JavaScript would ignore: an episode that never ends, a token that is not sent.
+
+const plain = (name) => name.toLowerCase().replace(/[^a-z0-9]/g, "");
+
+/** How many letters are to be put in, taken out or replaced (Levenshtein 1965). */
+function distance(one, other) {
+  let row = Array.from({ length: other.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= one.length; i += 1) {
+    const next = [i];
+    for (let j = 1; j <= other.length; j += 1)
+      next.push(Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (one[i - 1] === other[j - 1] ? 0 : 1)));
+    row = next;
+  }
+  return row[other.length];
+}
+
+/** Throw a RangeError for an option that is not known: it names the nearest one, or all. `what`: whose options. */
+export function checkOptions(what, given, known) {
+  if (given === null || typeof given !== "object") throw new RangeError(`the options of ${what} are an object, not ${given}`);
+  const name = Object.keys(given).find((one) => !known.includes(one));
+  if (name === undefined) return;
+  const near = known
+    .map((one) => [distance(plain(name), plain(one)), one])
+    .filter(([far, one]) => far <= Math.ceil(Math.min(name.length, one.length) / 3))
+    .sort(([far], [farther]) => far - farther)[0];
+  const way = near ? `did you mean "${near[1]}"?` : `there are ${known.join(", ")}`;
+  throw new RangeError(`${what} has no option "${name}": ${way}`);
+}

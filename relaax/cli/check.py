@@ -1,0 +1,162 @@
+"""The command `relaax check`."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relaax.configuration import ConfigurationError, find_configuration, nearest
+from relaax.log_lines import print_error
+
+if TYPE_CHECKING:
+    from relaax.algorithm_base import ConfigBase
+    from relaax.algorithm_base.loader import Algorithm
+    from relaax.client.check_report import CheckReport
+    from relaax.configuration import Configuration
+    from relaax.rlx import Space
+
+_SURE = 0.75
+_GENERAL = ("da3c", "da3c_cont")  # take the most kinds of spaces: of discrete and of continuous actions
+
+
+def check(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            help="A gymnasium id or MODULE:ID (CartPole-v1, room:Room-v0); a configuration, as of `relaax run`; or a"
+            " family or program, with NAME (ALE boxing, my_world/main.py my_world)."
+        ),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME] [-- OPTIONS]", help="Options of the environment's program stand behind --."),
+    ] = None,
+    envs: Annotated[int, typer.Option(min=1, help="How many environments, as one vector.")] = 1,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play, over all environments (3).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps to take at most (10,000).")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of a configuration, as in run.kwargs.continuous=false."),
+    ] = None,
+) -> None:
+    """Play episodes at random, without a server, and report what is wrong with an environment.
+
+    It checks resets, steps, ends of episodes, seeds, close() and what is left after it, and says which algorithms take
+    the spaces. It also ends after 30 seconds.
+
+    Exit code 0: no errors, perhaps warnings; 1: errors; 2: there is no such environment, or it cannot be made.
+    """
+    try:
+        code = _check(environment, words or [], envs, _options(episodes, steps), set_ or [])
+    except ConfigurationError as error:
+        print_error("relaax check", error)
+        code = 2
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code)
+
+
+def _options(episodes: int | None, steps: int | None) -> Iterator[str]:
+    for name, number in (("--episodes", episodes), ("--steps", steps)):
+        if number is not None:
+            yield from (name, str(number))
+
+
+def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[str], overrides: Sequence[str]) -> int:
+    """Return the exit code. Raises ConfigurationError."""
+    from relaax.client.check_report import CheckReport
+
+    command, configuration = _command(environment, words, envs, overrides)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.json"
+        code = _run([*command, *limits, "--report", str(file)])
+        if not file.exists():
+            return code  # the program has said why
+        report = CheckReport.read(file)
+    more = [] if report.spaces is None else _taken(report, report.spaces, configuration)
+    print(*report.lines(more), sep="\n")
+    return 1 if report.errors else 0
+
+
+def _command(
+    environment: str, words: Sequence[str], envs: int, overrides: Sequence[str]
+) -> tuple[list[str], Configuration | None]:
+    """Return the command that checks an environment, and its configuration if it has one. Raises ConfigurationError."""
+    from relaax.cli.run.plan import GYMNASIUM, environment_main, make_plan
+    from relaax.client.address import CHECK
+
+    if _is_configuration(environment):
+        plan = make_plan(environment, overrides)
+        return [*plan.environment_command(CHECK, envs, 0), *words], plan.configuration
+    if overrides:
+        raise ConfigurationError("--set is for configurations: give options of the environment's program behind --")
+    if words and not words[0].startswith("-"):
+        main, name, options = environment_main(environment, ()), words[0], words[1:]
+    else:
+        main, name, options = GYMNASIUM, environment, words
+    return [sys.executable, str(main), CHECK, name, str(envs), *options], None
+
+
+def _is_configuration(word: str) -> bool:
+    """Return whether a word names a configuration. Raises ConfigurationError if it seems to, and there is none."""
+    from relaax.bundled import bundled_names
+
+    path = Path(word)
+    is_yaml = path.suffix in (".yaml", ".yml")
+    if is_yaml or word in bundled_names("config", ".yaml"):
+        find_configuration(word)
+        return True
+    guess = nearest(word, bundled_names("config", ".yaml"), _SURE)
+    if guess is not None:
+        raise ConfigurationError(f"no configuration {word!r}; did you mean {guess!r}?")
+    return False
+
+
+def _run(command: Sequence[str]) -> int:
+    """Return the exit code of a program, which is left to end after Ctrl-C."""
+    from relaax.supervision.process import ending_with_parent, environment_of
+
+    process = subprocess.Popen(ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment_of({}))
+    try:
+        _algorithms()  # imported meanwhile
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+@functools.cache
+def _algorithms() -> list[tuple[Algorithm, ConfigBase]]:
+    """Return the bundled algorithms, imported, with their default configurations."""
+    from relaax.algorithm_base.loader import open_algorithm
+    from relaax.bundled import bundled_folder, bundled_names
+
+    found = [open_algorithm(name, bundled_folder("algorithms")) for name in bundled_names("algorithms")]
+    return [(algorithm, algorithm.configure({"path": algorithm.name})) for algorithm in found if algorithm.Agent]
+
+
+def _taken(report: CheckReport, spaces: tuple[Space, Space], configuration: Configuration | None) -> list[str]:
+    """Return a line with the algorithms that take these spaces. Add an error if none, or not that of the file, does."""
+    from relaax.algorithm_base import ConfigBase
+    from relaax.algorithm_base.loader import open_algorithm
+    from relaax.client.check_report import CheckFinding
+
+    refusals = {algorithm.name: algorithm.refusal(config, *spaces) for algorithm, config in _algorithms()}
+    takers = [name for name, refusal in refusals.items() if refusal is None]
+    refused = (
+        None if takers else "; ".join(refusal.sentence for name in _GENERAL if (refusal := refusals[name]) is not None)
+    )
+    if configuration is not None and isinstance(configuration.algorithm_config, ConfigBase):
+        algorithm = open_algorithm(configuration.algorithm_path, configuration.folder)
+        refusal = algorithm.refusal(configuration.algorithm_config, *spaces)
+        refused = None if refusal is None else refusal.sentence
+    if refused is not None:
+        report.findings.append(CheckFinding("error", refused))
+    return [f"algorithms that take them: {', '.join(takers)}"] if takers else []

@@ -1,0 +1,86 @@
+"""`relaax check` finds an environment by id, configuration or program, and says which algorithms take its spaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from relaax.cli.app import app
+
+# What `check` prints is its own; its child writes to the real stderr.
+ALL = "algorithms that take them: apex, async_q, async_sarsa, da3c, gorila, n_step_q"
+MIXED = """
+import gymnasium
+
+class Mixed(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (2,))
+    action_space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2), b=gymnasium.spaces.Box(-1, 1, (1,)))
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(2, "float32"), {}
+    def step(self, action):
+        return self.np_random.random(2, "float32"), 0.0, True, False, {}
+
+gymnasium.register(id="Mixed-v0", entry_point=Mixed)
+"""
+
+
+def check(*words: str) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(app, ["check", *words], prog_name="relaax")
+    return result.exit_code, (result.stdout or result.stderr).splitlines()
+
+
+def test_an_id_is_checked_and_its_algorithms_are_listed() -> None:
+    code, lines = check("CartPole-v1", "--episodes", "2")
+    assert code == 0
+    assert lines[:-1] == ["observations Box(float32, [4]), actions Discrete(2)", ALL]
+    assert lines[-1].startswith("ok: 2 episodes, ")
+    assert lines[-1].endswith(" steps; no warnings")
+
+
+def test_a_configuration_whose_algorithm_refuses_the_spaces_fails() -> None:
+    code, (error, _, algorithms, closing) = check("da3c_gym_cartpole", "--set", "algorithm.path=da3c_cont")
+    assert code == 1
+    assert error.startswith("error: da3c_cont cannot handle the action space Discrete(2); it handles Box of real numb")
+    assert algorithms == ALL
+    assert closing.startswith("failed: 3 episodes, ")
+
+
+def test_spaces_that_no_algorithm_takes_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    monkeypatch.chdir(tmp_path)
+    code, (error, *_, closing) = check("mixed:Mixed-v0", "--envs", "2")
+    assert code == 1
+    assert error.startswith("error: da3c cannot handle the action space Dict(a: Discrete(2), b: Box")
+    assert "; da3c_cont cannot handle the action space Dict" in error
+    assert closing == "failed: 4 episodes, 4 steps; 1 error"
+
+
+def test_a_world_of_the_template_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "environment", "mine"]).exit_code == 0
+    code, lines = check("mine.yaml")
+    assert (code, lines[:2]) == (0, ["observations Box(float32, [2], -2..2), actions Discrete(3)", ALL])
+    assert lines[-1].endswith("no warnings")
+
+
+def test_a_programs_own_refusal_has_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+    assert check("ALE", "boxin") == (2, [])
+    assert "has no game 'boxin'; the nearest is 'boxing'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("da3c_gym_cartpol",), "no configuration 'da3c_gym_cartpol'; did you mean 'da3c_gym_cartpole'?"),
+        (("mine.yaml",), "no file mine.yaml, and unknown configuration 'mine.yaml'; "),
+        (("AIE", "boxing"), "relaax-run.environment: unknown environment 'AIE'; did you mean 'ALE'?"),
+        (("CartPole-v1", "--set", "run.name=x"), "--set is for configurations: give options of the environment's"),
+    ],
+)
+def test_what_names_no_environment_is_refused(words: tuple[str, ...], sentence: str) -> None:
+    code, lines = check(*words)
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith(f"relaax check: {sentence}")

@@ -1,0 +1,354 @@
+"""A check of broken environments, each of which takes its first step in order: place, value and way out are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from relaax.client import Box, Dict, Discrete, EnvironmentExit, Worlds, run
+from relaax.client.check_report import CheckReport
+from relaax.client.left_processes import left_processes
+
+
+class Good(gymnasium.Env[Any, Any]):
+    observation_space: Any = gymnasium.spaces.Box(-5, 5, (2,), np.float32)
+    action_space: Any = gymnasium.spaces.Discrete(2)
+    closed = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.place = 0, self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.place.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.place = (self.place + self.np_random.uniform(-0.1, 0.1, 2)).astype(np.float32)
+        return self.place.copy(), 1.0, False, self.steps >= 20, {}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Changed(Good):
+    """One part of an outcome, from a step on, is another."""
+
+    def __init__(self, index: int, value: Any, step: int = 7) -> None:
+        self._index, self._value, self._step = index, value, step
+
+    def step(self, action: Any) -> Any:
+        outcome = list(super().step(action))
+        if self.steps >= self._step:
+            outcome[self._index] = self._value
+        return tuple(outcome)
+
+
+class Seedless(Good):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return super().reset()
+
+
+class OnlyOnce(Good):
+    begun = False
+
+    def reset(self, **options: Any) -> Any:
+        if self.begun:
+            raise RuntimeError("the game is over")
+        self.begun = True
+        return super().reset(**options)
+
+
+class KeepsCount(Good):
+    count = 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, self.count >= 20, {}
+
+
+class CloseFails(Good):
+    def close(self) -> None:
+        raise OSError("no such window")
+
+
+class Overwrites(Good):
+    array = np.zeros(2, np.float32)
+
+    def _same(self, outcome: Any) -> Any:
+        self.array[:] = outcome[0]
+        return (self.array, *outcome[1:])
+
+    def reset(self, **options: Any) -> Any:
+        return self._same(super().reset(**options))
+
+    def step(self, action: Any) -> Any:
+        return self._same(super().step(action))
+
+
+class NoFinal(Good):
+    def step(self, action: Any) -> Any:
+        observation, reward, over, cut, info = super().step(action)
+        return None if cut else observation, reward, over, cut, info
+
+
+class FourValues(Good):
+    def step(self, action: Any) -> Any:
+        return super().step(action)[:4]
+
+
+class BareReset(Good):
+    def reset(self, **options: Any) -> Any:
+        return super().reset(**options)[0]
+
+
+class OldReset(Good):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
+class Quits(Good):
+    def step(self, action: Any) -> Any:
+        if self.steps == 3:
+            sys.exit()
+        return super().step(action)
+
+
+class Floats(Good):
+    observation_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, **options: Any) -> Any:
+        return 0, super().reset(**options)[1]
+
+    def step(self, action: Any) -> Any:
+        return (self.steps % 5, *super().step(action)[1:])
+
+
+def report_of(env: Any, **limits: Any) -> CheckReport:
+    return cast(CheckReport, run(env, "check", seed=3, **limits).report)
+
+
+def findings(env: Any, **limits: Any) -> list[str]:
+    return [str(finding) for finding in report_of(env, **limits).findings]
+
+
+NAN = np.array([0, np.nan], np.float32)
+FAR = np.array([0, 7.5], np.float32)
+PLACE = "episode 1, step 7: "
+PASSED_BEFORE = {
+    "not_a_number": (lambda: Changed(0, NAN), f"error: {PLACE}observation[1] is nan: servers refuse it"),
+    "bounds": (
+        lambda: Changed(0, FAR),
+        f"error: {PLACE}observation[1] is 7.5, outside of -5 to 5, the bounds of its space Box(float32, [2], -5..5)",
+    ),
+    "discrete": (Floats, "error: episode 1, step 4: observation is 3, outside of 0 to 2, the bounds of its space Disc"),
+    "shape": (lambda: Changed(0, FAR[:1]), f"error: {PLACE}the observation is not in its space: shape [1] does not f"),
+    "reward": (lambda: Changed(1, None), f"error: {PLACE}the reward is None: it must be one finite number"),
+    "huge_reward": (lambda: Changed(1, 1e16), f"error: {PLACE}the reward is 1e+16, and servers refuse rewards beyond"),
+    "flag": (lambda: Changed(2, "no"), f"error: {PLACE}terminated is 'no': return True or False"),
+    "no_flag": (lambda: Changed(3, None, 1), "error: episode 1, step 1: truncated is None: return True or False"),
+    "number_as_flag": (lambda: Changed(2, 0), f"warning: {PLACE}terminated is 0: return True or False"),
+    "info": (lambda: Changed(4, [1]), f"error: {PLACE}info is [1]: return a dict, {{}} if there is none"),
+    "pickle": (lambda: Changed(4, {"f": lambda: 0}), f"warning: {PLACE}info['f'], of type function, cannot be pickled"),
+    "mask": (lambda: Changed(4, {"action_mask": 0}), f"warning: {PLACE}info has an entry 'action_mask', and no algori"),
+    "dtype": (
+        lambda: Changed(0, np.zeros(2)),
+        f"warning: {PLACE}observation is float64, and its space float32: RELAAX converts it, and wrappers may not; "
+        "return it .astype(np.float32)",
+    ),
+    "seed": (Seedless, "error: two episodes from the seed 3 differ in the first observation: let reset call super()"),
+    "second_reset": (OnlyOnce, "error: episode 2, reset: reset() raised RuntimeError: the game is over (test_check.py"),
+    "kept_count": (KeepsCount, "warning: the first episode had 20 steps, and each later one ended in its first step"),
+    "close": (CloseFails, "error: close() raised OSError: no such window (test_check.py, line"),
+    "overwritten": (Overwrites, "warning: episode 1, step 1: the array of the observation before was overwritten"),
+    "final": (NoFinal, "error: episode 1, step 20: the final observation of a truncated episode is None"),
+    "endless": (lambda: Changed(3, False), "warning: no episode ended in 300 steps: there will be no returns"),
+}
+
+
+@pytest.mark.parametrize("kind", PASSED_BEFORE)
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_fault_that_one_step_does_not_show_is_found(kind: str, vector: bool) -> None:
+    make, sentence = PASSED_BEFORE[kind]
+    probed = SyncVectorEnv([make]) if vector else make()
+    assert run(probed, "probe").report is None  # one step from the first reset, as every check once was
+    found = findings(SyncVectorEnv([make]) if vector else make(), steps=300)
+    assert any(finding.startswith(sentence) for finding in found), found
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        (FourValues(), "error: episode 1, step 1: step() returned 4 values instead of 5: return observation, reward,"),
+        (TimeLimit(FourValues(), 9), "error: episode 1, step 1: step() raised ValueError: not enough values to unpack"),
+        (BareReset(), "error: episode 1, reset: reset() returned ndarray instead of 2: return observation, info"),
+        (OldReset(), "error: episode 1, reset: reset() raised TypeError"),
+    ],
+)
+def test_an_outcome_of_other_parts_is_told_with_the_right_ones(env: Any, sentence: str) -> None:
+    (found,) = findings(env)
+    assert found.startswith(sentence)
+    assert found.endswith(("terminated, truncated, info", "observation, info", "seed=None, options=None)`"))
+
+
+def test_a_sound_environment_has_no_findings_and_is_closed() -> None:
+    env = Good()
+    report = report_of(env)
+    assert list(report.lines()) == [
+        "observations Box(float32, [2], -5..5), actions Discrete(2)",
+        "ok: 3 episodes, 60 steps; no warnings",
+    ]
+    assert env.closed == 1
+
+
+@pytest.mark.parametrize("id_", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "MountainCar-v0"])
+def test_environments_of_gymnasium_pass_without_findings(id_: str) -> None:
+    assert findings(id_) == []
+
+
+def test_gymnasiums_checker_says_what_else_it_finds() -> None:
+    class DefaultSeed(Good):
+        def reset(self, *, seed: int | None = 1, options: Any = None) -> Any:
+            return super().reset(seed=seed)
+
+    sentence = "warning: gymnasium's check_env says: The default seed argument in reset should be `None`"
+    assert any(found.startswith(sentence) for found in findings(DefaultSeed()))
+
+
+def test_an_environment_registered_as_random_needs_no_seed() -> None:
+    gymnasium.register("Unseeded-v0", Seedless, nondeterministic=True)
+    try:
+        assert not any("seed" in finding for finding in findings("Unseeded-v0") if "gymnasium's" not in finding)
+    finally:
+        del gymnasium.registry["Unseeded-v0"]
+
+
+def test_a_space_that_cannot_be_sent_is_an_error() -> None:
+    env = Good()
+    env.observation_space = gymnasium.spaces.Text(4)
+    assert findings(env) == [
+        "error: observation_space: a space of type Text cannot be sent; what can: Box, Discrete, MultiDiscrete, "
+        "MultiBinary, Tuple, Dict"
+    ]
+    assert env.closed == 1
+
+
+def test_sys_exit_within_a_step_is_named() -> None:
+    with pytest.raises(EnvironmentExit, match=r"episode 1, step 4: step\(\) called sys.exit\(\)"):
+        run(Quits(), "check")
+
+
+def test_the_faulty_one_of_several_environments_is_named() -> None:
+    found = findings(SyncVectorEnv([Good, lambda: Changed(1, None)]))
+    assert [finding.partition(", ")[0] for finding in found] == ["error: environment 1 of 2: episode 1"]
+
+
+def test_one_object_in_place_of_several_is_an_error() -> None:
+    env = Good()
+    found = findings(SyncVectorEnv([lambda: env] * 2))
+    assert found == ["error: the 2 environments of the vector are one object: make a new one for each"]
+
+
+class OwnVector(VectorEnv[Any, Any, Any]):
+    """Two environments with one fault: episodes of four steps, autoreset in the same step."""
+
+    num_envs = 2
+    single_observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+    single_action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fault: str, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> None:
+        self._fault, self.autoreset_mode = fault, mode
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._step = 0
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        self._step += 1
+        states = np.full((2, 1), 10 if self._fault == "bounds" else 1, np.float32)
+        if self._fault == "nan":
+            states[1] = np.nan
+        if self._fault == "rows":
+            states = states[:1]
+        rewards = np.array([1.0, np.inf]) if self._fault == "reward" else np.ones(2)
+        over, cut = np.zeros(2, bool), np.full(2, self._step % 4 == 0)
+        infos = {} if self._fault == "final" else {"final_obs": states.copy()}
+        return states, rewards[:1] if self._fault == "rewards" else rewards, over, cut, infos
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        ("bounds", "error: step 1 of the vector: environment 0: observation[0] is 10, outside of 0 to 9"),
+        ("nan", "error: step 1 of the vector: environment 1: observation[0] is nan"),
+        ("rows", "error: step 1 of the vector: observations are those of 1 environments, not 2"),
+        ("reward", "error: step 1 of the vector: environment 1: the reward is inf: it must be one finite number"),
+        ("rewards", "error: step 1 of the vector: rewards is array([1.]) of shape [1] and dtype float64: return numb"),
+        ("final", 'error: step 4 of the vector: an episode was truncated, and infos["final_obs"] does not have its la'),
+    ],
+)
+def test_faults_of_a_vector_of_ones_own_are_found(fault: str, sentence: str) -> None:
+    found = findings(OwnVector(fault))
+    assert found[0].startswith(sentence), found
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a_sound_vector_of_any_autoreset_mode_passes(mode: AutoresetMode) -> None:
+    report = report_of(OwnVector("", mode))
+    assert report.findings == []
+    assert report.episodes >= 3
+
+
+class World:
+    observation_space = Dict({"a": Box(-1, 1, (2,)), "action_mask": Discrete(2)})
+    action_space = Discrete(2)
+    far = 0.0
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._steps = 0
+
+    def restart(self) -> Any:
+        self._steps = 0
+        return {"a": [0, 0], "action_mask": 0}
+
+    def do(self, action: int) -> Any:
+        self._steps += 1
+        return {"a": [0, self._steps], "action_mask": 0}, 1.0, False, self._steps >= 5
+
+
+def test_worlds_are_checked_with_the_names_of_their_parts() -> None:
+    mask, bounds = findings(Worlds(World, 2))
+    assert mask.startswith("warning: the observation has a part 'action_mask', and no algorithm here masks actions")
+    assert bounds.startswith("error: step 2 of the vector: environment 0: observation['a'][1] is 2, outside of -1 to 1")
+
+
+def test_a_process_that_is_left_is_found_until_it_has_ended() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        assert f"process {process.pid} (sleep)" in left_processes()
+    finally:
+        process.kill()
+        process.wait()
+    assert not psutil.pid_exists(process.pid)
+    assert not any(str(process.pid) in left for left in left_processes())
+
+
+def test_a_report_survives_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = report_of(Changed(1, None))
+    report.write(tmp_path / "report.json")
+    read = CheckReport.read(tmp_path / "report.json")
+    assert read == report
+    assert list(read.lines(["algorithms: none"])) == [
+        f"error: {PLACE}the reward is None: it must be one finite number (42 times)",
+        "observations Box(float32, [2], -5..5), actions Discrete(2)",
+        "algorithms: none",
+        "failed: 3 episodes, 60 steps; 1 error",
+    ]
