@@ -13,8 +13,9 @@ import numpy.typing as npt
 from relaax import rlx
 from relaax.client.check_report import Findings
 from relaax.client.checked_env import flag_of, require_final, reward_of
-from relaax.client.values import Misfit, values_of
+from relaax.client.values import values_of
 from relaax.rlx.messages import MAX_REWARD
+from relaax.rlx.misfit import Misfit
 
 Parts = dict[str, npt.NDArray[Any]]
 _MASK = "action_mask"
