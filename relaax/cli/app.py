@@ -38,12 +38,18 @@ class CommandGroup(typer.core.TyperGroup):
     """The commands of COMMANDS, followed by those declared here."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *self.commands]
+        return list(dict.fromkeys([*COMMANDS, *self.commands]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.add_command(_load(cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        for name in COMMANDS:  # by name alone: none is loaded
+            if name not in self.commands:
+                self.add_command(typer.core.TyperCommand(name), name)
+        return super().shell_complete(ctx, incomplete)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS:  # misspelt: only loaded commands are suggested
@@ -65,6 +71,7 @@ def _load(name: str) -> Any:
 
 app = command_app(
     cls=CommandGroup,
+    add_completion=True,
     no_args_is_help=True,
     help="RELAAX: a reinforcement-learning service for environments that run anywhere.",
 )

@@ -17,7 +17,13 @@ _ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
 
 
 def docs(
-    page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; omit it to list all.")] = None,
+    page: Annotated[
+        str | None,
+        typer.Argument(
+            autocompletion=_complete,
+            help="A page, such as getting-started; omit it to list all.",
+        ),
+    ] = None,
 ) -> None:
     """Show a page of the documentation, or list the pages and the folder of their files.
 
@@ -25,22 +31,35 @@ def docs(
     are those of the installed version. Exit code 2: no such page.
     """
     folder = bundled_folder("docs")
-    entries = {
-        _name(folder / target): (folder / target, about)
-        for target, about in _ENTRY.findall(_read(folder / "README.md"))
-    }
     if page is None:
+        entries = _entries(folder)
         for name, (_, about) in entries.items():
             print(f"{name:{max(map(len, entries))}}  {about}")
         print(f"\n`relaax docs PAGE` shows one. The files are in {folder}")
         return
-    pages = {name: path for name, (path, _) in entries.items()}
-    pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
+    pages = _pages()
     name = page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
         print(f"relaax docs: {unknown('page', page, pages)}", file=sys.stderr)
         raise typer.Exit(2)
     _show(_read(pages[name]))
+
+
+def _entries(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Return file and subject of each page of the index, by name."""
+    found = _ENTRY.findall(_read(folder / "README.md"))
+    return {_name(folder / target): (folder / target, about) for target, about in found}
+
+
+def _pages() -> dict[str, Path]:
+    """Return the file of each page, by name."""
+    folder = bundled_folder("docs")
+    results = {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
+    return {name: path for name, (path, _) in _entries(folder).items()} | results
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in _pages() if name.startswith(incomplete)]
 
 
 def _name(path: Path) -> str:

@@ -9,18 +9,21 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import typer
 
+from relaax.cli import completion
 from relaax.configuration import nearest
 from relaax.log_lines import print_error
-from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
 
-Array = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
 POINTS = 500
 QUARTILES_FROM = 5
 Curve = list[tuple[int, float, float]]
@@ -38,7 +41,8 @@ class PlottedRun:
 
 def plot(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories, or folders with TensorBoard files.")
+        list[Path] | None,
+        typer.Argument(autocompletion=completion.runs, help="Run directories, or folders with TensorBoard files."),
     ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its TensorBoard name.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")] = Path("plot.png"),
@@ -131,6 +135,8 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
 
 def read_curve(folder: Path, scalar: str) -> Curve:
     """Return the values of one scalar, by global step. Exit the command with a message if there are none."""
+    from relaax.metrics.without_tensorflow import do_without_tensorflow
+
     do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator
 
@@ -248,6 +254,8 @@ def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Arr
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     if start > end:
         raise ValueError(f"runs of a group have no x in common: one begins at {start:g}, another ends at {end:g}")
+    import numpy as np
+
     xs = np.linspace(start, end, POINTS)
     values = np.stack([np.interp(xs, *line) for line in lines])
     outer = (25, 75) if len(lines) >= QUARTILES_FROM else (0, 100)
@@ -256,6 +264,8 @@ def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Arr
 
 
 def _xy(curve: Curve, x: str) -> tuple[Array, Array]:
+    import numpy as np
+
     steps, seconds, values = (np.asarray(column, np.float64) for column in zip(*curve, strict=True))
     return steps if x == "steps" else seconds / 60, values
 

@@ -10,14 +10,19 @@ from typing import Annotated
 import typer
 
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.configuration import ConfigurationError, find_configuration, load_configuration, unknown
+from relaax.cli import completion
+from relaax.configuration import ConfigurationError, unknown
 
 BEGIN, END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
 
 
 def schema(
     what: Annotated[
-        str | None, typer.Argument(help="A configuration, or an algorithm: a name, a directory or a .py file.")
+        str | None,
+        typer.Argument(
+            autocompletion=completion.algorithms_and_configurations,
+            help="A configuration, or an algorithm: a name, a directory or a .py file.",
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables instead.")] = False,
     output: Annotated[
@@ -62,6 +67,8 @@ def _configs(what: str | None) -> dict[str, type]:
         return {name: _config(name, folder) for name in bundled_names("algorithms")}
     path, folder = what, Path.cwd()
     if Path(what).suffix == ".yaml" or what in bundled_names("config", ".yaml"):
+        from relaax.configuration import find_configuration, load_configuration
+
         configuration = load_configuration(find_configuration(what))
         path, folder = configuration.algorithm_path, configuration.folder
     elif what not in bundled_names("algorithms") and not Path(what).exists():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.cli import completion
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
 from relaax.log_lines import log_to_stderr, print_error
@@ -44,6 +45,7 @@ def top(
     where: Annotated[
         str,
         typer.Argument(
+            autocompletion=completion.configurations_and_runs,
             metavar="HOST:PORT|CONFIG|RUN",
             help="A parameter server, or several shards with commas between; a configuration that names it, with its "
             "token and certificates; or the directory of a run that is under way.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -201,11 +200,6 @@ def _assembled(
         algorithm_config=checked.get(ALGORITHM),
         origins=layers.origins,
     )
-
-
-def overrides_of(given: Mapping[str, Any]) -> list[str]:
-    """Return overrides for `load_configuration` from command-line keys and values; None means not given."""
-    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
 def _names() -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pydantic
+
+from relaax.configuration.errors import nearest as nearest
+from relaax.configuration.errors import unknown as unknown
 
 KeyPath = tuple[str, ...]
 """The name of a section, then keys: ("algorithm", "RMSProp", "decay")."""
@@ -78,21 +80,6 @@ def field_at(path: KeyPath, models: Models) -> Any:
         field = next((field for name, field in model.model_fields.items() if key_of(name, field) == key), None)
         model = inner_model(field.annotation) if field else None
     return field
-
-
-def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """Return the known word most similar to `word`, ignoring case; None if none is similar."""
-    by_lower = {name.lower(): name for name in known}
-    matches = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=cutoff)
-    return by_lower[matches[0]] if matches else None
-
-
-def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """Return a message that rejects `word` and suggests a known one."""
-    names = sorted(known)
-    guess = nearest(word, names)
-    way_out = f"did you mean {guess!r}?" if guess else f"known: {', '.join(names)}"
-    return f"unknown {what} {word!r}; {way_out}"
 
 
 def unknown_key(word: str, known: Iterable[str], models: Models) -> str:

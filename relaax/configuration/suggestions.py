@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 
-from relaax.configuration.keys import nearest
+from relaax.configuration.errors import nearest
 
 _FAMILIES = {"gym", "ale", "minatar", "miniwob", "miniworld", "vizdoom", "lab"}
 _ALIKE = 0.75

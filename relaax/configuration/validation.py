@@ -7,15 +7,12 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from relaax.configuration.errors import ConfigurationError as ConfigurationError
 from relaax.configuration.keys import Models, inner_model, key_of, kinds_of, unknown_key
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 FOREIGN = ("kwargs", "resources")
 """Keys whose values have names of foreign code: arguments of an environment, and roles with the resources of Ray."""
-
-
-class ConfigurationError(Exception):
-    """The configuration cannot be used. The message names the key, the value and a remedy."""
 
 
 class Section(pydantic.BaseModel):

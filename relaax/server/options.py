@@ -52,6 +52,5 @@ def command_app(**more: Any) -> typer.Typer:
 
     `more`: arguments of `typer.Typer`.
     """
-    return _Application(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=_HELP, **more
-    )
+    plain = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
+    return _Application(**{**plain, "context_settings": _HELP, **more})

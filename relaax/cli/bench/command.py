@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.configuration import ConfigurationError, overrides_of, redacted
 from relaax.log_lines import log_to_stderr, print_error
@@ -28,7 +29,9 @@ TABLE_WIDTH = 110
 
 
 def bench(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one.")] = DEFAULT,
+    config: Annotated[
+        str, typer.Argument(autocompletion=completion.configurations, help="A YAML file, or the name of a bundled one.")
+    ] = DEFAULT,
     seconds: Annotated[float, typer.Option(help="Duration of each measurement: environments alone, training.")] = 30.0,
     clients: ClientsOption = None,
     envs_per_client: EnvironmentsOption = None,

@@ -13,13 +13,19 @@ import typer
 import typer.core
 
 from relaax.atomic_file import write_whole
+from relaax.cli import completion
 from relaax.configuration import ConfigurationError, nearest
 from relaax.log_lines import log_to_stderr, print_error
 from relaax.server.options import command_app
 
 LIST = "list"
 SUFFIXES = (".safetensors", ".onnx")
-LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
+LocationArgument = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=completion.runs, help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY."
+    ),
+]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Checkpoints; by default all.")]
 KeysOption = Annotated[
     str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; otherwise what boto3 finds.")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from relaax.cli import completion
 from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError
 from relaax.extras import named
@@ -34,7 +35,13 @@ NameArgument = Annotated[str, typer.Argument(help="The training: the name of its
 
 @cluster.command()
 def start(
-    config: Annotated[str, typer.Argument(help="The YAML file of the experiment, or the name of a bundled one.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.configurations,
+            help="The YAML file of the experiment, or the name of a bundled one.",
+        ),
+    ],
     address: AddressOption = "auto",
     name: Annotated[
         str | None, typer.Option(help="What to call the training; by default as its configuration.")

@@ -8,13 +8,20 @@ from typing import Annotated
 
 import typer
 
+from relaax.cli import completion
 from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
 from relaax.log_lines import log_to_stderr
 from relaax.server.options import SetOption
 
 
 def doctor(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.configurations,
+            help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.",
+        ),
+    ],
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from relaax.configuration import Configuration
-from relaax.rlx import Space
+if TYPE_CHECKING:
+    from relaax.configuration import Configuration
+    from relaax.rlx import Space
 
 
 class Severity(enum.Enum):

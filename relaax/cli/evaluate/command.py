@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.cli import completion
 from relaax.configuration import ConfigurationError
 from relaax.log_lines import log_to_stderr, print_error
 
@@ -32,6 +33,7 @@ def evaluate(
     name: Annotated[
         str,
         typer.Argument(
+            autocompletion=completion.configurations_and_runs,
             metavar="CONFIG|RUN|CHECKPOINT",
             help="A configuration (its run in runs/), a run directory or its name in runs/, a folder or s3:// location "
             "of checkpoints, or a .safetensors file of `relaax checkpoints export`.",
@@ -69,7 +71,11 @@ def evaluate(
     ] = False,
     run_dir: Annotated[Path | None, typer.Option(help="The run directory of a CONFIG; by default runs/NAME.")] = None,
     config: Annotated[
-        str | None, typer.Option(help="A configuration that names another environment, or that of a CHECKPOINT.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.configurations,
+            help="A configuration that names another environment, or that of a CHECKPOINT.",
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in `relaax run`.")

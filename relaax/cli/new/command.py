@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from relaax.bundled import EXAMPLES
+from relaax.cli import completion
 from relaax.cli.new.scaffold import (
     ALGORITHM,
     ENVIRONMENT,
@@ -34,7 +35,10 @@ def algorithm(
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="ALGORITHM", help=f"Copy this bundled algorithm instead: {', '.join(EXAMPLES)}."
+            "--from",
+            autocompletion=completion.algorithms,
+            metavar="ALGORITHM",
+            help=f"Copy this bundled algorithm instead: {', '.join(EXAMPLES)}.",
         ),
     ] = None,
 ) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.configuration import unknown
-from relaax.configuration.yaml_file import parse_yaml
 
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
@@ -58,6 +57,8 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
 
     Raises ScaffoldError if there is no such algorithm, or the directory's path is taken.
     """
+    from relaax.configuration.yaml_file import parse_yaml
+
     if algorithm not in EXAMPLES:
         raise ScaffoldError(unknown("bundled algorithm", algorithm, EXAMPLES))
     if Path(name).exists():

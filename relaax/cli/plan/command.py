@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.cli import completion
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.log_lines import print_error
 from relaax.server.options import SetOption
@@ -29,7 +30,9 @@ _LARGEST = 10_000_000
 
 
 def plan(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one.")],
+    config: Annotated[
+        str, typer.Argument(autocompletion=completion.configurations, help="A YAML file, or the name of a bundled one.")
+    ],
     environments: Annotated[int, typer.Option(min=1, max=_LARGEST, help="Environments that are to train.")] = 1000,
     rate: Annotated[
         float | None,

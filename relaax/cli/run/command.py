@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError, overrides_of
@@ -22,17 +23,24 @@ if TYPE_CHECKING:
 
 def run(
     config: Annotated[
-        str | None, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")
+        str | None,
+        typer.Argument(
+            help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.",
+            autocompletion=completion.configurations,
+        ),
     ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
-            metavar="ALGORITHM", help="Without CONFIG: a bundled algorithm, such as da3c, or the path of yours."
+            autocompletion=completion.algorithms,
+            metavar="ALGORITHM",
+            help="Without CONFIG: a bundled algorithm, such as da3c, or the path of yours.",
         ),
     ] = None,
     environment: Annotated[
         str | None,
         typer.Option(
+            autocompletion=completion.environments,
             metavar="ENVIRONMENT",
             help="Without CONFIG: an id of gymnasium (CartPole-v1, ALE/Pong-v5, MODULE:ID), FAMILY/NAME, or the "
             "command line of your program ('my_world/main.py NAME').",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.cli import completion
 from relaax.configuration import ConfigurationError
 from relaax.log_lines import log_to_stderr, print_error
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def suite(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_ale_pong.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.configurations, help="A YAML file, or the name of a bundled one: da3c_ale_pong."
+        ),
+    ],
     environments: Annotated[
         list[str], typer.Argument(metavar="NAME...", help="Environments, as relaax-run.name: pong boxing breakout.")
     ],

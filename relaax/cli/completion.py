@@ -1,0 +1,59 @@
+"""Values that the shell completes. It imports nothing slow: a person waits for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from relaax.bundled import bundled_configurations, bundled_names
+
+_RUNS = Path("runs")
+
+
+def configurations(incomplete: str) -> list[str]:
+    """Return the bundled configurations and the YAML files that begin with `incomplete`."""
+    files = (str(path) for path in Path().glob(f"{_literal(incomplete)}*.yaml")) if _is_relative(incomplete) else ()
+    return _matching([*bundled_names("config", ".yaml"), *files], incomplete)
+
+
+def algorithms(incomplete: str) -> list[str]:
+    """Return the bundled algorithms."""
+    return _matching(bundled_names("algorithms"), incomplete)
+
+
+def environments(incomplete: str) -> list[str]:
+    """Return the environments that bundled configurations train, as `--environment` takes them."""
+    return _matching((_named(one.environment, one.task) for one in bundled_configurations()), incomplete)
+
+
+def runs(incomplete: str) -> list[str]:
+    """Return the run directories in runs/."""
+    return _matching((f"{path}" for path in _RUNS.glob("*") if path.is_dir()), incomplete)
+
+
+def configurations_and_runs(incomplete: str) -> list[str]:
+    """Return both."""
+    return [*configurations(incomplete), *runs(incomplete)]
+
+
+def algorithms_and_configurations(incomplete: str) -> list[str]:
+    """Return both."""
+    return [*algorithms(incomplete), *configurations(incomplete)]
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[str]:
+    return sorted({name for name in names if name.startswith(incomplete)})
+
+
+def _named(family: str, task: str) -> str:
+    has_family = family == "OpenAI_Gym" or task.lower().startswith(family.lower())
+    return task if has_family else f"{family}/{task}"
+
+
+def _is_relative(incomplete: str) -> bool:
+    return not incomplete.startswith(("/", "~"))
+
+
+def _literal(text: str) -> str:
+    """Return a pattern that matches this text."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in text)
