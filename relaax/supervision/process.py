@@ -39,6 +39,7 @@ EXIT_ENVIRONMENT = 4
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
 _LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
+_PAGE = re.compile(rb"open (https?://[!-~]+)\s*\Z")
 _SENTENCE = re.compile(r"^  ((?:relaax-[a-z-]+|[^\s:]+/main): [^\n]*(?:\n {3}[^\n]*)*)\Z", re.MULTILINE)
 """The error that a program printed last, by `relaax.log_lines.print_error`."""
 
@@ -79,6 +80,8 @@ class Supervised(ABC):
         self._server = server
         self.address: str | None = None
         self.failed = ""
+        self.page: str | None = None
+        """The URL of the page that an environment's program asks the user to open, if any."""
         self.restarts = 0
         self.was_ready = False
         """Whether it announced that it was ready before the last restart."""
@@ -245,6 +248,8 @@ class Process(Supervised):
             for line in output:
                 if self._server and popen is self._popen:
                     self._hear(line.decode(errors="replace"), ready)
+                elif page := _PAGE.match(line):
+                    self.page = page[1].decode()
                 try:
                     log.write(line)
                 except OSError as error:  # keep reading: a full pipe would block the process

@@ -213,9 +213,10 @@ def started(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
     document = yaml.safe_load(config.read_text("utf-8"))
     document["relaax-run"]["arguments"] = ["--port", str(port)]
     config.write_text(yaml.safe_dump(document), "utf-8")
-    run = runs.start("--target-return", str(target), "--seed", "1", "--no-progress", config=config)
-    run.wait_for(lambda status: True, "the servers answer")
-    return run.running, run.directory, f"http://localhost:{port}/"
+    run = runs.start("--target-return", str(target), "--seed", "1", config=config)
+    url = f"http://localhost:{port}/"
+    run.running.wait_for_line(f"open {url} in a browser")
+    return run.running, run.directory, url
 
 
 @pytest.mark.slow

@@ -50,6 +50,15 @@ def test_everything_it_says_is_in_its_log(process: Process) -> None:
     wait_until(lambda: all(word in process.log.read_text() for word in ("out", "error")), "both are in the log")
 
 
+@pytest.mark.parametrize(("line", "page"), [("open http://a:1/ ", "http://a:1/"), ("to open http://a:1/", None)])
+def test_page_is_read_from_an_environments_output(tmp_path: Path, line: str, page: str | None) -> None:
+    process = Process("client-0", tmp_path / "client-0.log", server=False)
+    process.start(python(f"print('hello'); print({line!r})"))
+    assert process.wait(60)
+    assert process.last_words() == f"  hello\n  {line}"
+    assert process.page == page
+
+
 def test_a_refused_configuration_is_told_apart(process: Process) -> None:
     process.start(python("import sys; print('no such key', file=sys.stderr); sys.exit(2)"))
     with pytest.raises(StartError) as failed:

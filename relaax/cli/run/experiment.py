@@ -230,7 +230,13 @@ def _watch(
     evaluated: Evaluations,
 ) -> str:
     """Watch the run until there is a reason to stop, and return the reason. Raises StartError."""
+    shown_pages: list[str] = []
     while not interrupted.event.wait(POLL_SECONDS):
+        for page in supervisor.pages:
+            if page not in shown_pages:
+                shown_pages.append(page)
+                view.say(f"open {page} in a browser: the environments are played there")
+                view.step(f"waiting for {page} to be opened")
         progress = reader.poll(supervisor.parameter_server_address)
         view.show(progress, memory.poll(supervisor.replay_addresses, progress.updates))
         sentence = evaluated.poll()

@@ -70,6 +70,11 @@ class Supervisor:
         return f"http://{boards[0].address}/" if boards else None
 
     @property
+    def pages(self) -> list[str]:
+        """Return the URLs of the pages that the environments' programs ask the user to open, each once."""
+        return list(dict.fromkeys(client.page for client in self.clients if client.page is not None))
+
+    @property
     def replay_addresses(self) -> list[str]:
         """Return HOST:PORT of every replay server, in order."""
         return self._host.actual(REPLAY_SERVER)

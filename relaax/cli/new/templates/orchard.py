@@ -85,7 +85,10 @@ def main() -> None:
     try:
         pages = http.server.ThreadingHTTPServer(("127.0.0.1", given.port), handler)
     except OSError as error:
-        print(f"{given.name}: cannot serve the page at port {given.port}: {error.strerror}", file=sys.stderr)
+        print(
+            f"{given.name}: cannot serve the page at port {given.port}: {error.strerror}; --port is another",
+            file=sys.stderr,
+        )
         sys.exit(2)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"open http://localhost:{pages.server_port}/", flush=True)
