@@ -26,6 +26,7 @@ from relaax.client.places import Places
 from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
 from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
+from relaax.client.unknown import did_you_mean
 from relaax.client.values import UnsupportedSpace
 from relaax.client.watching import Watching, has_screen
 from relaax.extras import missing, named
@@ -266,7 +267,7 @@ def execute(
     try:
         arguments, unknown = described.parse_known_args(line)
         if unknown:
-            described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown)}")
+            described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown, described)}")
         log_to_stderr("%(asctime)s %(name)s: %(message)s", arguments.log_level.upper())
         if arguments.display and not _is_checked(arguments) and not has_screen():
             code = run_on_screen()
@@ -332,12 +333,12 @@ def beside(package: str | None, module: str) -> ModuleType:
     return importlib.import_module(f"{package}.{module}" if package else module)
 
 
-def _whence(unknown: Sequence[str]) -> str:
-    """Return where options came from that a program was given by `relaax run` and does not have."""
+def _whence(unknown: Sequence[str], described: argparse.ArgumentParser) -> str:
+    """Return where options came from that `relaax run` gave to a program without them, or what they are like."""
     given = [word for word in ("--kwarg", "--wrapper", "--register", "--import") if word in unknown]
     keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register", "--import": "modules"}
     if not given:
-        return ""
+        return did_you_mean(unknown[0].partition("=")[0], described._option_string_actions)
     return (
         f" (relaax-run.{keys[given[0]]} comes as {given[0]}, for environments of gymnasium: let this program describe"
         " that option, or give one of its own as relaax-run.arguments)"

@@ -21,6 +21,7 @@ from relaax.client.measuring import Measured
 from relaax.client.random_agent import CheckingAgent, RandomAgent
 from relaax.client.reports import Reports, reporter
 from relaax.client.run_summary import RunSummary, Tally
+from relaax.client.unknown import require_known
 from relaax.client.values import values_of
 from relaax.client.vector_client import Autoreset, VectorClient
 from relaax.extras import explained
@@ -80,6 +81,7 @@ def run(
     for metrics that cannot be sent, EnvironmentFault for an outcome of the environment that cannot be used, and
     EnvironmentExit if it calls sys.exit(). At the end of training it returns.
     """
+    require_known(run, settings, ClientBase.__init__)
     with ExitStack() as stack:
         made = _made(env)
         if environment is None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from relaax import rlx
 from relaax.client.base import ClientBase
+from relaax.client.unknown import require_known
 from relaax.client.values import fill_rows
 
 Autoreset = Literal["same_step", "next_step", "disabled"]
@@ -46,6 +47,7 @@ class VectorClient(ClientBase):
     """
 
     def __init__(self, address: str, *, environments: int, autoreset: Autoreset = "same_step", **settings: Any) -> None:
+        require_known(VectorClient.__init__, settings, ClientBase.__init__)
         if environments < 1:
             raise ValueError(f"environments is {environments}: there must be at least one")
         modes = {mode.name.lower(): mode for mode in rlx.Autoreset}

@@ -9,7 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import relaax
 from relaax import rlx
-from relaax.client import Episode, Failure, run
+from relaax.client import Episode, Failure, VectorClient, run
 from relaax.client.autoreset import autoreset_of
 from relaax.rlx import ErrorCode
 from support.counting import Counting, check_next_step, check_same_step, counting_policy, length_of, return_of
@@ -320,3 +320,16 @@ print(run(Env(), sys.argv[1], episodes=3).mean_return, "gymnasium" in sys.module
             cwd=Path(relaax.__file__).parent.parent,
         )
     assert done.stdout.split() == ["1.0", "False"]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda **option: run("CartPole-v1", "random", steps=1, **option), "run"),
+        (lambda **option: VectorClient("localhost:1", environments=2, **option), "VectorClient"),
+    ],
+)
+def test_a_misspelt_argument_is_refused_with_the_nearest(call, sentence):
+    with pytest.raises(TypeError) as refused:
+        call(retry_second=1)
+    assert str(refused.value) == f"{sentence}() has no argument 'retry_second'; did you mean retry_seconds?"
