@@ -81,12 +81,11 @@ def family_description(name: str) -> str:
     return line.removeprefix("Run ").partition(" against ")[0]
 
 
-def family_needs(name: str) -> tuple[str, bool]:
-    """Return the extras of an environment family, as in `gym,box2d`, and whether they are all that it needs."""
-    file = bundled_folder("environments") / name / "requirements.txt"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(r"^relaax\[(.*)\]$", text, re.MULTILINE)
-    return found[1] if found else "", found is not None and "built from source" not in text
+def family_extras(name: str) -> str:
+    """Return the extras of an environment family, as in `gym,box2d`; empty if only its page says what it needs."""
+    page = (bundled_folder("environments") / name / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^pip install 'relaax\[(.*)\]'$", page, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _first_line(source: Path) -> str:

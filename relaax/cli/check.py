@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -46,10 +47,10 @@ def check(
         typer.Option("--set", metavar="KEY=VALUE", help="Of a configuration, as in run.kwargs.continuous=false."),
     ] = None,
 ) -> None:
-    """Play episodes at random, without a server, and report what is wrong with an environment.
+    """Check an environment by playing episodes at random.
 
-    It checks resets, steps, ends of episodes, seeds, close() and what is left after it, and says which algorithms take
-    the spaces. It also ends after 30 seconds.
+    No server is needed. It checks resets, steps, ends of episodes, seeds, close() and what is left after it, and says
+    which algorithms take the spaces. It also ends after 30 seconds.
 
     Exit code 0: no errors, perhaps warnings; 1: errors; 2: there is no such environment, or it cannot be made.
     """
@@ -89,7 +90,8 @@ def _command(
     environment: str, words: Sequence[str], envs: int, overrides: Sequence[str]
 ) -> tuple[list[str], Configuration | None]:
     """Return the command that checks an environment, and its configuration if it has one. Raises ConfigurationError."""
-    from relaax.cli.run.plan import GYMNASIUM, environment_main, make_plan
+    from relaax.cli.run.plan import environment_main, make_plan
+    from relaax.cli.run.without_file import named_environment
     from relaax.client.address import CHECK
 
     if _is_configuration(environment):
@@ -97,11 +99,9 @@ def _command(
         return [*plan.environment_command(CHECK, envs, 0), *words], plan.configuration
     if overrides:
         raise ConfigurationError("--set is for configurations: give options of the environment's program behind --")
-    if words and not words[0].startswith("-"):
-        main, name, options = environment_main(environment, ()), words[0], words[1:]
-    else:
-        main, name, options = GYMNASIUM, environment, words
-    return [sys.executable, str(main), CHECK, name, str(envs), *options], None
+    named = named_environment(" ".join([environment, *map(shlex.quote, words)]))
+    main = environment_main(named.program, ())
+    return [sys.executable, str(main), CHECK, named.name, str(envs), *named.arguments], None
 
 
 def _is_configuration(word: str) -> bool:

@@ -13,7 +13,7 @@ from relaax.bundled import (
     bundled_folder,
     bundled_names,
     family_description,
-    family_needs,
+    family_extras,
 )
 
 _README = "README.md"
@@ -25,7 +25,7 @@ def list_(
         typer.Argument(help="configurations, algorithms or environments; omit it to list all."),
     ] = None,
 ) -> None:
-    """List the bundled configurations, algorithms and families of environments, one line each."""
+    """List the bundled configurations, algorithms and environments."""
     sections = {"configurations": _configurations, "algorithms": _algorithms, "environments": _environments}
     for number, name in enumerate([what] if what else sections):
         if number:
@@ -45,12 +45,8 @@ def _algorithms() -> None:
 
 def _environments() -> None:
     print("ENVIRONMENTS and extras: relaax run --algorithm A --environment FAMILY/NAME")
-    rows = []
-    for name in bundled_names("environments"):
-        extras, are_enough = family_needs(name)
-        needs = ", ".join(filter(None, [extras, "" if are_enough else _README]))
-        rows.append((name, family_description(name), needs))
-    _print_rows(rows)
+    families = bundled_names("environments")
+    _print_rows([(name, family_description(name), family_extras(name) or _README) for name in families])
     print("Ids of gymnasium need no FAMILY. An extra: pip install 'relaax[atari]'")
     print(f"{_README} of a family is in {bundled_folder('environments')}")
 

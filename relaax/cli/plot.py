@@ -18,7 +18,6 @@ import typer
 from relaax.cli import completion
 from relaax.cli.fitting import shortened
 from relaax.configuration import ConfigurationError, nearest
-from relaax.configuration.yaml_file import read_yaml
 from relaax.log_lines import print_error
 from relaax.number_format import shown
 
@@ -175,6 +174,8 @@ def default_title(folders: Mapping[str, tuple[Path, str | None]]) -> str:
 
 def _task(folder: Path) -> tuple[str, str]:
     """Return environment and algorithm of a run, as its configuration names them; empty strings if it has none."""
+    from relaax.configuration.yaml_file import read_yaml
+
     for file in (folder / CONFIGURATION, folder.parent / CONFIGURATION):
         with contextlib.suppress(ConfigurationError, KeyError, TypeError, AttributeError):
             document = read_yaml(file)

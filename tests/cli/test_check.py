@@ -76,7 +76,7 @@ def test_a_programs_own_refusal_has_its_exit_code(capfd: pytest.CaptureFixture[s
     [
         (("da3c_gym_cartpol",), "no configuration 'da3c_gym_cartpol'; did you mean 'da3c_gym_cartpole'?"),
         (("mine.yaml",), "no file mine.yaml, and unknown configuration 'mine.yaml'; "),
-        (("AIE", "boxing"), "relaax-run.environment: unknown environment 'AIE'; did you mean 'ALE'?"),
+        (("AIE", "boxing"), "environment 'AIE boxing': there is no program 'AIE'; did you mean 'ALE'?"),
         (("CartPole-v1", "--set", "run.name=x"), "--set is for configurations: give options of the environment's"),
     ],
 )

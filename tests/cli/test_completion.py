@@ -102,7 +102,7 @@ def completed(*words: str) -> list[str]:
 
 def test_commands_are_completed() -> None:
     assert completed("") == [*COMMANDS, "version"]
-    assert completed("c") == ["cluster", "checkpoints", "conformance"]
+    assert completed("c") == ["check", "cluster", "checkpoints", "conformance"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

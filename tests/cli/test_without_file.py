@@ -116,7 +116,7 @@ def test_own_algorithm_gets_its_defaults(here: Path) -> None:
         (["da3c_gym_cartpole", "--algorithm", "da3c"], "da3c_gym_cartpole names an algorithm already"),
         (["da3c_gym_cartpole", "--environment", "X-v0"], "da3c_gym_cartpole names an environment already"),
         (["--algorithm", "da3cc", "--environment", "X-v0"], "did you mean 'da3c'? bundled are da3c, da3c_cont, "),
-        (["--algorithm", "da3c", "--environment", "x.py"], "--environment x.py: no file x.py"),
+        (["--algorithm", "da3c", "--environment", "x.py"], "environment 'x.py': no file x.py"),
         (["--algorithm", "da3c", "--environment", "node x.js"], "there is no program 'node'"),
         (["--algorithm", "da3c", "--environment", "ALE"], "name one of its environments, as in ALE/NAME"),
         (["--algorithm", "da3c", "--environment", "'"], "No closing quotation"),

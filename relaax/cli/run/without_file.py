@@ -24,7 +24,7 @@ from relaax.bundled import (
     bundled_names,
 )
 from relaax.cli.run.plan import Plan, find_program, planned, refuse_decided
-from relaax.configuration import ConfigurationError, assemble_configuration, overrides_of
+from relaax.configuration import ConfigurationError, assemble_configuration, nearest, overrides_of
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
 from relaax.server.native_messages import load_tensorflow_quietly
@@ -92,24 +92,23 @@ def named_environment(text: str) -> NamedEnvironment:
         first, *rest = shlex.split(text)
     except ValueError as error:  # quotes, or nothing
         reason = str(error) if text.strip() else "a name is missing"
-        raise ConfigurationError(f"--environment {text!r}: {reason}") from None
+        raise ConfigurationError(f"environment {text!r}: {reason}") from None
     options = rest if not rest or rest[0].startswith("-") else rest[1:]
     program = find_program(first)
     if program is None:
         if first.endswith(".py") or first.startswith((".", "/", "~")):
-            raise ConfigurationError(f"--environment {text}: no file {first}")
+            raise ConfigurationError(f"environment {text!r}: no file {first}")
         if options != rest:
-            raise ConfigurationError(
-                f"--environment {text}: there is no program {first!r}: name a Python program, as in "
-                "'my_world/main.py NAME --option', or an id, such as CartPole-v1"
-            )
+            guess = nearest(first, bundled_names("environments"))
+            way_out = f"did you mean {guess!r}?" if guess else "name a Python program, as in 'my_world/main.py NAME'"
+            raise ConfigurationError(f"environment {text!r}: there is no program {first!r}; {way_out}")
         family, name = _family_and_name(first)
         return NamedEnvironment(family, name, options)
     bundled = program.is_relative_to(bundled_folder("environments"))
     if options != rest:
         name = rest[0]
     elif bundled:
-        raise ConfigurationError(f"--environment {text}: name one of its environments, as in {first}/NAME")
+        raise ConfigurationError(f"environment {text!r}: name one of its environments, as in {first}/NAME")
     else:
         name = program.parent.name if program.stem == "main" else program.stem
     return NamedEnvironment(program.parent.name if bundled else first, name, options)
