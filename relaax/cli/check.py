@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relaax.configuration import ConfigurationError, find_configuration, nearest
+from relaax.configuration import ConfigurationError, nearest
 from relaax.log_lines import print_error
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def _command(
 def _is_configuration(word: str) -> bool:
     """Return whether a word names a configuration. Raises ConfigurationError if it seems to, and there is none."""
     from relaax.bundled import bundled_names
+    from relaax.configuration import find_configuration
 
     path = Path(word)
     is_yaml = path.suffix in (".yaml", ".yml")
