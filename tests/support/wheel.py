@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Other tests write into the folders of tools while this one copies.
 _LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
 LEFT = "left.py"
-"""What an earlier build left in the folder `build` of the checkout, and no wheel may have."""
+"""A file that an earlier build left in the folder `build` of the checkout: no wheel may have it."""
 
 
 def copy_checkout(folder: Path, *without: str) -> None:
