@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+NO_TLS = "it does not speak TLS"
 # By OpenSSL's name of the reason. An alert is the other side's complaint about this one.
 _REASONS = (
     ("CERTIFICATE_REQUIRED", "it asks for a certificate, and none was shown"),
@@ -13,9 +14,9 @@ _REASONS = (
     ("ALERT_BAD_CERTIFICATE", "it does not accept the certificate that it was shown"),
     ("ALERT_PROTOCOL_VERSION", "it speaks no version of TLS from 1.2 on"),
     ("UNSUPPORTED_PROTOCOL", "it speaks no version of TLS from 1.2 on"),
-    ("WRONG_VERSION_NUMBER", "it does not speak TLS"),
-    ("RECORD_LAYER_FAILURE", "it does not speak TLS"),
-    ("HTTP_REQUEST", "it does not speak TLS"),
+    ("WRONG_VERSION_NUMBER", NO_TLS),
+    ("RECORD_LAYER_FAILURE", NO_TLS),
+    ("HTTP_REQUEST", NO_TLS),
 )
 
 

@@ -16,14 +16,16 @@ from relaax.extras import explained
 from relaax.rlx import NEED_DATA, Actions
 from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, SPEAKS_GRPC
 from relaax.rlx.framing import is_http2
-from relaax.tls import reason_of
+from relaax.tls import NO_TLS, reason_of
 
 if TYPE_CHECKING:
     from relaax.client.websocket import ClientWebSocket
 
 RECEIVE_BUFFER_BYTES = 1 << 16
 LEAVE_SECONDS = 0.5
+PLAIN = "leave out --tls, tls=True and RELAAX_TLS to connect without it"
 _SLICE_SECONDS = 1.0
+_CLOSED = "the server closed the connection"
 
 
 class ClientWire:
@@ -129,6 +131,9 @@ class ClientWire:
             elif isinstance(event, rlx.Ping):
                 if not self._broken:
                     self.tell(rlx.Pong(event.nonce))
+            elif isinstance(event, rlx.ConnectionClosed) and connection.welcome is None:
+                kind = "with" if isinstance(self._socket, ssl.SSLSocket) else "without"
+                raise ConnectionInterrupted(f"{_CLOSED} before its welcome: is it an RLX server {kind} TLS?")
             else:
                 raise _farewell(event)
 
@@ -259,7 +264,8 @@ def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port:
         connected.close()
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         if why is not None:
-            raise ConnectionInterrupted(f"no TLS with {host}:{port}: {why}", retryable=False) from error
+            way_out = f"; {PLAIN}" if why == NO_TLS else ""
+            raise ConnectionInterrupted(f"no TLS with {host}:{port}: {why}{way_out}", retryable=False) from error
         raise ConnectionInterrupted(f"no TLS with {host}:{port} ({error})") from error
 
 
@@ -274,7 +280,7 @@ def _farewell(event: object) -> Exception:
         case rlx.Bye(reason=reason):
             return ConnectionInterrupted(f"the server left ({reason})" if reason else "the server left")
         case _:
-            return ConnectionInterrupted("the server closed the connection")
+            return ConnectionInterrupted(_CLOSED)
 
 
 def _tune(connected: socket.socket, silence: float) -> None:

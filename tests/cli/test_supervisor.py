@@ -301,3 +301,17 @@ def test_server_that_is_not_wanted_any_more_before_its_turn_is_never_started(
         with meanwhile(want_one, lambda: gates.open("parameter-server")):
             starting.start_servers()
         assert (starting.rlx_server.is_ready, second[0].pid) == (True, None)
+
+
+def test_a_client_whose_agent_fails_names_the_rlx_servers_log(
+    plan: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "mine/main: 127.0.0.1:7001: the agent failed at mine.py, line 3: KeyError: 'policy'"
+    (tmp_path / "mine.py").write_text(f"import sys; sys.exit({said!r})")
+    with supervised(plan, tmp_path / "run") as supervisor:
+        supervisor.start_clients()
+        with pytest.raises(StartError) as failed:
+            wait_until(lambda: supervisor.watch() is not None, "it is given up")
+    log = tmp_path / "run" / "logs" / "rlx-server.log"
+    assert str(failed.value) == f"client-0 fails repeatedly: {said}; see {log}"
+    assert f"client-0 died (1) and was restarted: {said}; see {log}" in caplog.text

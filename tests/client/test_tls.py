@@ -73,7 +73,7 @@ def door(tmp_path: Path, pair: tuple[bytes, bytes] | None) -> Iterator[Door]:
         (Authority(30).issue("server", LOCAL), "its certificate cannot be trusted: unable to get local issuer"),
         (HERE.issue("server", LOCAL, days=-1), "its certificate cannot be trusted: certificate has expired"),
         (HERE.issue("server", ["elsewhere.example"]), "not valid for '127.0.0.1'"),
-        (None, "it does not speak TLS"),
+        (None, "it does not speak TLS; leave out --tls, tls=True and RELAAX_TLS to connect without it"),
     ],
     ids=["another authority", "expired", "another name", "no TLS"],
 )

@@ -159,6 +159,18 @@ def test_the_port_of_a_grpc_server_is_named(address: str, codec: Codec) -> None:
     assert str(failed.value).endswith(SPEAKS_GRPC)
 
 
+def test_a_server_that_closes_before_its_welcome_may_be_another_one(listener: socket.socket) -> None:
+    wire = wire_to(listener, 5.0)
+    near, _ = listener.accept()
+    wire.tell(rlx.Hello(rlx.Box(shape=(1,)), rlx.Discrete(2)))
+    near.recv(1 << 16)
+    near.close()
+    with pytest.raises(ConnectionInterrupted, match="before its welcome: is it an RLX server without TLS?") as closed:
+        wire.hear()
+    assert closed.value.retryable
+    wire.close()
+
+
 def test_a_frame_of_rlx_is_never_taken_for_http2() -> None:
     assert is_http2(b"\x00\x00\x18\x04\x00\x00\x00\x00\x00\x00\x03")
     assert not is_http2(b"\x00\x00\x18\x04\x00\x00\x00\x00")

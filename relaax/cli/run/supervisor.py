@@ -218,8 +218,8 @@ class Supervisor:
 
     def _with_log(self, error: StartError, process: Supervised) -> StartError:
         """Return the error with the name of the log that has the rest."""
-        log = self._log_of(str(error), process)
-        return error if error.refused else StartError(f"{error}\nsee {log}")
+        gap = "\n" if "\n" in str(error) else "; "
+        return error if error.refused else StartError(f"{error}{gap}see {self._log_of(str(error), process)}")
 
     def _log_of(self, said: str, process: Supervised) -> Path:
         """Return the log that has more about an error: an agent that fails does so in the RLX server."""
