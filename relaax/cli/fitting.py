@@ -74,7 +74,7 @@ class FittingTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table for the width of `options`, and a line that names the columns left out."""
         columns, widths, gap = self._fitted(options.max_width)
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, gap - 1))
         for column, width in zip(columns, widths, strict=True):
             justify: JustifyMethod = "left" if column.name or column.left else "right"
             table.add_column(Text(column.header), width=width, overflow="fold", justify=justify, vertical="bottom")
@@ -97,7 +97,7 @@ class FittingTable:
                 break
             columns.remove(spare)
         natural = [column.natural() for column in columns]
-        if _total(natural, 2) <= room:
+        if _total(natural, 2) < room:  # rich 13 gives the last column a gap of its own
             return columns, natural, 2
         widths = least
         for names in (True, False):  # names grow before the headers of numbers get one line
