@@ -36,6 +36,24 @@ except TrainingFinished:
 except Failure as failure:
     sys.exit(str(failure))
 """
+NEXT_STEP_CLIENT = """
+import sys
+import numpy as np
+from relaax.client import Box, Discrete, TrainingFinished, VectorClient
+
+spaces = {"observation_space": Box(-1, 1, (1,)), "action_space": Discrete(3)}
+count, over = np.zeros(2, np.int64), np.zeros(2, np.bool_)
+try:
+    with VectorClient(sys.argv[1], environments=2, autoreset="next_step", **spaces) as client:
+        client.init(count[:, None] / 9)
+        while True:
+            first = over
+            count = np.where(first, 0, count + 1)
+            over = count >= [3, 5]
+            client.step(~first * 1.0, count[:, None] / 9, over & [True, False], over & [False, True], first=first)
+except TrainingFinished:
+    pass
+"""
 JSON_ALONE = {rule.name for rule in client_rules("server_malformed_json_*")}
 
 
@@ -58,6 +76,10 @@ def test_a_right_client_of_next_step_passes() -> None:
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
 def test_our_own_client_understands_other_bytes(codec: str) -> None:
     assert not_passed(check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], "[euw]*", deadline=60)) == {}
+
+
+def test_our_own_client_reconnects_between_episodes() -> None:
+    assert not_passed(check([sys.executable, "-c", NEXT_STEP_CLIENT, "{address}"], "re*_between_*")) == {}
 
 
 @pytest.mark.slow
