@@ -30,7 +30,7 @@ then conversations in a Box of two numbers and a Discrete of 3, or in the spaces
 --action-space give, as JSON of rlx.v1.Space; other spaces come last. A conversation that the server refuses for its
 own reasons is "not applicable", with the server's message.
 
---client COMMAND takes the role of the server, and runs the command once for each of about forty server behaviors.
+--client COMMAND takes the role of the server, and runs the command once for each of about fifty server behaviors.
 {address} in the command becomes HOST:PORT; without it, the address is appended. The client chooses its spaces,
 observations and episodes; it should play 300 steps or more, and reconnect after an error that permits a retry. Rules
 that it never exercises are "not seen".

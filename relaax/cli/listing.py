@@ -25,7 +25,7 @@ def list_(
         typer.Argument(help="configurations, algorithms or environments; omit it to list all."),
     ] = None,
 ) -> None:
-    """List the bundled configurations, algorithms and environments."""
+    """List configurations, algorithms and environments."""
     sections = {"configurations": _configurations, "algorithms": _algorithms, "environments": _environments}
     for number, name in enumerate([what] if what else sections):
         if number:

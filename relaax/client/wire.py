@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import ssl
 import struct
@@ -26,6 +27,7 @@ LEAVE_SECONDS = 0.5
 PLAIN = "leave out --tls, tls=True and RELAAX_TLS to connect without it"
 _SLICE_SECONDS = 1.0
 _CLOSED = "the server closed the connection"
+_ANY_TIME = (rlx.Metrics, rlx.Ping, rlx.Pong)
 
 
 class ClientWire:
@@ -53,6 +55,7 @@ class ClientWire:
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._answered = False
         self._broken = False
+        self._pings = 0  # in flight
         try:
             connected = socket.create_connection((host, port), timeout=connect_timeout)
         except socket.gaierror as error:
@@ -65,6 +68,8 @@ class ClientWire:
                 f"cannot connect to {host}:{port} ({error.strerror or error}){there}"
             ) from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
+        self._arrivals = select.poll()
+        self._arrivals.register(self._socket, select.POLLIN)
         self._silence = silence
         _bound(self._socket, silence)
         _tune(self._socket, silence)
@@ -97,21 +102,52 @@ class ClientWire:
     def tell(self, *messages: rlx.ClientMessage) -> None:
         """Send messages in one write, without waiting for an answer.
 
-        Raises rlx.LocalProtocolError before anything is sent, and ConnectionInterrupted.
+        Messages that have arrived are read before an init, a step or a reset: none may follow the server's last one.
+        Raises rlx.LocalProtocolError before anything is sent, ConnectionInterrupted and TrainingFinished.
         """
         send = self._connection.send
+        if not self._broken and type(messages[-1]) not in _ANY_TIME:
+            self._look()
         try:
             data = send(messages[0]) if len(messages) == 1 else b"".join([send(message) for message in messages])
         except rlx.RemoteProtocolError as error:  # an answer that nobody asked for lies there
             raise self._broke_protocol(error) from error
+        self._pings += type(messages[0]) is rlx.Ping
         try:
             self._send(data if self._websocket is None else self._websocket.sealed(data))
         except OSError as error:
             self._last_words()
             raise ConnectionInterrupted(_broke(error)) from error
 
+    def _look(self) -> None:
+        """Read what has arrived, without waiting. Raises ConnectionInterrupted and TrainingFinished."""
+        connection = self._connection
+        while True:
+            while connection.buffered or connection.ended:
+                try:
+                    event = connection.next_event()
+                except rlx.RemoteProtocolError as error:
+                    raise self._broke_protocol(error) from error
+                if event is NEED_DATA:
+                    break
+                if not self._is_aside(event):
+                    raise _farewell(event)
+            data = b"" if self._websocket_is_over() else self._received_now()
+            if data is None:
+                return
+            self._feed(data)
+
+    def _is_aside(self, event: object) -> bool:
+        """Return whether the event is a ping, which is answered, or a pong."""
+        if isinstance(event, rlx.Ping) and not self._broken:
+            self.tell(rlx.Pong(event.nonce))
+        return isinstance(event, rlx.Ping | rlx.Pong)
+
     def hear(self) -> rlx.ServerMessage:
-        """Return the server's next message that is not a ping. Raises ConnectionInterrupted and TrainingFinished."""
+        """Return the server's next message, except pings and unrequested pongs.
+
+        Raises ConnectionInterrupted and TrainingFinished.
+        """
         connection = self._connection
         if not connection.buffered:  # usual: nothing came after the last answer
             self._read()
@@ -125,16 +161,16 @@ class ClientWire:
                 return event
             if event is NEED_DATA:
                 self._read()
-            elif isinstance(event, rlx.EpisodeReturns | rlx.Welcome | rlx.Pong):
-                self._answered = self._answered or not isinstance(event, rlx.Welcome)
+            elif isinstance(event, rlx.EpisodeReturns | rlx.Welcome):
+                self._answered = self._answered or isinstance(event, rlx.EpisodeReturns)
                 return event
-            elif isinstance(event, rlx.Ping):
-                if not self._broken:
-                    self.tell(rlx.Pong(event.nonce))
+            elif isinstance(event, rlx.Pong) and self._pings:
+                self._pings -= 1
+                return event
             elif isinstance(event, rlx.ConnectionClosed) and connection.welcome is None:
                 kind = "with" if isinstance(self._socket, ssl.SSLSocket) else "without"
                 raise ConnectionInterrupted(f"{_CLOSED} before its welcome: is it an RLX server {kind} TLS?")
-            else:
+            elif not self._is_aside(event):
                 raise _farewell(event)
 
     def _broke_protocol(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
@@ -145,6 +181,7 @@ class ClientWire:
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
         with contextlib.suppress(OSError, rlx.ProtocolError, ConnectionInterrupted, TrainingFinished):
+            self._look()
             self._hurry()
             self.tell(*([last] if last else []), rlx.Bye("done"))
             if self._websocket is not None:
@@ -161,17 +198,19 @@ class ClientWire:
 
     def _read(self) -> None:
         """Take in some bytes, once there are any. Raises ConnectionInterrupted as `_received`."""
-        if self._websocket is None:
-            self._connection.receive_data(self._received())
-        elif self._websocket.broken is not None:
-            raise self._broke_protocol(self._websocket.broken)
-        else:
-            self._take_in(self._websocket)
+        self._feed(b"" if self._websocket_is_over() else self._received())
 
-    def _take_in(self, websocket: ClientWebSocket) -> None:
-        data = b"" if websocket.ended else self._received()
-        if not data:
-            self._connection.receive_data(b"")
+    def _websocket_is_over(self) -> bool:
+        websocket = self._websocket
+        return websocket is not None and (websocket.ended or websocket.broken is not None)
+
+    def _feed(self, data: memoryview | bytes) -> None:
+        """Pass received bytes to the protocol; empty for the end of the stream. Raises ConnectionInterrupted."""
+        websocket = self._websocket
+        if websocket is not None and websocket.broken is not None:
+            raise self._broke_protocol(websocket.broken)
+        if websocket is None or not data:
+            self._connection.receive_data(data)
             return
         welcome = self._connection.welcome
         limit = rlx.HANDSHAKE_FRAME_BYTES if welcome is None else welcome.limits.max_frame_bytes
@@ -181,6 +220,23 @@ class ClientWire:
                 self._send(own)
         if said:
             self._connection.receive_data(said)
+
+    def _received_now(self) -> memoryview | None:
+        """Return the bytes that have arrived, or None. Raises ConnectionInterrupted."""
+        wire = self._socket
+        if not isinstance(wire, ssl.SSLSocket):
+            return self._received() if self._arrivals.poll(0) else None
+        if not self._arrivals.poll(0) and not wire.pending():
+            return None
+        wire.settimeout(0)  # what has arrived may be a part of a record
+        try:
+            return self._buffer[: wire.recv_into(self._buffer)]
+        except ssl.SSLWantReadError:
+            return None
+        except OSError as error:
+            raise ConnectionInterrupted(_broke(error)) from error
+        finally:
+            wire.settimeout(self._silence)
 
     def _received(self) -> memoryview:
         """Return the received bytes, once there are any. Raises ConnectionInterrupted after `silence` without any."""
@@ -275,7 +331,6 @@ def _farewell(event: object) -> Exception:
         case rlx.TrainingFinished(message=message, global_step=global_step):
             return TrainingFinished(message, global_step)
         case rlx.Error(code=code, message=message, retryable=retryable, retry_after_seconds=wait):
-            retryable = retryable and code is not rlx.ErrorCode.AGENT_FAILED
             return ConnectionInterrupted(message, retryable=bool(retryable), retry_after=wait, code=code)
         case rlx.Bye(reason=reason):
             return ConnectionInterrupted(f"the server left ({reason})" if reason else "the server left")

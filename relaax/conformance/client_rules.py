@@ -10,16 +10,21 @@ from relaax.conformance.host import ClientRun, Script
 from relaax.conformance.judges import (
     ended_cleanly,
     episodes,
+    gave_up,
     handshake,
     left,
     no_mistake_of,
     noticed,
+    noticed_for_good,
     restored,
+    resumed_between_episodes,
     returned,
+    silent,
     stayed_away,
     went_on,
 )
 from relaax.conformance.report import Verdict
+from relaax.conformance.server_mistakes import mistake
 from relaax.conformance.vectors import load
 from relaax.rlx.errors import ErrorCode
 
@@ -37,8 +42,10 @@ class ClientRule:
 
 
 _UNKNOWN_CODE = 99
+_FOR_GOOD = {"server_error_wait"}  # a client that takes the error comes back, and closes the connection in either case
 _plain = scripts.serve(scripts.MANY_ANSWERS)
 _overloaded = scripts.golden_error("overloaded")
+_refused = scripts.golden_error("refused_token")
 _lost = scripts.error(ErrorCode.REBALANCING, True, answers=scripts.EARLY)
 _away = scripts.error(ErrorCode.UNAVAILABLE, True, wait=1.0, answers=scripts.EARLY)
 
@@ -69,7 +76,14 @@ CLIENT_RULES: list[ClientRule] = [
     ClientRule("leaving", "7", "The client says bye, or closes after training_finished; exit code 0.", _plain, left),
     ClientRule("byte_by_byte", "2", "Frames that come in single bytes.", scripts.byte_by_byte, went_on),
     ClientRule("joined_frames", "2", "Several frames in one packet.", scripts.joined, went_on),
-    ClientRule("pings", "7, 11", "While it waits, it answers each ping with its nonce.", scripts.pings, went_on),
+    ClientRule(
+        "pings",
+        "7, 11",
+        "While it waits, it answers each ping with its nonce, within a heartbeat of 5 s.",
+        scripts.pings,
+        went_on,
+    ),
+    ClientRule("unasked_pongs", "11", "A pong without a ping is ignored.", scripts.unasked_pongs, went_on),
     ClientRule("slow_answers", "1, 10", "It waits for its turn.", scripts.slow, went_on),
     ClientRule(
         "written_otherwise",
@@ -80,6 +94,13 @@ CLIENT_RULES: list[ClientRule] = [
     ),
     ClientRule("unknown_fields", "12", "Fields of a newer server, everywhere.", scripts.with_more_fields, went_on),
     ClientRule("overloaded", "9", "Retryable: it comes back, no sooner than in 2.5 s.", _overloaded, returned(2.5)),
+    ClientRule(
+        "refused_at_once",
+        "3, 9",
+        "The same before the server has read the hello, in Protobuf: a JSON client takes it as a lost connection.",
+        scripts.refused_at_once,
+        returned(0.0),
+    ),
     ClientRule("unavailable", "9", "The same in an episode: no sooner than in 1 s.", _away, returned(1.0)),
     ClientRule("rebalancing", "9", "Retryable, without a wait.", _lost, returned(0.0)),
     ClientRule("session_id", "6", "After that it sends its session id, and begins with init.", _lost, restored),
@@ -111,8 +132,16 @@ CLIENT_RULES: list[ClientRule] = [
         "refused_token",
         "9",
         "UNAUTHENTICATED is not retryable.",
-        scripts.golden_error("refused_token"),
+        _refused,
         stayed_away,
+        patient=False,
+    ),
+    ClientRule(
+        "exit_code_of_failure",
+        "9",
+        "After that error it ends with an exit code other than 0.",
+        _refused,
+        gave_up,
         patient=False,
     ),
     ClientRule(
@@ -138,14 +167,39 @@ CLIENT_RULES: list[ClientRule] = [
         ended_cleanly,
     ),
     ClientRule(
-        "server_bye", "7", "After the server's bye it leaves the connection.", scripts.server_bye, noticed(), False
+        "reconnect_between_episodes",
+        "8",
+        "The connection is lost after a NEXT_STEP episode: it begins with init, and no step is first.",
+        scripts.cut_between_episodes,
+        resumed_between_episodes,
+    ),
+    ClientRule(
+        "silent_after_error", "9", "After an error it closes without a message, also without bye.", _lost, silent
+    ),
+    ClientRule("silent_after_bye", "9", "After a bye it closes without a message.", scripts.server_bye, silent, False),
+    ClientRule(
+        "silent_after_training",
+        "7, 9",
+        "After training_finished it closes without a message.",
+        scripts.finished_in_between,
+        silent,
+    ),
+    ClientRule(
+        "error_behind_an_answer",
+        "9, 10",
+        "An error in one packet with an answer: it reads the error before it sends, and sends nothing.",
+        scripts.error_behind,
+        silent,
+    ),
+    ClientRule(
+        "server_bye", "7", "After the server's bye it leaves the connection.", scripts.server_bye, noticed, False
     ),
     ClientRule(
         "server_wrong_answer",
         "10",
         "episode_returns where actions are due: it closes.",
         scripts.wrong_kind,
-        noticed(),
+        noticed,
         patient=False,
     ),
     *(
@@ -153,8 +207,8 @@ CLIENT_RULES: list[ClientRule] = [
             conversation.name,
             conversation.section,
             f"{conversation.description} It closes.",
-            scripts.mistake(conversation),
-            noticed(in_time=conversation.name != "server_actions_early"),
+            mistake(conversation),
+            noticed_for_good if conversation.name in _FOR_GOOD else noticed,
             patient=False,
         )
         for conversation in load()

@@ -19,7 +19,7 @@ from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.handshake import limits_for
 
 Writer = Callable[[Any, str], bytes]
-ASKS = rlx.Init | rlx.Step | rlx.Reset
+ASKS = (rlx.Init, rlx.Step, rlx.Reset)
 
 
 class CannotSay(Exception):
@@ -38,6 +38,7 @@ class ClientTalk:
         self.heard: list[rlx.Message] = []
         self.answers = 0
         self.mistake: ProtocolError | None = None
+        self.behind = b""  # appended to the next packet
         self.note = ""  # why the script ended before its end
         self.cannot = ""  # why the script does not apply to this client
         self.complete = False  # the script came to its end
@@ -55,9 +56,21 @@ class ClientTalk:
         return self.connection.hello
 
     @property
+    def heartbeat_seconds(self) -> float:
+        """The time within which a ping must be answered."""
+        assert self.connection.welcome is not None
+        return self.connection.welcome.limits.heartbeat_seconds
+
+    @property
     def codec(self) -> str:
         """That of the client's first frame."""
         return self.connection.codec or "protobuf"
+
+    @property
+    def next_step(self) -> Array:
+        """The environments that say NEXT_STEP: bool [N]."""
+        modes = np.array([int(mode) for mode in self.hello.autoreset])
+        return np.broadcast_to(modes == rlx.Autoreset.NEXT_STEP, self.hello.environments)
 
     def of(self, *kinds: type[Any]) -> list[Any]:
         """Return the messages of these kinds that were heard."""
@@ -92,17 +105,24 @@ class ClientTalk:
         for message in messages:
             self.connection.send(from_wire(message))
             data += self.writer(message, self.codec)
-        self.line.send(data)
+        self._send(data)
 
     def say_golden(self, conversation: str, kind: str) -> None:
         """Send a message of the server in a golden conversation: its very bytes, if the codec is the client's."""
         data, message = golden_message(conversation, kind, self.codec)
         self.connection.send(from_wire(message))
-        self.line.send(data if self.writer is encoded else self.writer(message, self.codec))
+        self._send(data if self.writer is encoded else self.writer(message, self.codec))
+
+    def _send(self, data: bytes) -> None:
+        behind, self.behind = self.behind, b""
+        self.line.send(data + behind)
 
     def welcome(self) -> None:
-        """Hear the hello; let the client in, with the vectors' limits if its frames fit them."""
-        hello = self.expect(rlx.Hello)
+        """Hear the hello; let the client in."""
+        self.let_in(self.expect(rlx.Hello))
+
+    def let_in(self, hello: rlx.Hello) -> None:
+        """Send a welcome with the vectors' limits if the client's frames fit them."""
         _, message = golden_message("plain_protobuf", "welcome", "protobuf")
         if limits_for(hello, rlx.Limits()).max_frame_bytes <= message.welcome.limits.max_frame_bytes:
             self.say_golden("plain_json" if self.codec == "json" else "plain_protobuf", "welcome")
@@ -113,7 +133,7 @@ class ClientTalk:
 
     def answer(self, *before: rlx_pb2.ServerMessage) -> None:
         """Hear an init, a step or a reset, and answer it; `before`: what to say first, in the same packet."""
-        ask = self.expect(*ASKS.__args__)
+        ask = self.expect(*ASKS)
         self.reply(ask, *before)
 
     def reply(self, ask: Any, *before: rlx_pb2.ServerMessage) -> None:
@@ -175,13 +195,15 @@ class ClientTalk:
             self._returns = np.where(self._between, 0.0, self._returns + ask.reward)
             return
         first = none if ask.first is None else ask.first
-        ended = (none if ask.terminated is None else ask.terminated) | (
-            none if ask.truncated is None else ask.truncated
-        )
         self._returns = self._returns + np.where(first, 0.0, ask.reward)
-        self._returns[ended] = 0
-        autoreset = np.broadcast_to(np.array([int(a) for a in self.hello.autoreset]), none.shape)
-        self._between = ended & (autoreset == rlx.Autoreset.NEXT_STEP)
+        self._returns[ended_by(ask)] = 0
+        self._between = ended_by(ask) & self.next_step
+
+
+def ended_by(step: rlx.Step) -> Array:
+    """Return the environments whose episode the step ended: bool [N]."""
+    none = np.zeros(len(step.reward), np.bool_)
+    return (none if step.terminated is None else step.terminated) | (none if step.truncated is None else step.truncated)
 
 
 def golden_message(conversation: str, kind: str, codec: str) -> tuple[bytes, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
+
 from relaax import rlx
-from relaax.conformance.client_talk import ClientTalk
+from relaax.conformance.client_talk import ClientTalk, ended_by
 from relaax.conformance.host import ClientRun
 from relaax.conformance.report import Verdict
 from relaax.rlx.errors import ErrorCode
@@ -15,7 +17,8 @@ Judgement = tuple[Verdict, str]
 PASSED, FAILED, NOT_SEEN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_SEEN
 
 CLOCK_SECONDS = 0.01  # what two clocks may differ by in telling a wait
-_ASKS = {"init", "step", "reset", "metrics", "hello"}
+_ASKS = {"init", "step", "reset", "hello"}
+_ANY_TIME = {"metrics", "ping", "pong"}  # may be sent before the client has read what has arrived
 
 
 def _heard(talk: ClientTalk) -> str:
@@ -134,26 +137,60 @@ def ended_cleanly(run: ClientRun) -> Judgement:
     return (PASSED, "") if run.code == 0 else (FAILED, run.end)
 
 
-def noticed(in_time: bool = True) -> Callable[[ClientRun], Judgement]:
-    """Check that the client closed, and said nothing more but bye.
+def gave_up(run: ClientRun) -> Judgement:
+    """Check that the client ended with an exit code other than 0."""
+    if (verdict := stayed_away(run))[0] is not PASSED:
+        return verdict
+    return (FAILED, "it ended with exit code 0") if run.code == 0 else (PASSED, "")
 
-    `in_time` false: the client may have spoken before it could read the mistake, which is none then.
-    """
 
-    def judge(run: ClientRun) -> Judgement:
-        if (verdict := _not_so_far(run)) is not None:
-            return verdict
-        first = run.talks[0]
-        said = [kind for kind in first.after if kind in _ASKS]
-        if said and not in_time and said[0] in ("metrics", "init"):
-            return NOT_SEEN, "it had begun before it could read the mistake, which was none then"
-        if said:
-            return FAILED, f"it went on with {said[0]}"
-        if not first.closed:
-            return FAILED, "it kept the connection open"
-        return PASSED, ""
+def silent(run: ClientRun) -> Judgement:
+    """Check that the client sent nothing after the server's last message, and closed."""
+    if (verdict := _not_so_far(run)) is not None:
+        return verdict
+    first = run.talks[0]
+    sent = [kind for kind in first.after if kind not in _ANY_TIME]
+    if sent:
+        return FAILED, f"it sent {sent[0]} after the server's last message"
+    return (PASSED, "") if first.closed else (FAILED, "it kept the connection open")
 
-    return judge
+
+def resumed_between_episodes(run: ClientRun) -> Judgement:
+    """Check that no episode begins with the observation that ended the last one. The protocol checks `first`."""
+    if (verdict := _not_so_far(run)) is not None:
+        return verdict
+    inits = [init for talk in run.talks[1:] for init in talk.of(rlx.Init)]
+    if not inits:
+        return NOT_SEEN, f"it did not come back; {run.end}"
+    first, init = run.talks[0], inits[0]
+    lost = first.heard[-1]
+    assert isinstance(lost, rlx.Step), "the script ends with one"
+    begun = [one.observation for one in first.of(rlx.Init)]
+    for row in np.flatnonzero(ended_by(lost) & first.next_step):
+        final = [leaf[row].tolist() for leaf in lost.observation]
+        shown = [leaf[row].tolist() for leaf in init.observation]
+        seen = any(final == [leaf[row].tolist() for leaf in leaves] for leaves in begun)
+        if shown == final and not seen and (init.partial is None or not init.partial[row]):
+            return FAILED, f"its init begins an episode of environment {row} with the observation that ended the last"
+    return PASSED, ""
+
+
+def noticed(run: ClientRun) -> Judgement:
+    """Check that the client closed, and sent at most a bye."""
+    if (verdict := _not_so_far(run)) is not None:
+        return verdict
+    first = run.talks[0]
+    said = [kind for kind in first.after if kind in _ASKS]
+    if said:
+        return FAILED, f"it went on with {said[0]}"
+    return (PASSED, "") if first.closed else (FAILED, "it kept the connection open")
+
+
+def noticed_for_good(run: ClientRun) -> Judgement:
+    """Check that the client closed and gave up, because no init was answered before."""
+    if (verdict := noticed(run))[0] is not PASSED:
+        return verdict
+    return (PASSED, "") if len(run.talks) == 1 else (FAILED, f"it came back after {_seconds_away(run):.1f} s")
 
 
 def _seconds_away(run: ClientRun) -> float:

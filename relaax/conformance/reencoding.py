@@ -15,6 +15,7 @@ from relaax.conformance.wire import framed
 from relaax.rlx.varint import varint
 
 _UNKNOWN = (1010 << 3 | 2, b"\x02hi")  # a field of a newer peer
+_UNKNOWN_IN_JSON = {"colour": {"red": [1, None]}, "[x.y]": 10**400}
 _INTEGERS = {FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_ENUM}
 
 
@@ -79,5 +80,5 @@ def _null(tree: dict[str, Any]) -> dict[str, None]:
 
 def _more(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {name: _more(part) for name, part in tree.items()} | {"colour": {"red": [1, None]}}
+        return {name: _more(part) for name, part in tree.items()} | _UNKNOWN_IN_JSON
     return [_more(part) for part in tree] if isinstance(tree, list) else tree

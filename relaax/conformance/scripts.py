@@ -6,16 +6,13 @@ import functools
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from relaax import rlx
-from relaax.conformance.client_talk import ASKS, CannotSay, ClientTalk, Writer, golden_message
+from relaax.conformance.client_talk import ASKS, CannotSay, ClientTalk, Writer, ended_by, golden_message
 from relaax.conformance.host import Script
 from relaax.conformance.reencoding import with_unknown_fields, written_otherwise
-from relaax.conformance.values import legal, of_another_dtype, out_of_range
-from relaax.conformance.vectors import Conversation
-from relaax.conformance.wire import Silent, Wrong, decoded, encoded, framed
+from relaax.conformance.wire import Silent, encoded
 from relaax.rlx import rlx_pb2
+from relaax.rlx.errors import ErrorCode
 
 ANSWERS = 30
 MANY_ANSWERS = 300
@@ -63,14 +60,24 @@ def joined(talk: ClientTalk) -> None:
     talk.finish()
 
 
+def unasked_pongs(talk: ClientTalk) -> None:
+    """A pong that the client did not ask for before each answer."""
+    talk.welcome()
+    for _ in range(ANSWERS):
+        talk.answer(rlx_pb2.ServerMessage(pong={"nonce": 5}))
+    talk.finish()
+
+
 def pings(talk: ClientTalk) -> None:
     """A ping before each answer; the answer comes when the pong is there."""
     talk.welcome()
     for index in range(ANSWERS):
-        ask = talk.expect(*ASKS.__args__)
+        ask = talk.expect(*ASKS)
         nonce = NONCES[index % len(NONCES)] if index < 2 * len(NONCES) else index
         talk.say(rlx_pb2.ServerMessage(ping={"nonce": nonce}))
+        deadline, talk.line.deadline = talk.line.deadline, min(talk.line.deadline, talk.heartbeat_seconds)
         found = talk.expect(rlx.Pong).nonce
+        talk.line.deadline = deadline
         if found != nonce:
             raise rlx.ProtocolError(rlx.ErrorCode.INVALID_VALUE, f"the pong to ping {nonce} has the nonce {found}")
         talk.reply(ask)
@@ -81,7 +88,7 @@ def slow(talk: ClientTalk) -> None:
     """Answers that take a second, with pings meanwhile; the client must not go on without one."""
     talk.welcome()
     for _ in range(EARLY):
-        ask = talk.expect(*ASKS.__args__)
+        ask = talk.expect(*ASKS)
         for _ in range(2):
             talk.say(rlx_pb2.ServerMessage(ping={"nonce": 9}))
             until = time.monotonic() + 0.5
@@ -131,12 +138,19 @@ def _first(last: Callable[[ClientTalk], None], answers: int) -> Script:
             talk.welcome()
             for _ in range(answers):
                 talk.answer()
-            talk.expect(*ASKS.__args__)
+            talk.expect(*ASKS)
         else:
             talk.expect(rlx.Hello)
         last(talk)
 
     return script
+
+
+@on_first
+def refused_at_once(talk: ClientTalk) -> None:
+    """A refusal before the hello is read, so in Protobuf."""
+    error = {"code": ErrorCode.OVERLOADED, "message": "a check of conformance", "retryable": True}
+    talk.last_word(encoded(rlx_pb2.ServerMessage(error=error), "protobuf"))
 
 
 cut = _first(lambda talk: talk.last_word(), EARLY)
@@ -150,6 +164,33 @@ finished_in_between = _first(ClientTalk.finish, EARLY)
 
 
 @on_first
+def error_behind(talk: ClientTalk) -> None:
+    """A retryable error in one packet with the answer before it."""
+    talk.welcome()
+    for _ in range(EARLY):
+        talk.answer()
+    error = {"code": ErrorCode.REBALANCING, "message": "a check of conformance", "retryable": True}
+    talk.behind = encoded(rlx_pb2.ServerMessage(error=error), talk.codec)
+    talk.answer()
+    talk.last_word()
+
+
+@on_first
+def cut_between_episodes(talk: ClientTalk) -> None:
+    """The connection ends instead of an answer to a step that ends an episode of a NEXT_STEP environment."""
+    talk.welcome()
+    if not talk.next_step.any():
+        raise CannotSay("no environment says NEXT_STEP")
+    for _ in range(MANY_ANSWERS):
+        ask = talk.expect(*ASKS)
+        if isinstance(ask, rlx.Step) and (ended_by(ask) & talk.next_step).any():
+            talk.last_word()
+            return
+        talk.reply(ask)
+    raise CannotSay(f"no step ended an episode in {MANY_ANSWERS} answers")
+
+
+@on_first
 def wrong_kind(talk: ClientTalk) -> None:
     """episode_returns where actions are due."""
     talk.welcome()
@@ -157,61 +198,3 @@ def wrong_kind(talk: ClientTalk) -> None:
     n = len(ask.observation[0])
     talk.line.send(encoded(rlx_pb2.ServerMessage(episode_returns={"episode_return": [0.0] * n}), talk.codec))
     talk.watch(until_asked=True)
-
-
-def mistake(conversation: Conversation) -> Script:
-    """A golden mistake of the server on the first connection, in the client's codec and spaces."""
-
-    @on_first
-    def script(talk: ClientTalk) -> None:
-        for entry in conversation.entries:
-            if entry["from"] == "client":
-                talk.expect(rlx.Hello if "hello" in entry["message"] else rlx.Init)
-            elif "message" in entry:
-                if "welcome" in entry["message"]:
-                    talk.say_golden(conversation.name, "welcome")
-            else:
-                talk.line.send(_mistaken(conversation, entry, talk))
-                talk.watch(until_asked=True)
-
-    return script
-
-
-def _mistaken(conversation: Conversation, entry: dict[str, str], talk: ClientTalk) -> bytes:
-    data = bytes.fromhex(entry["bytes"])
-    if conversation.name.startswith("server_malformed_two_"):
-        return _two_messages(talk)
-    try:
-        message = decoded(data[4:], "protobuf", rlx_pb2.ServerMessage)
-    except Wrong:  # the other codec's bytes
-        return data if talk.codec == "protobuf" else encoded(rlx_pb2.ServerMessage(ping={"nonce": 1}), "protobuf")
-    if len(data) == 4:
-        return data  # a length over the limit
-    kind = message.WhichOneof("message")
-    if kind is None:
-        return data if talk.codec == "protobuf" else framed(b'{"fly":{"high":true}}')
-    if kind == "actions":
-        message = _wrong_actions(message.actions.action[0], entry["error"], talk)
-    return encoded(message, talk.codec)
-
-
-def _two_messages(talk: ClientTalk) -> bytes:
-    """A ping, and actions that would be right by themselves, in one frame."""
-    messages = rlx_pb2.ServerMessage(ping={"nonce": 1}), talk.actions()
-    payloads = [encoded(message, talk.codec)[4:] for message in messages]
-    return framed(b"".join(payloads) if talk.codec == "protobuf" else payloads[0][:-1] + b"," + payloads[1][1:])
-
-
-def _wrong_actions(golden: rlx_pb2.Array, code: str, talk: ClientTalk) -> rlx_pb2.ServerMessage:
-    """The mistake of actions of the vectors' space (one of three choices, N = 1) in the client's."""
-    leaves = legal(talk.hello.action_space, talk.hello.environments, np.random.default_rng(0))
-    if golden.dtype != rlx_pb2.DTYPE_INT64:
-        leaves = of_another_dtype(leaves)
-    elif golden.shape[0] != 1:
-        leaves = [leaf.repeat(2, axis=0) for leaf in leaves]
-    elif code == "ERROR_CODE_INVALID_VALUE":
-        beyond = out_of_range(talk.hello.action_space, leaves)
-        if beyond is None:
-            raise CannotSay("every value of its element types is an action in the client's space")
-        leaves = beyond
-    return talk.actions(leaves)

@@ -98,6 +98,10 @@ class ProtobufCodec:
             ) from None
 
 
+class AnotherCodec(Exception):
+    """A message of a server that did not know its client's codec yet: it refused the connection at once."""
+
+
 class JsonCodec:
     """Protobuf's canonical JSON mapping, UTF-8. Unknown fields are ignored, as in Protobuf."""
 
@@ -121,7 +125,12 @@ class JsonCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Decode a message. Raises ProtocolError: MALFORMED if it is not one in JSON, or else as `from_part`."""
+        """Decode a message.
+
+        Raises AnotherCodec, and ProtocolError: MALFORMED if it is not one in JSON, or else as `from_part`.
+        """
+        if sender is Sender.SERVER and not payload.startswith(b"{"):
+            raise AnotherCodec
         tree = json_decoding.tree_of(payload)
         found = json_decoding.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:

@@ -15,7 +15,7 @@ import enum
 from dataclasses import dataclass
 
 from relaax.rlx.checks import Checker, check_error
-from relaax.rlx.codecs import Codec, codec_named, codec_of
+from relaax.rlx.codecs import AnotherCodec, Codec, codec_named, codec_of
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
 from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed, is_http2
 from relaax.rlx.handshake import check_hello, check_welcome, limits_for
@@ -141,6 +141,8 @@ class _Connection:
                 self._checker.check(message)
             else:
                 self._check_agreement(message)
+        except AnotherCodec:
+            return self._close()
         except ProtocolError as error:
             raise self._failed(error) from None
         self._said(message, kind, after)
@@ -187,6 +189,8 @@ class _Connection:
                     raise self._unexpected(message, self._theirs)
                 if after is State.CLOSED:
                     return  # nothing follows
+        except AnotherCodec:
+            return  # the connection is lost
         except ProtocolError as error:
             raise self._failed(error) from None
 

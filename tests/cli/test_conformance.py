@@ -37,7 +37,7 @@ def test_a_report_on_a_client() -> None:
     command = shlex.join([sys.executable, str(CLIENT)])  # the address is appended
     result = run("--client", command, "--only", "refused_*")
     assert (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit)) == (0, True)
-    assert "2 passed, 0 failed" in result.stdout
+    assert "3 passed, 0 failed" in result.stdout
 
 
 def test_the_list_names_every_rule() -> None:

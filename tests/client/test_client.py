@@ -162,13 +162,12 @@ def test_what_will_not_mend_fails_at_once_with_the_servers_sentence(code):
         assert len(peer.talks) == 1
 
 
-@pytest.mark.parametrize("retryable", [False, True])
-def test_an_agent_that_failed_fails_for_good(retryable):
+def test_an_agent_that_failed_fails_for_good():
     def script(talk: Conversation) -> None:
         talk.welcome()
         talk.answer()
         talk.expect(rlx.Step)
-        talk.say(rlx.Error(rlx.ErrorCode.AGENT_FAILED, "the loss is NaN", retryable))
+        talk.say(rlx.Error(rlx.ErrorCode.AGENT_FAILED, "the loss is NaN"))
         talk.close()
 
     with RlxPeer(script, serve) as peer, client_of(peer) as client:

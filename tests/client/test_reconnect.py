@@ -369,3 +369,44 @@ def test_actions_that_nobody_asked_for_are_no_answer_to_the_next_step():
         assert client.send(1.0, [6.0]) == 6
         assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
         assert len(peer.talks) == 2
+
+
+def test_nothing_is_sent_after_an_error_behind_an_answer():
+    @echoing
+    def leaving(talk):
+        talk.welcome()
+        message = talk.expect(rlx.Init)
+        answer = talk.connection.send(rlx.Actions(echo(message, talk)))
+        talk.socket.sendall(answer + talk.connection.send(rlx.Error(ErrorCode.REBALANCING, "elsewhere", True)))
+        talk.close()
+
+    with RlxPeer(leaving, serve_echo) as peer, client_of(peer) as client:
+        assert client.init([5.0]) == 5
+        assert client.send(1.0, [6.0]) == 6
+        assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
+
+
+def test_a_pong_without_a_ping_is_ignored():
+    @echoing
+    def ponging(talk):
+        talk.welcome()
+        talk.hear()
+        talk.say(rlx.Pong(3))
+        talk.say(rlx.Actions(echo(talk.heard[-1], talk)))
+        serve(talk)
+
+    with RlxPeer(ponging) as peer, client_of(peer) as client:
+        assert client.init([5.0]) == 5
+        assert len(peer.talks) == 1
+
+
+def test_a_refusal_in_the_other_codec_is_a_lost_connection():
+    """A server that refuses before it has read the hello sends Protobuf."""
+
+    def full(talk):
+        talk.socket.sendall(rlx.ServerConnection().send(rlx.Error(ErrorCode.OVERLOADED, "full", True)))
+        talk.close()
+
+    with RlxPeer(full, serve_echo) as peer, client_of(peer, codec="json") as client:
+        assert client.init([5.0]) == 5
+        assert len(peer.talks) == 2

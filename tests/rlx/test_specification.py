@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -209,6 +210,21 @@ def test_the_conversation_in_json() -> None:
         assert message_to_json(message, Sender.CLIENT) == json.loads(line)  # type: ignore[arg-type]
         if server.welcome is None:
             server.send(Welcome("s1", "da3c"))
+
+
+def test_the_conversation_of_one_environment() -> None:
+    client, server = ClientConnection("json"), ServerConnection()
+    (block,) = examples("one environment")
+    said = []
+    for line in block.splitlines():
+        ours, theirs = (client, server) if line.startswith("> ") else (server, client)
+        payload = line[2:].encode()
+        theirs.receive_data(struct.pack(">I", len(payload)) + payload)
+        message = theirs.next_event()
+        ours.send(message)  # type: ignore[arg-type]
+        said.append(type(message).__name__)
+        assert json.loads(payload).keys() == {said[-1][0].lower() + said[-1][1:]}
+    assert " ".join(said) == "Hello Welcome Init Actions Step Actions Reset EpisodeReturns Bye"
 
 
 @pytest.mark.parametrize("sender", Sender)

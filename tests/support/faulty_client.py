@@ -2,7 +2,8 @@
 
     python faulty_client.py HOST:PORT [FAULT]
 
-It plays episodes of five steps, sends two metrics, checks what it is told, and connects again where it may.
+It plays episodes of five steps, sends two metrics, checks what it receives, and reconnects where it may. The "fault"
+next_step is none: a right client of the habit NEXT_STEP.
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ from typing import Any
 
 FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
 EPISODES, STEPS, RETRIES = 100, 5, 3
+NEXT_STEP = FAULT in ("next_step", "says_first", "begins_at_the_end")
 HELLO = {
     "protocolVersion": 2 if FAULT == "version" else 1,
     "environments": 1,
     "observationSpace": {"box": {"dtype": "DTYPE_FLOAT32", "shape": [2]}},
     "actionSpace": {"discrete": {"n": 3}},
-    "autoreset": ["AUTORESET_DISABLED"],
+    "autoreset": ["AUTORESET_NEXT_STEP" if NEXT_STEP else "AUTORESET_DISABLED"],
     "mode": "MODE_TRAIN",
 }
 KINDS = {"hello": "welcome", "init": "actions", "step": "actions", "reset": "episodeReturns"}
 ANSWERS = {*KINDS.values(), "ping", "pong", "error", "bye", "trainingFinished"}
+FIELDS: list[tuple[Any, set[str]]] = [
+    (dict, {*ANSWERS, "limits"}),
+    (list, {"action", "shape", "episodeReturn"}),
+    (str, {"serverVersion", "sessionId", "algorithm", "data", "message", "reason"}),
+    ((int, float), {"protocolVersion", "maxFrameBytes", "idleTimeoutSeconds", "heartbeatSeconds", "retryAfterSeconds"}),
+]
 
 
 class Mistake(Exception):
@@ -66,13 +74,16 @@ class Connection:
         (length,) = struct.unpack(">I", self.take(4))
         if length == 0 and FAULT == "empty_frames":
             return self.receive()
-        if not 0 < length <= self.limit and FAULT != "any_length":
+        if not 0 < length <= self.limit and FAULT != "endless_frames":
             raise Mistake("length")
         payload = self.take(length)
+        if payload[:1] != b"{":
+            raise Again(0.1)
         if FAULT == "drops_the_rest":
             self.buffer = b""
         try:
-            tree: dict[str, Any] = json.loads(payload, object_hook=names)
+            text = payload.decode(errors="replace" if FAULT == "any_bytes" else "strict")
+            tree: dict[str, Any] = json.loads(text, object_hook=names)
         except ValueError:
             raise Mistake("no JSON") from None
         if sum(name in tree for name in ANSWERS) > 1 and FAULT not in ("two_messages", "last_message"):
@@ -81,41 +92,73 @@ class Connection:
             tree = dict(list(tree.items())[-1:])
         return tree
 
+    def look(self) -> None:
+        """Read what has arrived, without waiting."""
+        self.wire.setblocking(False)
+        try:
+            while data := self.wire.recv(65536):
+                self.buffer += data
+        except BlockingIOError:
+            pass
+        self.wire.setblocking(True)
+        while len(self.buffer) >= 4 and len(self.buffer) >= 4 + struct.unpack(">I", self.buffer[:4])[0]:
+            self.hear("")
+
     def ask(self, kind: str, body: dict[str, Any]) -> Any:
+        if FAULT != "speaks_first":
+            self.look()
         self.send({kind: body})
         if FAULT == "impatient" and kind == "step":
             time.sleep(0.1)
             self.send({kind: body})
         while True:
-            answer = self.receive()
-            if "ping" in answer:
-                nonce = 4 if FAULT == "wrong_nonce" else answer["ping"].get("nonce", 0)
-                if FAULT != "no_pong":
-                    self.send({"pong": {"nonce": nonce}})
-            elif "trainingFinished" in answer:
-                if FAULT == "never_ends":
-                    time.sleep(30)
-                if FAULT == "stubborn":
-                    raise Again(0.0)
-                sys.exit(3 if FAULT == "exit_code" else 0)
-            elif "error" in answer:
-                error = answer["error"]
-                may = error.get("retryable", False)
-                if FAULT == "by_code":
-                    may = str(error["code"]).removeprefix("ERROR_CODE_") in ("UNAVAILABLE", "OVERLOADED")
-                if not may and FAULT != "stubborn":
-                    sys.exit(1)
-                raise Again(0.0 if FAULT == "hurries" else error.get("retryAfterSeconds") or 0.0)
-            elif "bye" in answer:
-                if FAULT == "talks_on":
-                    self.send({kind: body})
-                raise Again(0.1)
-            elif KINDS[kind] in answer:
-                return answer[KINDS[kind]]
-            elif FAULT == "credulous":
-                continue
-            else:
-                raise Mistake(f"{list(answer)}")
+            answer = self.hear(kind)
+            if answer is not None:
+                return answer
+
+    def hear(self, asked: str) -> Any:
+        """Return the answer to `asked`, or None for a ping or a pong."""
+        answer = self.receive()
+        if "ping" in answer:
+            nonce = 4 if FAULT == "wrong_nonce" else (answer["ping"] or {}).get("nonce", 0)
+            if FAULT != "no_pong":
+                self.send({"pong": {"nonce": nonce}})
+        elif "pong" in answer:
+            if FAULT == "no_unasked_pong":
+                raise Mistake("a pong")
+        elif "trainingFinished" in answer:
+            self.last()
+            if FAULT == "never_ends":
+                time.sleep(30)
+            if FAULT == "stubborn":
+                raise Again(0.0)
+            sys.exit(3 if FAULT == "exit_code" else 0)
+        elif "error" in answer:
+            error = answer["error"]
+            may, wait = error.get("retryable", False), error.get("retryAfterSeconds") or 0.0
+            if not (0 <= wait < 1e9 or FAULT == "any_wait"):
+                raise Mistake("no time to wait")
+            self.last()
+            if FAULT == "by_code":
+                may = str(error["code"]).removeprefix("ERROR_CODE_") in ("UNAVAILABLE", "OVERLOADED")
+            if not may and FAULT != "stubborn":
+                sys.exit(0 if FAULT == "no_exit_code" else 1)
+            raise Again(0.0 if FAULT == "hurries" else max(0.0, wait))
+        elif "bye" in answer:
+            self.last()
+            if FAULT == "talks_on":
+                self.send({asked: {}})
+            raise Again(0.1)
+        elif asked and KINDS[asked] in answer:
+            return answer[KINDS[asked]]
+        elif FAULT != "credulous":
+            raise Mistake(f"{list(answer)}")
+        return None
+
+    def last(self) -> None:
+        """Send a bye after the server's last message, if that is the fault."""
+        if FAULT == "bye_after_the_end":
+            self.send({"bye": {}})
 
 
 def names(tree: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +166,23 @@ def names(tree: dict[str, Any]) -> dict[str, Any]:
         raise Mistake("colour")
     if FAULT == "one_spelling":
         return tree
-    return {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in tree.items()}
+    known = {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in tree.items()}
+    for kind, fields in FIELDS if FAULT != "any_kind" else ():
+        for name in fields & known.keys():
+            wrong = not isinstance(known[name], kind) or isinstance(known[name], bool)
+            wrong = wrong or (name == "shape" and bool in map(type, known[name]))
+            if known[name] is not None and wrong:
+                raise Mistake(f"the kind of {name}")
+    return known
+
+
+def base64_bytes(text: str) -> bytes:
+    if FAULT == "any_base64":
+        return base64.b64decode(text + "==")
+    data = base64.b64decode(text, validate=True)
+    if base64.b64encode(data).decode() != text:
+        raise Mistake("base64")
+    return data
 
 
 def observation(*numbers: float) -> list[dict[str, Any]]:
@@ -134,10 +193,15 @@ def observation(*numbers: float) -> list[dict[str, Any]]:
 def check_action(answer: dict[str, Any]) -> None:
     if FAULT == "credulous":
         return
-    (leaf,) = answer["action"]
-    if leaf["dtype"] not in ("DTYPE_INT64", 9) or leaf["shape"] != [1]:
+    leaf = answer["action"][0]
+    if len(answer["action"]) != 1 and FAULT != "any_leaves":
+        raise Mistake("leaves")
+    if leaf["dtype"] not in ("DTYPE_INT64", 9) or (leaf["shape"] != [1] and FAULT != "any_shape"):
         raise Mistake("shape")
-    if not 0 <= struct.unpack("<q", base64.b64decode(leaf["data"]))[0] < 3:
+    data = base64_bytes(leaf["data"])
+    if len(data) != 8 and FAULT == "any_length":
+        return
+    if len(data) != 8 or not 0 <= struct.unpack("<q", data)[0] < 3:
         raise Mistake("range")
 
 
@@ -148,25 +212,48 @@ def play(connection: Connection, session_id: str) -> str:
     if FAULT == "mute":
         connection.wire.recv(1)
     welcome = connection.ask("hello", HELLO | {"sessionId": session_id})
-    limits = welcome["limits"]
+    limits, session = welcome["limits"], welcome.get("sessionId") or ""
     right = welcome["protocolVersion"] == 1 and limits["maxFrameBytes"] >= 8 and limits.get("heartbeatSeconds", 0) > 0
-    if not right and FAULT != "credulous":
+    named = re.fullmatch("[A-Za-z0-9_-]{0,128}", str(session)) or FAULT == "any_session_id"
+    if not (right and named) and FAULT != "credulous":
         raise Mistake("welcome")
     connection.limit = limits["maxFrameBytes"]
-    SESSION[:] = [welcome["sessionId"]]
+    SESSION[:] = [session]
     scalars = [{"name": name, "value": 1.0} for name in (("a", "b", "c") if FAULT == "many_metrics" else ("a", "b"))]
     connection.send({"metrics": {"scalars": scalars}})
+    if NEXT_STEP:
+        play_next_step(connection)
     for _ in range(EPISODES):
         check_action(connection.ask("init", {"observation": observation(0, 0)}))
         for _ in range(STEPS):
             reward = "NaN" if FAULT == "nan" else 1.0
             numbers = (1, 1, 1) if FAULT == "shape" else (1, 1)
             check_action(connection.ask("step", {"reward": [reward], "observation": observation(*numbers)}))
-        connection.ask("reset", {"reward": [1.0]})
+        returns = connection.ask("reset", {"reward": [1.0]})["episodeReturn"]
+        if (len(returns) != 1 and FAULT != "any_returns") or (abs(returns[0]) > 1e30 and FAULT != "large_returns"):
+            raise Mistake("returns")
     connection.send({"bye": {}})
     return ""
 
 
+def play_next_step(connection: Connection) -> None:
+    """Episodes of five steps that end with a step. ENDED: whether the episode has ended and none has begun."""
+    ended = ENDED[0] and FAULT != "next_step"
+    check_action(connection.ask("init", {"observation": observation(1, int(ended))}))
+    first = ended and FAULT == "says_first"
+    for count in range(1, EPISODES * STEPS):
+        ENDED[0] = count % STEPS == 0
+        step = {
+            "reward": [1.0],
+            "observation": observation(1, int(ENDED[0])),
+            "terminated": [ENDED[0]],
+            "first": [first],
+        }
+        check_action(connection.ask("step", step))
+        first = ENDED[0]
+
+
+ENDED = [False]
 SESSION = [""]
 
 

@@ -17,6 +17,8 @@ from relaax.rlx import (
     Bye,
     Discrete,
     Episode,
+    EpisodeReturns,
+    Error,
     ErrorCode,
     Init,
     Message,
@@ -366,6 +368,16 @@ def server_mistakes() -> Iterator[Talk]:
         .errs("server", replace(WELCOME, limits=replace(LIMITS, heartbeat_seconds=0.0)), invalid)
     )
     yield (
+        Talk("server_welcome_session_id", "A session id with a space in it.")
+        .says(c(HELLO))
+        .errs("server", replace(WELCOME, session_id="session 1"), invalid)
+    )
+    yield (
+        Talk("server_error_wait", "An error with a negative wait.")
+        .says(c(HELLO))
+        .errs("server", Error(ErrorCode.UNAVAILABLE, "wait", True, -1.0), invalid)
+    )
+    yield (
         Talk("server_actions_early", "Actions that nobody asked for.")
         .says(c(HELLO), s(WELCOME))
         .errs("server", Actions(choices(0)), unexpected)
@@ -374,11 +386,33 @@ def server_mistakes() -> Iterator[Talk]:
         ("server_action_range", "An action outside the space.", choices(3)),
         ("server_action_dtype", "An action of a wrong dtype.", [np.zeros(1, np.int32)]),
         ("server_action_count", "Two actions for one environment.", choices(0, 0)),
+        ("server_action_shape", "An action with an axis more than the space has.", [np.zeros((1, 1), np.int64)]),
+        ("server_action_leaves", "Two leaves where the space has one.", [*choices(0), *choices(0)]),
     ):
         yield (
             Talk(name, description)
             .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
             .errs("server", Actions(actions), invalid)
+        )
+    short = {"action": [{"dtype": 9, "shape": [1], "data": bytes(7)}]}
+    yield (
+        Talk("server_action_data", "An action of 7 bytes; 8 are due.")
+        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+        .errs("server", framed(rlx_pb2.ServerMessage(actions=short).SerializeToString()), invalid)  # type: ignore[arg-type]
+    )
+    yield (
+        Talk("server_actions_twice", "More actions behind the ones that were due.")
+        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))))
+        .errs("server", Actions(choices(0)), unexpected)
+    )
+    for name, description, returns in (
+        ("server_returns_count", "Two returns for one environment.", rewards(1, 1)),
+        ("server_returns_range", "A return of 2e30.", rewards(2e30)),
+    ):
+        yield (
+            Talk(name, description)
+            .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))), s(Actions(choices(0))), c(Reset(rewards(1))))
+            .errs("server", EpisodeReturns(returns), invalid)
         )
     yield (
         Talk("server_unknown_message", "A message of a newer server.")
@@ -412,3 +446,33 @@ def server_mistakes() -> Iterator[Talk]:
         .says(c(HELLO))
         .errs("server", framed(b'{"ping":{}}'), ErrorCode.MALFORMED)
     )
+    welcome = to_wire(WELCOME, Sender.SERVER)
+    named = {"protobuf": welcome.SerializeToString(), "json": json.dumps(MessageToDict(welcome)).encode()}
+    for codec, payload in named.items():
+        yield (
+            Talk(f"server_malformed_text_{codec}", "A name that is no UTF-8.", codec)
+            .says(c(HELLO))
+            .errs("server", framed(payload.replace(b"da3c", b"da\xff\xfe")), ErrorCode.MALFORMED)
+        )
+    yield from _wrong_json(
+        json.dumps(MessageToDict(welcome)), json.dumps(MessageToDict(to_wire(actions, Sender.SERVER)))
+    )
+
+
+def _wrong_json(welcome: str, answer: str) -> Iterator[Talk]:
+    for name, description, right, wrong in JSON_KINDS:
+        talk = Talk(f"server_malformed_json_{name}", description, "json").says(c(HELLO))
+        if right in answer:
+            talk.says(s(WELCOME), c(Init(points((0, 0)))))
+        said = next(text for text in (welcome, answer, '{"ping": {"nonce": 1}}') if right in text)
+        yield talk.errs("server", framed(said.replace(right, wrong).encode()), ErrorCode.MALFORMED)
+
+
+JSON_KINDS = (
+    ("bool", "true for a number.", '"heartbeatSeconds": 5.0', '"heartbeatSeconds": true'),
+    ("number", "A number for a text.", '"session-1"', "1"),
+    ("list", "A list for a message.", '{"nonce": 1}', "[]"),
+    ("axis", "true for an axis.", '"shape": [1]', '"shape": [true]'),
+    ("base64_padding", "base64 without its padding.", 'AAAAAAAAAAA="', 'AAAAAAAAAAA"'),
+    ("base64_line", "base64 with a line end in it.", 'AAAAAAAAAAA="', 'AAAAAAAA\\nAAA="'),
+)

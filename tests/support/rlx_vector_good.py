@@ -149,6 +149,21 @@ def episodes() -> Iterator[Talk]:
             c(Step(rewards(1, 2), points((0, 0.5), (0.25, 0.5)))),
         )
     yield Talk(
+        "next_step_reconnect",
+        "A reconnect between two episodes of 1: init shows its final observation, and both are partial. After the step"
+        " in which 1 resets itself, a reset ends both episodes; in the next init 0 is partial.",
+    ).says(
+        c(replace(next_step, session_id="session-1")),
+        s(WELCOME),
+        c(Init(points((0, 0.5), (0.25, 1)), partial=mask(1, 1))),
+        s(Actions(choices(0, 1))),
+        c(Reset(rewards(1, 0), truncated=mask(1, 0), final_observation=points((0, 0.75), (0.25, 1)))),
+        s(EpisodeReturns(rewards(1, 0))),
+        c(Init(points((0, 0.75), (0.125, 0)), partial=mask(1, 0))),
+        s(Actions(choices(2, 1))),
+        c(Step(rewards(1, 2), points((0, 1), (0.125, 0.5)))),
+    )
+    yield Talk(
         "mixed_habits", "Environment 0 says SAME_STEP, 1 NEXT_STEP, 2 DISABLED; the first two end together."
     ).says(
         c(replace(HELLO, environments=3, autoreset=(Autoreset.SAME_STEP, Autoreset.NEXT_STEP, Autoreset.DISABLED))),

@@ -600,17 +600,28 @@ static int rlx__read_returns(rlx_client *c, rlx__in in) {
     return more < 0 ? RLX__MALFORMED : count == c->config.environments ? 0 : RLX__VALUE;
 }
 
+/* At most 128 letters, digits, _ and -. */
+static int rlx__is_session(rlx__in text) {
+    const uint8_t *p;
+    if (text.end - text.at > 128) return 0;
+    for (p = text.at; p < text.end; p++)
+        if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_' || *p == '-')) return 0;
+    return 1;
+}
+
 static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     uint64_t version = 0, frame = 0, name_bytes = 0, names = 0, twice = 1, n = c->config.environments, i;
     double heartbeat = 0, idle = 0;
     int more, inner = 1;
     char unused[8];
-    rlx__field f, g;
+    rlx__field f, g, session;
+    session.bytes.at = session.bytes.end = NULL;
     while ((more = rlx__next(&in, &f, 0)) == 1) {
         if (f.number == 1 && f.type == 0) version = (uint32_t)f.integer;
         else if (f.number == 2 && f.type == 2 && !rlx__text(&f, unused, sizeof unused)) return RLX__MALFORMED;
-        else if (f.number == 3 && f.type == 2 && !rlx__text(&f, c->session, sizeof c->session)) return RLX__MALFORMED;
+        else if (f.number == 3 && f.type == 2 && !rlx__text(&f, unused, sizeof unused)) return RLX__MALFORMED;
         else if (f.number == 4 && f.type == 2 && !rlx__text(&f, c->algorithm, sizeof c->algorithm)) return RLX__MALFORMED;
+        else if (f.number == 3 && f.type == 2) session = f;
         else if (f.number == 5 && f.type == 2)
             while ((inner = rlx__next(&f.bytes, &g, 0)) == 1) {
                 if (g.number == 1 && g.type == 0) frame = (uint32_t)g.integer;
@@ -623,9 +634,10 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     }
     if (more < 0) return RLX__MALFORMED;
     if (version != 1) return RLX__VERSION;
-    if (!(idle > 0 && heartbeat > 0)) return RLX__VALUE;
+    if (!(idle > 0 && heartbeat > 0) || !rlx__is_session(session.bytes)) return RLX__VALUE;
     for (i = 0; i < n; i++) if (c->habit[i] == RLX_SAME_STEP) twice = 2;
     if (frame < n * twice * c->observation.size || frame < n * c->action.size) return RLX__LIMIT;
+    rlx__text(&session, c->session, sizeof c->session);
     c->limit = (size_t)frame, c->silence = heartbeat < 5 / 3. ? 5 : heartbeat < 1e5 ? 3 * heartbeat : 3e5;
     c->name_bytes = (uint32_t)name_bytes, c->name_limit = (uint32_t)(names < RLX__NAMES ? names : (uint64_t)RLX__NAMES), c->name_count = 0;
     return 0;
@@ -636,23 +648,25 @@ static int rlx__farewell(rlx_client *c, uint32_t kind, rlx__in in) {
     char text[200] = "";
     uint64_t code = 0, retryable = kind == 8, step = 0;
     double after = 0;
-    int more;
+    int more, timed = 1;
     rlx__field f;
     while ((more = rlx__next(&in, &f, 0)) == 1) {
         if (f.number == (kind == 4 ? 2u : 1u) && f.type == 2) {
             if (!rlx__text(&f, text, sizeof text)) return rlx__mistake(c, RLX__MALFORMED, "a text is no UTF-8");
         } else if (kind == 4 && f.number == 1 && f.type == 0) code = f.integer;
         else if (kind == 4 && f.number == 3 && f.type == 0) retryable = f.integer != 0;
-        else if (kind == 4 && f.number == 4 && f.type == 1) after = rlx__double(f.bytes.at);
+        else if (kind == 4 && f.number == 4 && f.type == 1)
+            after = rlx__double(f.bytes.at), timed = !rlx__infinite(RLX_FLOAT64, f.bytes.at) && after >= 0;
         else if (kind == 5 && f.number == 2 && f.type == 0) step = f.integer;
     }
     if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
+    if (!timed) return rlx__mistake(c, RLX__VALUE, "an error has a wait below 0");
     rlx__hang_up(c, 0);
     if (kind == 5) {
         c->finished = 1, c->global_step = step;
         return rlx__say(c, 0, RLX_FINISHED, "%s", text[0] ? text : "training has finished");
     }
-    c->retry_after = rlx__finite(after, 1e9) && after > 0 ? after : 0;
+    c->retry_after = after > 1e9 ? 1e9 : after;
     if (kind == 8) return rlx__say(c, 0, RLX_INTERRUPTED, "the server left (%s)", text[0] ? text : "no reason given");
     return rlx__say(c, (int)(code & 0x7fffffff), retryable ? RLX_INTERRUPTED : RLX_FAILED, "%s", text[0] ? text : "an error");
 }

@@ -12,6 +12,7 @@ import (
 	"math"
 	"math/rand"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -371,6 +372,8 @@ func (c *Client) look(payload []byte, due uint64) (bool, error) {
 	return kind == due, nil
 }
 
+var sessionID = regexp.MustCompile(`^[A-Za-z0-9_-]{0,128}$`)
+
 func (c *Client) readWelcome(m message) Code {
 	limits, ok := parse(m.all(5)...)
 	m.text(2, &ok)
@@ -387,7 +390,7 @@ func (c *Client) readWelcome(m message) Code {
 		return Malformed
 	case m.integer(1) != 1:
 		return UnsupportedVersion
-	case !(idle > 0 && heartbeat > 0) || math.IsInf(idle+heartbeat, 0):
+	case !(idle > 0 && heartbeat > 0) || math.IsInf(idle+heartbeat, 0) || !sessionID.MatchString(session):
 		return InvalidValue
 	case uint64(n*twice*size(c.observation)) > most || uint64(n*size(c.action)) > most:
 		return LimitExceeded
@@ -412,7 +415,11 @@ func (c *Client) farewell(kind uint64, m message) error {
 		if m.integer(3) != 0 {
 			e.meaning = ErrInterrupted
 		}
-		e.after = time.Duration(math.Max(0, math.Min(m.double(4), 1e9)) * float64(time.Second))
+		after := m.double(4)
+		if !(after >= 0) || math.IsInf(after, 0) {
+			return c.mistake(InvalidValue, fmt.Sprintf("an error has a wait of %v s", after))
+		}
+		e.after = time.Duration(math.Min(after, 1e9) * float64(time.Second))
 	}
 	if !ok {
 		return c.mistake(Malformed, "a text that is no UTF-8")

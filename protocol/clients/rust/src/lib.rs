@@ -417,6 +417,9 @@ impl Client {
         if !(idle > 0.0 && heartbeat > 0.0 && idle.is_finite() && heartbeat.is_finite()) {
             return Err(VALUE);
         }
+        if session.len() > 128 || !session.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
+            return Err(VALUE);
+        }
         if twice * total(&self.observation) > most || total(&self.action) > most {
             return Err(9);
         }
@@ -431,6 +434,10 @@ impl Client {
         let Some(text) = m.text(if kind == 4 { 2 } else { 1 }) else {
             return self.mistake(MALFORMED, "a text is no UTF-8");
         };
+        let (code, after) = if kind == 4 { (m.integer(1), m.double(4)) } else { (0, 0.0) };
+        if !(after >= 0.0 && after.is_finite()) {
+            return self.mistake(VALUE, &format!("an error has a wait of {after} s"));
+        }
         self.hang_up();
         if kind == 5 {
             let end = Error::Finished { global_step: m.integer(2), sentence: format!("training has finished: {text}") };
@@ -440,12 +447,11 @@ impl Client {
         if kind == BYE {
             return self.interrupted(0, format!("the server left: {text}"));
         }
-        let (code, after) = (m.integer(1), m.double(4));
         let sentence = if text.is_empty() { format!("error {code}") } else { text };
         if m.integer(3) == 0 {
             return Error::Failed { code, sentence };
         }
-        self.retry_after = if after > 0.0 { after.min(1e9) } else { 0.0 };
+        self.retry_after = after.min(1e9);
         self.interrupted(code, sentence)
     }
 
