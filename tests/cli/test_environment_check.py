@@ -110,7 +110,7 @@ def odd(folder: Path, fault: str) -> Plan:
 @pytest.mark.parametrize(
     ("fault", "kind", "sentence"),
     [
-        ("shape", ConfigurationError, "is not in its space: observation has shape (3,), the space is (4,)"),
+        ("shape", ConfigurationError, "is not in its space: observation has shape (3,), the space is (2,)"),
         ("reward", ConfigurationError, "the reward is 'much': it must be one finite number"),
         ("error", StartError, "could not be made and take one step; its program exited with code 1"),
         ("exit", StartError, "ended its program before training: OpenAI_Gym/main: the environment called sys.exit()"),
