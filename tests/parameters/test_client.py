@@ -168,6 +168,16 @@ def test_another_configuration_is_refused_with_the_first_difference() -> None:
         assert server.core.status().workers == 1
 
 
+def test_other_spaces_are_refused_as_those_of_the_client() -> None:
+    with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
+        first.register(registration())
+        with pytest.raises(
+            ParameterServerError,
+            match=r"the client's environment does not fit the model.*: observation_space: .* at the",
+        ):
+            second.register(registration(fingerprint=fingerprint(size=7)))
+
+
 def test_a_gradient_of_another_shape_or_dtype_is_a_mistake() -> None:
     with running() as server, bridge_to(server.address) as bridge:
         bridge.register(registration())

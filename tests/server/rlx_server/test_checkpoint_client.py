@@ -105,6 +105,17 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         CheckpointClient(LocalStore(tmp_path), other.config).register(registration(other))
 
 
+def test_spaces_that_a_checkpoint_does_not_have_are_the_clients(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(100, 0)
+    theirs = fingerprint("da3c", checkpoints.config, Box(shape=(6,)), Discrete(2))
+    with pytest.raises(
+        ParameterServerError,
+        match=r"its observation_space is Box\(float32, \[3\]\), the client's is Box\(float32, \[6\]\)\.",
+    ):
+        CheckpointClient(LocalStore(tmp_path), checkpoints.config).register(Registration(theirs, "a", environments=1))
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[tuple[Path, Checkpoints]]:
     """A run directory with one checkpoint, which prefers action 1."""
