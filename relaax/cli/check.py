@@ -30,8 +30,8 @@ def check(
     environment: Annotated[
         str,
         typer.Argument(
-            help="A gymnasium id or MODULE:ID (CartPole-v1, room:Room-v0); a configuration, as of `relaax run`; or a"
-            " family or program, with NAME (ALE boxing, my_world/main.py my_world)."
+            help="A gymnasium id, MODULE:ID or MODULE:CLASS (CartPole-v1, room:RoomEnv); a configuration, as of `relaax"
+            " run`; or a family or program, with NAME (ALE boxing, my_world/main.py my_world)."
         ),
     ],
     words: Annotated[
@@ -77,6 +77,8 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[s
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         code = _run([*command, *limits, "--report", str(file)])
+        if not file.exists() and code == 0:
+            raise ConfigurationError(f"{environment} ended without a report: it is no program of an environment")
         if not file.exists():
             return code  # the program has said why
         report = CheckReport.read(file)
@@ -100,8 +102,25 @@ def _command(
     if words and not words[0].startswith("-"):
         main, name, options = environment_main(environment, ()), words[0], words[1:]
     else:
+        _require_id(environment)
         main, name, options = GYMNASIUM, environment, words
     return [sys.executable, str(main), CHECK, name, str(envs), *options], None
+
+
+def _require_id(word: str) -> None:
+    """Raise ConfigurationError for a file, a module or a family in place of an id."""
+    from relaax.bundled import bundled_names
+
+    module = word.removesuffix(".py")
+    if Path(f"{word}.yaml").is_file():
+        raise ConfigurationError(f"{word!r} is no id of gymnasium; did you mean {word}.yaml?")
+    if Path(f"{module}.py").is_file() or Path(module, "__init__.py").is_file():
+        raise ConfigurationError(
+            f"{word!r} is a file, and its environment has no name: write {Path(module).name}:CLASS for one of"
+            f" gymnasium, or {word} NAME for a program"
+        )
+    if word in bundled_names("environments"):
+        raise ConfigurationError(f"{word} has many environments: give a name, too, as in `relaax check {word} NAME`")
 
 
 def _is_configuration(word: str) -> bool:
