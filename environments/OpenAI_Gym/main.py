@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Run environments of gymnasium against an RLX server: `main HOST:PORT NAME [N]`.
 
-N environments are stepped together over one connection. NAME is an id, or MODULE:ID as for gymnasium.make. Atari ids
-get the usual preprocessing: grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30 no-op
-starts. The ids of MinAtar (MinAtar/Breakout-v1) are available if the package minatar is installed.
+N environments are stepped together over one connection. NAME is an id, MODULE:ID as for gymnasium.make, or
+MODULE:CLASS. Atari ids get the usual preprocessing: grayscale 84x84, frame skip 4 with the maximum over the last two
+frames, up to 30 no-op starts. The ids of MinAtar (MinAtar/Breakout-v1) are available if the package minatar is
+installed.
 """
 
 from __future__ import annotations
@@ -176,7 +177,9 @@ def _positions(text: str) -> tuple[int, ...]:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     result = command.parser(
-        PROGRAM, "Run gymnasium environments against an RLX server.", "an id, such as CartPole-v1, or MODULE:ID"
+        PROGRAM,
+        "Run gymnasium environments against an RLX server.",
+        "an id, such as CartPole-v1, MODULE:ID or MODULE:CLASS",
     )
     wrapping = command.beside(__package__, "wrapping")
     result.add_argument(

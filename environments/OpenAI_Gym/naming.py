@@ -29,9 +29,9 @@ _REGISTERING = threading.Lock()  # connections of one program find their environ
 def find(name: str, register: str | None = None, imports: Sequence[str] = ()) -> registration.EnvSpec:
     """Return gymnasium's specification of an environment.
 
-    `name`: an id, or MODULE:ID to import a module first. `register`: MODULE:FUNCTION of a package that registers its
-    ids by a call. `imports`: modules of packages that register theirs when imported. Raises command.UsageError if there
-    is none of this name.
+    `name`: an id, MODULE:ID to import a module first, or MODULE:CLASS, which need not be registered. `register`:
+    MODULE:FUNCTION of a package that registers its ids by a call. `imports`: modules of packages that register theirs
+    when imported. Raises command.UsageError if there is none of this name.
     """
     module, _, identifier = name.rpartition(":")
     with _REGISTERING:
@@ -54,6 +54,9 @@ def find(name: str, register: str | None = None, imports: Sequence[str] = ()) ->
             version = registration.find_highest_version(namespace, short)
         return gymnasium.spec(registration.get_env_id(namespace, short, version))
     except (gymnasium.error.Error, ImportError) as error:
+        made = getattr(sys.modules.get(module), identifier, None)
+        if isinstance(made, type) and issubclass(made, gymnasium.Env):
+            return registration.EnvSpec(identifier, f"{module}:{identifier}")
         known = set(gymnasium.registry) - before
         raise command.UsageError(_unknown(identifier, module or " and ".join(imports), sorted(known))) from error
 
@@ -122,7 +125,8 @@ def _unknown(identifier: str, module: str, new: Sequence[str]) -> str:
     if new:
         return f"{sentence}; the registered ones are {', '.join(new[:12])}"
     if module:
-        return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION"
+        near = nearest(identifier, dir(sys.modules.get(module)))
+        return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION{near}"
     near = nearest(identifier, gymnasium.registry)
     other = "for one of another package, write PACKAGE:ID, such as highway_env:highway-v0"
     return f"{sentence}{near}; {other}"

@@ -104,8 +104,7 @@ def check_names(what: str, make: Callable[..., Any], kwargs: Mapping[str, Any], 
     known, takes_any = _parameters(make)
     for name in kwargs:
         if name not in known and name not in more and not takes_any:
-            near = command.beside(__package__, "naming").nearest(name, known)
-            raise command.UsageError(f"{what} has no argument {name!r}{near}; it has {', '.join(known) or 'none'}")
+            raise command.UsageError(f"{what} has no argument {name!r}; it has {', '.join(known) or 'none'}")
 
 
 def check_environment(spec: Any, kwargs: Mapping[str, Any]) -> None:

@@ -31,8 +31,8 @@ def check(
     environment: Annotated[
         str,
         typer.Argument(
-            help="A gymnasium id or MODULE:ID (CartPole-v1, room:Room-v0); a configuration, as of `relaax run`; or a"
-            " family or program, with NAME (ALE boxing, my_world/main.py my_world)."
+            help="A gymnasium id, MODULE:ID or MODULE:CLASS (CartPole-v1, room:RoomEnv); a configuration, as of `relaax"
+            " run`; or a family or program, with NAME (ALE boxing, my_world/main.py my_world)."
         ),
     ],
     words: Annotated[
@@ -78,6 +78,8 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[s
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
         code = _run([*command, *limits, "--report", str(file)])
+        if not file.exists() and code == 0:
+            raise ConfigurationError(f"{environment} ended without a report: it is no program of an environment")
         if not file.exists():
             return code  # the program has said why
         report = CheckReport.read(file)
@@ -99,9 +101,25 @@ def _command(
         return [*plan.environment_command(CHECK, envs, 0), *words], plan.configuration
     if overrides:
         raise ConfigurationError("--set is for configurations: give options of the environment's program behind --")
+    if not words or words[0].startswith("-"):
+        _require_id(environment)
     named = named_environment(" ".join([environment, *map(shlex.quote, words)]))
     main = environment_main(named.program, ())
     return [sys.executable, str(main), CHECK, named.name, str(envs), *named.arguments], None
+
+
+def _require_id(word: str) -> None:
+    """Raise ConfigurationError for a module or a family in place of an id."""
+    from relaax.bundled import bundled_names
+
+    if Path(f"{word}.yaml").is_file():
+        raise ConfigurationError(f"{word!r} is no id of gymnasium; did you mean {word}.yaml?")
+    if Path(f"{word}.py").is_file() or Path(word, "__init__.py").is_file():
+        raise ConfigurationError(
+            f"{word!r} is a module: write {word}:CLASS for an environment of gymnasium, or {word}.py for a program"
+        )
+    if word in bundled_names("environments"):
+        raise ConfigurationError(f"{word} has many environments: give a name, too, as in `relaax check {word} NAME`")
 
 
 def _is_configuration(word: str) -> bool:

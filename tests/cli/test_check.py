@@ -48,10 +48,13 @@ def test_a_configuration_whose_algorithm_refuses_the_spaces_fails() -> None:
     assert closing.startswith("failed: 3 episodes, ")
 
 
-def test_spaces_that_no_algorithm_takes_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["mixed:Mixed-v0", "mixed:Mixed"])
+def test_spaces_that_no_algorithm_takes_are_an_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mixed.py").write_text(MIXED)
     monkeypatch.chdir(tmp_path)
-    code, (error, *_, closing) = check("mixed:Mixed-v0", "--envs", "2")
+    code, (error, *_, closing) = check(name, "--envs", "2")
     assert code == 1
     assert error.startswith("error: da3c cannot handle the action space Dict(a: Discrete(2), b: Box")
     assert "; da3c_cont cannot handle the action space Dict" in error
@@ -77,10 +80,20 @@ def test_a_programs_own_refusal_has_its_exit_code(capfd: pytest.CaptureFixture[s
         (("da3c_gym_cartpol",), "no configuration 'da3c_gym_cartpol'; did you mean 'da3c_gym_cartpole'?"),
         (("mine.yaml",), "no file mine.yaml, and unknown configuration 'mine.yaml'; "),
         (("AIE", "boxing"), "environment 'AIE boxing': there is no program 'AIE'; did you mean 'ALE'?"),
+        (("room",), "'room' is a module: write room:CLASS for an environment of gymnasium, or room.py for a "),
+        (("room.py",), "room.py ended without a report: it is no program of an environment"),
+        (("room.py", "x"), "room.py ended without a report: it is no program of an environment"),
+        (("world",), "'world' is no id of gymnasium; did you mean world.yaml?"),
+        (("ALE",), "ALE has many environments: give a name, too, as in `relaax check ALE NAME`"),
         (("CartPole-v1", "--set", "run.name=x"), "--set is for configurations: give options of the environment's"),
     ],
 )
-def test_what_names_no_environment_is_refused(words: tuple[str, ...], sentence: str) -> None:
+def test_what_names_no_environment_is_refused(
+    words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("room.py", "world.yaml"):
+        (tmp_path / file).write_text("")
     code, lines = check(*words)
     assert (code, len(lines)) == (2, 1)
     assert lines[0].startswith(f"relaax check: {sentence}")

@@ -131,8 +131,7 @@ def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     Path("my_package").mkdir()
     Path("my_package/__init__.py").write_text(block(PAGE, "my_package/__init__.py"))
     Path("room.py").write_text(block(PAGE, "room.py"))
-    room = block(PAGE, "room_env.py").partition("gymnasium.register")[0]
-    Path("my_package/room.py").write_text(room)
+    Path("my_package/room.py").write_text(block(PAGE, "room_env.py"))
     Path("my_package/wrappers.py").write_text(
         "import gymnasium\nclass Scaled(gymnasium.RewardWrapper):\n"
         "    def __init__(self, env, by):\n        super().__init__(env)\n        self.by = by\n"
