@@ -82,7 +82,7 @@ def family_description(name: str) -> str:
 
 
 def family_extras(name: str) -> str:
-    """Return the extras of an environment family, as in `gym,box2d`; empty if only its page says what it needs."""
+    """Return the extras of an environment family, as in `gym,box2d`; empty if only its page lists what it needs."""
     page = (bundled_folder("environments") / name / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^pip install 'relaax\[(.*)\]'$", page, re.MULTILINE)
     return found[1] if found else ""

@@ -31,7 +31,7 @@ def find(name: str, register: str | None = None, imports: Sequence[str] = ()) ->
 
     `name`: an id, MODULE:ID to import a module first, or MODULE:CLASS, which need not be registered. `register`:
     MODULE:FUNCTION of a package that registers its ids by a call. `imports`: modules of packages that register theirs
-    when imported. Raises command.UsageError if there is none of this name.
+    when imported. Raises command.UsageError if no environment has this name.
     """
     module, _, identifier = name.rpartition(":")
     with _REGISTERING:

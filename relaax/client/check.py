@@ -26,9 +26,9 @@ from relaax.client.random_agent import RandomAgent
 from relaax.client.values import values_of
 
 EPISODES, STEPS, SECONDS = 3, 10_000, 30.0
-"""A check ends after so many episodes, environment steps or seconds, over all environments."""
+"""Limits of a check, summed over all environments: the first one that is reached ends it."""
 _REPEATED_STEPS = 32
-_LONG = 10  # steps; shorter episodes may be followed by those of one step
+_LONG = 10  # steps; a shorter episode does not make later ones of one step suspicious
 _STEP = "observation, reward, terminated, truncated, info"
 _LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parent))
 _OPTIONS = "write `def reset(self, *, seed=None, options=None)`"
@@ -40,18 +40,18 @@ _NO_CONCERN = ("infinity", "symmetric and normalized", "different from the unwra
 
 
 class _Unusable(Exception):
-    """The environment cannot be played any further. The findings say why."""
+    """The environment cannot be played any further. The findings have the reason."""
 
 
 @dataclass
 class _Limits:
-    """How much is played, and how much was."""
+    """Limits of a check, and what was played so far."""
 
     episodes: int
     steps: int
     seconds: float
     lengths: tuple[int, ...] = ()
-    """Of the episodes that have ended."""
+    """Lengths of the episodes that have ended, in steps."""
     taken: int = 0
 
     def __post_init__(self) -> None:
@@ -82,9 +82,9 @@ def check(
 ) -> CheckReport:
     """Play episodes at random in an Env or a VectorEnv, close it, and return what is wrong with it.
 
-    `env`: as it is, not a CheckedEnv. `episodes`, `steps`: when there is enough, over all environments.
+    `env`: without a CheckedEnv around it. `episodes`, `steps`: limits over all environments.
 
-    The environments of gymnasium's SyncVectorEnv are checked one by one; what other vectors return is checked as
+    The environments of gymnasium's SyncVectorEnv are checked one by one; other vectors are checked as
     batches. Raises EnvironmentExit if an environment calls sys.exit().
     """
     findings = Findings()
@@ -126,7 +126,7 @@ def _spaces(env: Any, is_vector: bool, findings: Findings) -> tuple[rlx.Space, r
 
 
 class _Check:
-    """What the checks of one environment and of a vector share."""
+    """Base of the checks of one environment and of a vector."""
 
     def __init__(self, env: Any, place: str, findings: Findings, limits: _Limits, seed: int) -> None:
         self._env, self._place, self._findings, self.limits, self._seed = env, place, findings, limits, seed
@@ -304,7 +304,7 @@ class _VectorCheck(_Check):
     def _rows(self, outcome: OutcomeCheck, states: Any) -> None:
         leaves = outcome.observation(self._where, states)
         if leaves is not None and any(len(leaf) != self._env.num_envs for leaf in leaves):
-            text = f"observations are those of {len(leaves[0])} environments, not {self._env.num_envs}"
+            text = f"observations have {len(leaves[0])} rows for {self._env.num_envs} environments"
             self._findings.error("rows", f"{self._where}{text}")
 
     def _batch(self, what: str, values: Any, count: int, kinds: str) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What a check of environments found: errors, warnings, and the report of both."""
+"""Findings of a check of environments: errors, warnings, and the report of both."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Findings:
 
 @dataclass
 class CheckReport:
-    """What was checked, and what was found. `spaces`: of one environment; None if they cannot be sent."""
+    """Amount that was played, and findings. `spaces`: the spaces of one environment; None if they cannot be sent."""
 
     spaces: tuple[Space, Space] | None
     episodes: int

@@ -69,7 +69,7 @@ def from_part(name: str, part: Any) -> Message:
 
 def nothing_known(names: Sequence[str] = ()) -> ProtocolError:
     """Return the error for an envelope without a known message. `names`: what it holds instead."""
-    instead = f": {', '.join(repr(name[:40]) for name in names[:4])} is none" if names else ""
+    instead = f"; it has {', '.join(repr(name[:40]) for name in names[:4])}" if names else ""
     return ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, f"a frame with no message that this version knows{instead}")
 
 

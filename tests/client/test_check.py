@@ -292,7 +292,7 @@ class OwnVector(VectorEnv[Any, Any, Any]):
     [
         ("bounds", "error: step 1 of the vector: environment 0: observation[0] is 10, outside of 0 to 9"),
         ("nan", "error: step 1 of the vector: environment 1: observation[0] is nan"),
-        ("rows", "error: step 1 of the vector: observations are those of 1 environments, not 2"),
+        ("rows", "error: step 1 of the vector: observations have 1 rows for 2 environments"),
         ("reward", "error: step 1 of the vector: environment 1: the reward is inf: it must be one finite number"),
         ("rewards", "error: step 1 of the vector: rewards is array([1.]) of shape [1] and dtype float64: return numb"),
         ("final", 'error: step 4 of the vector: an episode was truncated, and infos["final_obs"] does not have its la'),
