@@ -38,8 +38,8 @@ def show(result: dict[str, Any]) -> None:
     PlainConsole().print(table, highlight=False)
     if _is_below_training(result):
         print(
-            f"training had a mean return of {shown(result['training_mean_return'])} in its last 100 episodes, with actions "
-            "that are drawn: early in training the most probable action alone can do much worse. Draw here, too: --sample"
+            f"training had a mean return of {shown(result['training_mean_return'])} in its last 100 episodes, with "
+            "actions that are drawn; early in training the most probable ones can do much worse. --sample draws, too"
         )
     published = result.get("published", {})
     if "noop" in published:
