@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SURE = 0.75
 _REPORT_SECONDS = 45.0
-"""Seconds until the user is told what a program must do; play is limited to 30."""
+"""Seconds without a report after which its requirements are printed; play is limited to 30."""
 _GENERAL = ("da3c", "da3c_cont")  # take the most kinds of spaces: of discrete and of continuous actions
 
 

@@ -1,4 +1,4 @@
-"""What `relaax eval` prints of a result."""
+"""The result as `relaax eval` prints it."""
 
 from __future__ import annotations
 

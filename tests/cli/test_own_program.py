@@ -1,4 +1,4 @@
-"""What is said of environment programs that do not connect, and of files that are no such programs."""
+"""Messages about environment programs that do not connect, and about files that are no such programs."""
 
 from __future__ import annotations
 

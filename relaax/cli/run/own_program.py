@@ -11,7 +11,7 @@ from relaax.cli.run.plan import Plan
 from relaax.supervision.process import Supervised
 
 CONNECT_SECONDS = 30.0
-"""Seconds without any connection until the user is told the reason; training may begin later."""
+"""Seconds without any connection after which the reason is logged; training may begin later."""
 _CLASS = re.compile(r"^class (\w+)\((?:\w+\.)?Env\b", re.MULTILINE)
 
 
@@ -23,7 +23,7 @@ class FirstConnection:
         self._seconds = seconds
         self._deadline: float | None = time.monotonic() + seconds
 
-    def overdue(self, has_connected: bool, client: Supervised, address: str) -> str | None:
+    def overdue(self, has_connected: bool, client: Supervised, address: str | None) -> str | None:
         """Return a message if no environment has connected in time; None otherwise, and after the first message."""
         if has_connected:
             self._deadline = None
