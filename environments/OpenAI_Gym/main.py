@@ -68,6 +68,7 @@ def find(arguments: argparse.Namespace) -> Any:
     if (
         arguments.register
         or arguments.imports
+        or "." in arguments.name  # of a module, with a dot in place of the colon
         or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper)))
     ):
         naming.look_in(arguments.path)

@@ -125,8 +125,36 @@ def _unknown(identifier: str, module: str, new: Sequence[str]) -> str:
     if new:
         return f"{sentence}; the registered ones are {', '.join(new[:12])}"
     if module:
-        near = nearest(identifier, dir(sys.modules.get(module)))
-        return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION{near}"
+        classes = _environment_classes(sys.modules.get(module))
+        if classes:
+            near = nearest(identifier, classes) or f"; it has {', '.join(classes)}"
+            return f"{module} has no environment {identifier!r}{near}"
+        return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION"
     near = nearest(identifier, gymnasium.registry)
+    package, dot, name = identifier.rpartition(".")
+    if dot and _is_module(package):
+        return f"{sentence}; did you mean {package}:{name}?"
     other = "for one of another package, write PACKAGE:ID, such as highway_env:highway-v0"
-    return f"{sentence}{near}; {other}"
+    return f"{sentence}{near}; for a class of yours, write MODULE:CLASS; {other}"
+
+
+def _environment_classes(module: ModuleType | None) -> list[str]:
+    """Return the names of the environment classes that a module or its package defines."""
+    if module is None:
+        return []
+    package = module.__name__.partition(".")[0]
+    classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+    return [
+        name
+        for name, value in classes.items()
+        if issubclass(value, gymnasium.Env)
+        and not issubclass(value, gymnasium.Wrapper)
+        and value.__module__.partition(".")[0] == package
+    ]
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # of a package within
+        return False

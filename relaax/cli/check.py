@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 import subprocess
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from relaax.rlx import Space
 
 _SURE = 0.75
+_REPORT_SECONDS = 45.0
+"""Seconds without a report after which its requirements are printed; play is limited to 30."""
 _GENERAL = ("da3c", "da3c_cont")  # take the most kinds of spaces: of discrete and of continuous actions
 
 
@@ -79,7 +82,13 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[s
         file = Path(folder) / "report.json"
         code = _run([*command, *limits, "--report", str(file)])
         if not file.exists() and code == 0:
-            raise ConfigurationError(f"{environment} ended without a report: it is no program of an environment")
+            from relaax.cli.run.own_program import environment_class
+
+            made = environment_class(Path(environment))
+            way_out = f"; its class is {made}" if made else ""
+            raise ConfigurationError(
+                f"{environment} ended without a report: it is no program of an environment{way_out}"
+            )
         if not file.exists():
             return code  # the program has said why
         report = CheckReport.read(file)
@@ -145,6 +154,13 @@ def _run(command: Sequence[str]) -> int:
     process = subprocess.Popen(ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment_of({}))
     try:
         _algorithms()  # imported meanwhile
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_REPORT_SECONDS)
+        print_error(
+            "relaax check",
+            f"no report of {command[1]} after {_REPORT_SECONDS:g} s: a program must take `check` in place of its first "
+            "argument, HOST:PORT, as those of `relaax new environment` do; Ctrl-C ends it",
+        )
         return process.wait()
     except KeyboardInterrupt:
         process.wait()

@@ -168,7 +168,7 @@ class _Check:
         if isinstance(outcome, tuple | list) and len(outcome) == count:
             return outcome
         what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
-        self._findings.error(name, f"{self._where}{name}() returned {what} instead of {count}: return {parts}")
+        self._findings.error(name, f"{self._where}{name}() returned {what} instead of {count} values: return {parts}")
         raise _Unusable
 
 

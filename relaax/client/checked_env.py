@@ -109,9 +109,8 @@ class CheckedEnv:
         if isinstance(outcome, _SEQUENCES) and len(outcome) == len(parts):
             return outcome
         what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
-        raise EnvironmentFault(
-            f"environment {self._described}: {call}() returned {what} instead of {len(parts)}: {', '.join(parts)}"
-        )
+        wanted = f"{len(parts)} values: {', '.join(parts)}"
+        raise EnvironmentFault(f"environment {self._described}: {call}() returned {what} instead of {wanted}")
 
     def _owned(self, observation: Any) -> Any:
         if self._values is None:

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from relaax.bounded_file import read_bounded_text
-from relaax.client.address import Endpoint, parse_endpoint
+from relaax.client.address import PORT, SERVERLESS, Endpoint, parse_endpoint
 from relaax.client.failure import ConnectionInterrupted
 from relaax.rlx import ErrorCode
 
@@ -28,6 +28,11 @@ class Places:
     def __init__(self, text: str, tls: bool = False) -> None:
         if not isinstance(text, str):
             raise ValueError(f"address is {text!r}: write HOST:PORT, such as '127.0.0.1:7001'")
+        if text in SERVERLESS:
+            raise ValueError(
+                f"address {text!r} is for relaax.client.run and the programs of `relaax new environment`, which play "
+                f"without a server; Client and VectorClient need HOST:PORT, such as '{text}:{PORT}' for such a host"
+            )
         self._tls = tls
         self._key = secrets.token_bytes(8)
         self._file = Path(text.removeprefix(FILE)) if text.startswith(FILE) else None

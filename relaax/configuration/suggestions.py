@@ -10,7 +10,7 @@ from relaax.configuration.errors import nearest
 
 _FAMILIES = {"gym", "ale", "minatar", "miniwob", "miniworld", "vizdoom", "lab"}
 _ALIKE = 0.75
-_ID = re.compile(r".+-v\d+")
+_ID = re.compile(r".+-v\d+|[\w.]+:\w+")
 
 
 def unknown_configuration(name: str, known: Sequence[str]) -> str:
@@ -21,6 +21,8 @@ def unknown_configuration(name: str, known: Sequence[str]) -> str:
     sentence = f"unknown configuration {name!r}"
     if _ID.fullmatch(name):
         sentence += f"; an environment needs no configuration: relaax run --algorithm da3c --environment {name}"
+        if ":" in name:
+            return sentence
     if len(like) == 1:
         return f"{sentence}; did you mean {like[0]!r}?"
     if like:

@@ -127,6 +127,7 @@ def test_own_algorithm_gets_its_defaults(here: Path) -> None:
         (["da3c_pong"], "alike are da3c_ale_pong, da3c_lstm_pong"),
         (["lunar_lander"], "alike are apex_gym_lunarlander, da3c_gym_lunarlander, "),
         (["Hopper-v5"], "relaax run --algorithm da3c --environment Hopper-v5; did you mean 'da3cc_gym_hopper'?"),
+        (["room:RoomEnv"], "relaax run --algorithm da3c --environment room:RoomEnv"),
         (["xyzzy"], "`relaax list configurations` shows"),
     ],
 )

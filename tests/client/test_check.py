@@ -190,9 +190,12 @@ def test_a_fault_that_one_step_does_not_show_is_found(kind: str, vector: bool) -
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
-        (FourValues(), "error: episode 1, step 1: step() returned 4 values instead of 5: return observation, reward,"),
+        (FourValues(), "error: episode 1, step 1: step() returned 4 values instead of 5 values: return observation, "),
         (TimeLimit(FourValues(), 9), "error: episode 1, step 1: step() raised ValueError: not enough values to unpack"),
-        (BareReset(), "error: episode 1, reset: reset() returned ndarray instead of 2: return observation, info"),
+        (
+            BareReset(),
+            "error: episode 1, reset: reset() returned ndarray instead of 2 values: return observation, info",
+        ),
         (OldReset(), "error: episode 1, reset: reset() raised TypeError"),
     ],
 )

@@ -282,7 +282,9 @@ def test_four_values_of_an_older_interface_are_refused() -> None:
         def step(self, action: Any) -> Any:
             return super().step(action)[:4]
 
-    with pytest.raises(EnvironmentFault, match=r"step\(\) returned 4 values instead of 5: observation, reward, term"):
+    with pytest.raises(
+        EnvironmentFault, match=r"step\(\) returned 4 values instead of 5 values: observation, reward, term"
+    ):
         run(Old(), "random", steps=8)
 
 

@@ -112,6 +112,15 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         Places(text)
 
 
+@pytest.mark.parametrize("word", ["check", "local", "probe", "random"])
+def test_word_in_place_of_an_address_is_refused(word: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"'{word}' is for relaax.client.run and the .* need HOST:PORT, such as '{word}:7"
+    ):
+        Places(word)
+    assert Places(f"{word}:7001").choose() == Endpoint(word, 7001)
+
+
 def test_a_place_may_be_behind_a_websocket_and_a_file_may_say_so(tmp_path: Path) -> None:
     assert Places("a:1,ws://b/rlx").over_websocket
     assert not Places("a:1").over_websocket

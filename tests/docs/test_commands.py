@@ -69,6 +69,7 @@ EXPECTED = {
     "docs/environments.md": {
         "one": "return",
         "check": "no warnings",
+        "trained": "mean return",
         "gymnasium": "steps=1000",
         "lives": "minutes",
         "slow": "answers in",

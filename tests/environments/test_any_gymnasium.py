@@ -259,6 +259,9 @@ def test_ids_that_importing_registers(package: str, tmp_path: Path) -> None:
         (["PKG:Roof-v0"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG-v0"),
         (["PKG.room:Roof-v0"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG-v0"),
         (["math:Roof-v0"], "importing math registers none: use --register math:FUNCTION"),
+        (["math.Roof"], "gymnasium has no environment 'math.Roof'; did you mean math:Roof?"),
+        (["PKG.room.Room"], "; did you mean PKG.room:Room?"),
+        (["no_such.Roof"], "'no_such.Roof'; for a class of yours, write MODULE:CLASS; for one of another package"),
         (["no_such:Roof-v0"], "there is no module 'no_such', neither installed nor in the working directory"),
         (["PKG.nothing:Roof-v0"], "there is no module 'PKG.nothing'"),
         (["PKG.lacking:Roof-v0"], "cannot import PKG.lacking: No module named 'no_such_library'"),
@@ -304,6 +307,17 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(
     said = refusal(*(word.replace("PKG", package) for word in line), "--path", str(tmp_path))
     assert sentence.replace("PKG", package) in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("Hall", "has no environment 'Hall'; the nearest is 'Halls'"), ("Zoo", "has no environment 'Zoo'; it has Halls")],
+)
+def test_misspelt_class_names_those_of_its_module(name: str, sentence: str, tmp_path: Path) -> None:
+    module = f"halls{next(NUMBERS)}"
+    text = "import gymnasium\nfrom gymnasium import Env, Wrapper\nclass Halls(Env): ...\nclass Around(Wrapper): ...\n"
+    (tmp_path / f"{module}.py").write_text(text)
+    assert f"{module} {sentence}" in refusal(f"{module}:{name}", "--path", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,11 @@ def show(result: dict[str, Any]) -> None:
     for name, value in _rows(result):
         table.add_row(name, value)
     PlainConsole().print(table, highlight=False)
+    if _is_below_training(result):
+        print(
+            f"training had a mean return of {shown(result['training_mean_return'])} in its last 100 episodes, with "
+            "actions that are drawn; early in training the most probable ones can do much worse. --sample draws, too"
+        )
     published = result.get("published", {})
     if "noop" in published:
         print(f"published, null-op starts: {_list(published['noop'])}")
@@ -57,6 +62,12 @@ def headline(result: dict[str, Any]) -> str:
         if "frame_skip" in protocol:
             how = f", an action every {protocol['frame_skip']} frames{how}"
     return f"{result['environment']}: {who}{how}, seed {result['seed']}"
+
+
+def _is_below_training(result: dict[str, Any]) -> bool:
+    """Return whether greedy play has a lower mean return than training, beyond chance."""
+    trained = result["training_mean_return"]
+    return bool(result["greedy"]) and trained is not None and result["interval_95"][1] < trained
 
 
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:

@@ -125,6 +125,11 @@ def _plan_of(asked: Asked, described: Description, folder: Path) -> Plan:
     name = str(described.fingerprint.get("algorithm"))
     run = dict(described.configuration.get("relaax-run", {}))
     environment = run.get("environment")
+    if environment is None:
+        served = f"relaax-rlx-server --config FILE --exploit --checkpoint {asked.name}"
+        alone = f'; a program that connects by itself acts with Client(..., mode="exploit") on `{served}`'
+        alone = "" if asked.name.endswith(_SUFFIX) else alone
+        raise PolicyError(f"{asked.name} names no environment: name its configuration with --config FILE{alone}")
     if name not in bundled_names("algorithms") or environment not in bundled_names("environments"):
         raise PolicyError(
             f"{asked.name} was trained by {name} in the environment {environment}, which do not both come with RELAAX: "

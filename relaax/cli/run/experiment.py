@@ -17,6 +17,7 @@ from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_k
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.evaluations import Evaluations
 from relaax.cli.run.fitting import require_fitting
+from relaax.cli.run.own_program import FirstConnection, never_connected
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
@@ -142,6 +143,8 @@ def experiment(
             result["status"] = "failed"
     code = _exit_code(plan, result["status"])
     problem = _problem(result["status"], supervisor, evaluated)
+    if result["status"] == "environments_done" and reader.heard and decided.seconds == 0:
+        problem = never_connected(plan.environment_main)
     if problem is not None and lost is None:
         print_error("relaax run", problem, resilient(sys.stderr))
         result["error"] = problem
@@ -231,6 +234,7 @@ def _watch(
 ) -> str:
     """Watch the run until there is a reason to stop, and return the reason. Raises StartError."""
     shown_pages: list[str] = []
+    connection = FirstConnection(plan)
     while not interrupted.event.wait(POLL_SECONDS):
         for page in supervisor.pages:
             if page not in shown_pages:
@@ -239,6 +243,10 @@ def _watch(
                 view.step(f"waiting for {page} to be opened")
         progress = reader.poll(supervisor.parameter_server_address)
         view.show(progress, memory.poll(supervisor.replay_addresses, progress.updates))
+        if supervisor.clients and not shown_pages:
+            late = connection.overdue(progress.seconds > 0, supervisor.clients[0], supervisor.rlx_server.address)
+            if late is not None:
+                _log.warning("%s", late)
         sentence = evaluated.poll()
         if sentence is not None:
             view.say(sentence)
