@@ -175,7 +175,7 @@ def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, brow
     shows(
         browser,
         "status",
-        lambda text: text == "a file of this page could not be loaded: mend it, then reload the page",
+        lambda text: text == "a file of this page could not be loaded: fix it, then reload the page",
         "it says so",
     )
     (game / "wire.js").rename(game / "mine/rlx/wire.js")
@@ -184,7 +184,7 @@ def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, brow
     shows(
         browser,
         "status",
-        lambda text: text.endswith(": mend it, then reload the page") and "file of" not in text,
+        lambda text: text.endswith(": fix it, then reload the page") and "file of" not in text,
         "it says so",
     )
     (game / "mine/game.js").write_text(VECTORS.replace('box("float32", [2, 2])', 'box("float32", [0])'), "utf-8")
@@ -192,7 +192,7 @@ def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, brow
     shows(
         browser,
         "status",
-        lambda text: text.endswith(": mend it, then reload the page") and "file of" not in text,
+        lambda text: text.endswith(": fix it, then reload the page") and "file of" not in text,
         "it says so",
     )
 
@@ -204,11 +204,11 @@ BROKEN = {
     ),
     "reward: 0,": ("reward: 'x',", 'game.js: do(): the reward is "x", not a number'),
     "reward: 0, ": ("", "do() returns { observation, reward, terminated, truncated }; reward is missing"),
-    "truncated: (": ("done: (", '"done" is none of them'),
+    "truncated: (": ("done: (", '"done" is not one of them'),
     "[[0, 1], [2, 3]]": ("[[0, 1], [2]]", "do() gives 3 numbers as the observation; OBSERVATION has 4"),
     "[[0, 1], ": ("[[0, NaN], ", "game.js: do(): number 1 of the observation is NaN"),
     "this.actions = action;": ("this.gone.far();", "game.js:11: Cannot read properties of undefined"),
-    "this.steps += 1": ("this.steps += )", "game.js:13: Uncaught SyntaxError: Unexpected token ')': mend it"),
+    "this.steps += 1": ("this.steps += )", "game.js:13: Uncaught SyntaxError: Unexpected token ')': fix it"),
 }
 
 

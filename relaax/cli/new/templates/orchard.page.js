@@ -41,7 +41,7 @@ function checked(observation, source) {
 function outcome(result) {
   const missing = OUTCOME.find((name) => result?.[name] === undefined);
   const unknown = Object.keys(result ?? {}).find((name) => !OUTCOME.includes(name));
-  const wrong = unknown === undefined ? missing && `${missing} is missing` : `"${unknown}" is none of them`;
+  const wrong = unknown === undefined ? missing && `${missing} is missing` : `"${unknown}" is not one of them`;
   if (wrong) throw new TypeError(`game.js: do() returns { ${OUTCOME.join(", ")} }; ${wrong}`);
   if (typeof result.reward !== "number") throw new TypeError(`game.js: do(): the reward is ${JSON.stringify(result.reward)}, not a number`);
   return { ...result, observation: checked(result.observation, "do()") };
