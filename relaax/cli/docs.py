@@ -36,14 +36,22 @@ def docs(
         for name, (_, about) in entries.items():
             print(f"{name:{max(map(len, entries))}}  {about}")
         print(f"\n`relaax docs PAGE` shows one. The files are in {folder}")
+        print(f"Clients in other languages have pages, too: {', '.join(_client_pages())}")
         print(f"Clients in other languages are in {_clients()}")
         return
     pages = _pages()
-    name = page.removeprefix("docs/").removesuffix(".md")
-    if name not in pages:
+    file = pages.get(page.removesuffix(".md")) or _linked(page)
+    if file is None:
         print(f"relaax docs: {unknown('page', page, pages)}", file=sys.stderr)
         raise typer.Exit(2)
-    _show(_read(pages[name]))
+    _show(_read(file))
+
+
+def _linked(target: str) -> Path | None:
+    """Return the page that a link of README.md or of a page in `docs/` names: protocol/RLX.md#2-framing."""
+    docs = bundled_folder("docs")
+    path = target.partition("#")[0].removesuffix(".md") + ".md"
+    return next((file for folder in (docs, docs.parent) if (file := folder / path).is_file()), None)
 
 
 def _entries(folder: Path) -> dict[str, tuple[Path, str]]:
@@ -56,9 +64,13 @@ def _pages() -> dict[str, Path]:
     """Return the file of each page, by name."""
     folder = bundled_folder("docs")
     pages = {name: path for name, (path, _) in _entries(folder).items()}
-    pages |= {f"clients/{path.parent.name}": path for path in _clients().glob("*/README.md")}
+    pages |= _client_pages()
     pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
     return pages
+
+
+def _client_pages() -> dict[str, Path]:
+    return {f"clients/{path.parent.name}": path for path in sorted(_clients().glob("*/README.md"))}
 
 
 def _clients() -> Path:

@@ -24,6 +24,8 @@ from relaax.rlx.transitions import Sender
 
 JSON_FIRST_BYTE = 0x7B  # "{"; in Protobuf the start of field 15 as a group, and that number is reserved
 
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # a byte order mark, or white space
+
 
 class Codec(Protocol):
     """Encode and decode. Errors are ProtocolError."""
@@ -93,8 +95,10 @@ class ProtobufCodec:
                 check_version(_VERSION.FromString(data).protocol_version, "the client speaks")
             return from_part(name, _PARTS[sender][name].FromString(data))
         except DecodeError:
+            nearly_json = payload.lstrip(_BEFORE_JSON).startswith((b"{", b"[", b"<"))
+            hint = "; a message in JSON begins with { at its first byte" if nearly_json else ""
             raise ProtocolError(
-                ErrorCode.MALFORMED, f"a frame of {len(payload)} bytes is no Protobuf message"
+                ErrorCode.MALFORMED, f"a frame of {len(payload)} bytes is no Protobuf message{hint}"
             ) from None
 
 

@@ -101,7 +101,8 @@ class FrameReader:
             return None
         (length,) = _HEADER.unpack_from(self._buffer, at)
         if length > self.max_frame_bytes:
-            raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(length, self.max_frame_bytes))
+            hint = _hint(bytes(self._buffer[at : at + HEADER_BYTES]), self.max_frame_bytes)
+            raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(length, self.max_frame_bytes) + hint)
         if length == 0:
             raise ProtocolError(ErrorCode.MALFORMED, "a frame of length 0 holds no message")
         end: int = at + HEADER_BYTES + length
@@ -124,3 +125,13 @@ def is_http2(begin: bytes | memoryview) -> bool:
 def too_large(length: int, limit: int) -> str:
     """Return the sentence about a frame over the limit, both in bytes."""
     return f"a frame of {length} bytes; the limit is {limit}"
+
+
+def _hint(header: bytes, limit: int) -> str:
+    """Return the likely mistake behind a length over the limit, from its bytes; "" if none is likely."""
+    if header.startswith((b"{", b"[")):
+        return f"; it was read from the text {header.decode('ascii', 'replace')!r}: 4 bytes of length precede a message"
+    little_endian = int.from_bytes(header, "little")
+    if header[0] and little_endian <= limit:  # not what a large message has
+        return f"; a length is big-endian, and this one is {little_endian} in little-endian"
+    return ""

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from relaax.bundled import bundled_names
@@ -20,13 +21,14 @@ def docs(*arguments: str) -> Result:
 
 
 def test_every_page_is_listed_with_what_it_is_about() -> None:
-    *lines, empty, files, clients = docs().stdout.splitlines()
+    *lines, empty, files, languages, clients = docs().stdout.splitlines()
     names = [line.split()[0] for line in lines]
     expected = {page.stem for page in DOCS.glob("*.md") if page.stem != "README"}
     assert set(names) == expected | {"results", "RLX", "CHANGELOG", "clients", *bundled_names("algorithms")}
     assert names[0] == "getting-started"
     assert all(len(line.split(maxsplit=1)[1]) > 15 for line in lines)
     assert (empty, files) == ("", f"`relaax docs PAGE` shows one. The files are in {DOCS}")
+    assert languages.startswith("Clients in other languages have pages, too: clients/c, clients/csharp, clients/go,")
     assert clients == f"Clients in other languages are in {ROOT / 'protocol/clients'}"
 
 
@@ -38,6 +40,22 @@ def test_a_page_in_a_pipe_is_the_file() -> None:
     assert docs("RLX").stdout == (ROOT / "protocol" / "RLX.md").read_text(encoding="utf-8")
     assert docs("clients/go").stdout == (ROOT / "protocol/clients/go/README.md").read_text(encoding="utf-8")
     assert docs("results/cartpole").stdout == (DOCS / "results" / "cartpole.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("link", "file"),
+    [
+        ("RLX.md", "protocol/RLX.md"),
+        ("protocol/RLX.md#rlx-in-json-for-one-environment", "protocol/RLX.md"),
+        ("../protocol/RLX.md", "protocol/RLX.md"),
+        ("protocol/clients/README.md", "protocol/clients/README.md"),
+        ("algorithms/da3c/README.md", "algorithms/da3c/README.md"),
+        ("environments/ALE/README.md", "environments/ALE/README.md"),
+        ("results/soak.md", "docs/results/soak.md"),
+    ],
+)
+def test_target_of_a_link_in_the_pages_is_shown(link: str, file: str) -> None:
+    assert docs(link).stdout == (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_on_a_terminal_it_is_laid_out() -> None:

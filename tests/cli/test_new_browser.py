@@ -107,7 +107,8 @@ def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
     port = url.rstrip("/").rpartition(":")[2]
     second = processes.start(sys.executable, game / "mine/main.py", "localhost:1", "mine", "--port", port)
     assert second.wait(PATIENCE) == 2
-    assert f"cannot serve the page at port {port}: Address already in use" in second.stderr
+    assert f"cannot serve the page at port {port}: Address already in use; choose another" in second.stderr
+    assert f'arguments: [--port, "{int(port) + 1}"]' in second.stderr
     assert "Traceback" not in second.stderr
 
 
@@ -115,7 +116,10 @@ def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
 def test_without_a_server_it_says_that_it_needs_one(game: Path, processes: Processes, address: str) -> None:
     page = processes.start(sys.executable, game / "mine/main.py", address, "mine")
     assert page.wait(PATIENCE) == 2
-    assert page.stderr == f"mine is played in a browser, against a server: {address} cannot be\n"
+    sentence = (
+        "mine is played in a page of a browser, which needs a server: run `relaax run mine.yaml` and open the page"
+    )
+    assert page.stderr == f"{sentence} that it names\n"
 
 
 @pytest.mark.parametrize(
@@ -168,14 +172,54 @@ def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, brow
     _, url = serve(processes, game, "localhost:1")
     (game / "mine/rlx/wire.js").rename(game / "wire.js")
     browser.go(url)
-    shows(browser, "status", lambda text: text == "a file of this page could not be loaded: reload it", "it says so")
+    shows(
+        browser,
+        "status",
+        lambda text: text == "a file of this page could not be loaded: fix it, then reload the page",
+        "it says so",
+    )
     (game / "wire.js").rename(game / "mine/rlx/wire.js")
     (game / "mine/game.js").write_text("export const OBSERVATION = nothing;", "utf-8")
     browser.go(url)
-    shows(browser, "status", lambda text: text.endswith(": reload it") and "file" not in text, "it says so")
+    shows(
+        browser,
+        "status",
+        lambda text: text.endswith(": fix it, then reload the page") and "file of" not in text,
+        "it says so",
+    )
     (game / "mine/game.js").write_text(VECTORS.replace('box("float32", [2, 2])', 'box("float32", [0])'), "utf-8")
     browser.go(url)
-    shows(browser, "status", lambda text: text.endswith(": reload it") and "file" not in text, "it says so")
+    shows(
+        browser,
+        "status",
+        lambda text: text.endswith(": fix it, then reload the page") and "file of" not in text,
+        "it says so",
+    )
+
+
+BROKEN = {
+    "restart() {": (
+        "restart() { return [1];",
+        "game.js: restart() gives 1 numbers as the observation; OBSERVATION has 4",
+    ),
+    "reward: 0,": ("reward: 'x',", 'game.js: do(): the reward is "x", not a number'),
+    "reward: 0, ": ("", "do() returns { observation, reward, terminated, truncated }; reward is missing"),
+    "truncated: (": ("done: (", '"done" is not one of them'),
+    "[[0, 1], [2, 3]]": ("[[0, 1], [2]]", "do() gives 3 numbers as the observation; OBSERVATION has 4"),
+    "[[0, 1], ": ("[[0, NaN], ", "game.js: do(): number 1 of the observation is NaN"),
+    "this.actions = action;": ("this.gone.far();", "game.js:11: Cannot read properties of undefined"),
+    "this.steps += 1": ("this.steps += )", "game.js:13: Uncaught SyntaxError: Unexpected token ')': fix it"),
+}
+
+
+def test_page_names_the_mistake_in_a_game(game: Path, processes: Processes, tmp_path: Path, browser: Browser) -> None:
+    service = Service(processes, tmp_path)
+    _, url = serve(processes, game, service.address)
+    for old, (new, sentence) in BROKEN.items():
+        assert VECTORS.count(old) == 1
+        (game / "mine/game.js").write_text(VECTORS.replace(old, new), "utf-8")
+        browser.go(url)
+        shows(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
 
 
 def test_the_page_asks_for_a_token_and_outlasts_a_server(

@@ -117,7 +117,8 @@ def test_own_algorithm_gets_its_defaults(here: Path) -> None:
         (["da3c_gym_cartpole", "--environment", "X-v0"], "da3c_gym_cartpole names an environment already"),
         (["--algorithm", "da3cc", "--environment", "X-v0"], "did you mean 'da3c'? bundled are da3c, da3c_cont, "),
         (["--algorithm", "da3c", "--environment", "x.py"], "environment 'x.py': no file x.py"),
-        (["--algorithm", "da3c", "--environment", "node x.js"], "there is no program 'node'"),
+        (["--algorithm", "da3c", "--environment", "nodee x.js"], "there is no program 'nodee'"),
+        (["--algorithm", "da3c", "--environment", "sh x.js"], "only programs in Python can be started; start yours"),
         (["--algorithm", "da3c", "--environment", "ALE"], "name one of its environments, as in ALE/NAME"),
         (["--algorithm", "da3c", "--environment", "'"], "No closing quotation"),
         (["--algorithm", "da3c", "--environment", " "], "a name is missing"),
@@ -174,3 +175,10 @@ def test_run_without_file_names_settings_and_evaluation(processes: Processes, he
     assert run.running.wait(PATIENCE) == 3, run.running.report()
     assert run.running.lines[:2] == ["da3c_CartPole-v1: CartPole-v1 by da3c", "settings of da3c_gym_cartpole"]
     assert f"score it: relaax eval {directory}" in run.running.lines
+
+
+def test_program_in_another_language_is_refused_before_a_start(tmp_path: Path) -> None:
+    program = tmp_path / "game.js"
+    program.touch()
+    with pytest.raises(ConfigurationError, match="only programs in Python can be started"):
+        named_environment(str(program))

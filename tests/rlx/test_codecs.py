@@ -102,6 +102,12 @@ def test_no_known_message_is_unexpected(codec_name: str, payload: bytes) -> None
     assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
 
 
+@pytest.mark.parametrize("payload", [b"<hello/>", b"[1]", b'\xef\xbb\xbf{"hello":{}}', b' {"hello":{}}'])
+def test_payload_that_is_nearly_json_names_the_first_byte(payload: bytes) -> None:
+    with pytest.raises(ProtocolError, match="no Protobuf message; a message in JSON begins with { at its first byte"):
+        codec_named("protobuf").decode(payload, Sender.CLIENT)
+
+
 PING, PONG, BYE = b"\x32\x02\x08\x07", b"\x3a\x00", b"\x42\x00"  # numbers 6, 7 and 8, from either side
 UNKNOWN = b"\xa2\x3f\x02hi"
 

@@ -55,6 +55,22 @@ def test_a_frame_over_the_limit_is_not_made() -> None:
         frame(bytes(11), 10)
 
 
+@pytest.mark.parametrize(
+    ("received", "hint"),
+    [
+        (b'{"hello":{}}', "read from the text '{\"he': 4 bytes of length precede a message"),
+        ((300).to_bytes(4, "little"), "a length is big-endian, and this one is 300 in little-endian"),
+        ((1 << 20).to_bytes(4, "big"), "1048576 bytes; the limit is 65536$"),
+    ],
+)
+def test_length_over_the_limit_suggests_the_likely_mistake(received: bytes, hint: str) -> None:
+    reader = FrameReader()
+    reader.feed(received)
+    with pytest.raises(ProtocolError, match=hint) as caught:
+        reader.next_frame()
+    assert caught.value.code is ErrorCode.FRAME_TOO_LARGE
+
+
 def test_feeding_without_reading_is_bounded() -> None:
     reader = FrameReader(10)
     reader.feed(frame(bytes(10), 10) * 3)

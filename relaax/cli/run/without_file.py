@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +100,15 @@ def named_environment(text: str) -> NamedEnvironment:
         if first.endswith(".py") or first.startswith((".", "/", "~")):
             raise ConfigurationError(f"environment {text!r}: no file {first}")
         if options != rest:
+            if shutil.which(first):
+                raise _no_python(text)
             guess = nearest(first, bundled_names("environments"))
             way_out = f"did you mean {guess!r}?" if guess else "name a Python program, as in 'my_world/main.py NAME'"
             raise ConfigurationError(f"environment {text!r}: there is no program {first!r}; {way_out}")
         family, name = _family_and_name(first)
         return NamedEnvironment(family, name, options)
+    if program.suffix not in ("", ".py"):
+        raise _no_python(text)
     bundled = program.is_relative_to(bundled_folder("environments"))
     if options != rest:
         name = rest[0]
@@ -112,6 +117,13 @@ def named_environment(text: str) -> NamedEnvironment:
     else:
         name = program.parent.name if program.stem == "main" else program.stem
     return NamedEnvironment(program.parent.name if bundled else first, name, options)
+
+
+def _no_python(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"environment {text!r}: only programs in Python can be started; start yours, with the address of the RLX "
+        "server, beside relaax-parameter-server and relaax-rlx-server (`relaax docs environments`, One environment)"
+    )
 
 
 def _family_and_name(identifier: str) -> tuple[str, str]:

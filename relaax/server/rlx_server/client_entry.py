@@ -114,4 +114,5 @@ class ClientEntrance:
 
 def called(hello: Hello, who: Identity) -> str:
     """Return an admitted client's name in the log: its name, if it has one, and the host that it reports."""
-    return f"client {who.name} at {hello.host}" if who.name else hello.host
+    host = hello.host or "an unnamed host"
+    return f"client {who.name} at {host}" if who.name else host

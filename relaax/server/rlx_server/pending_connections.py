@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import fcntl
+import logging
 import math
 import select
 import selectors
@@ -31,6 +32,7 @@ from relaax.rlx import HANDSHAKE_FRAME_BYTES
 from relaax.rlx.framing import HEADER_BYTES
 from relaax.server.rlx_server.websocket_layer import END_OF_REQUEST, MAX_REQUEST_BYTES, begins_with_http
 
+_log = logging.getLogger(__name__)
 CRUMB_SECONDS = 0.25
 RECORD_BYTES = 2**14
 RECORD_HEADER_BYTES = 5
@@ -92,7 +94,7 @@ class PendingConnections:
         wait = self._waits[sock]
         try:
             head = sock.recv(self._head_bytes, socket.MSG_PEEK)
-            (there,) = _INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))
+            there = _bytes_received(sock)
         except BlockingIOError:
             return PendingConnection.WAITING
         except OSError:
@@ -161,7 +163,17 @@ class PendingConnections:
             if wait.deadline > now:
                 return
             self.expired += 1
+            if not self._tls and wait.bytes_wanted > HEADER_BYTES:
+                self._log_partial(sock, wait.bytes_wanted)
             self._drop(sock)
+
+    def _log_partial(self, sock: socket.socket, wanted: int) -> None:
+        there = _bytes_received(sock)
+        _log.warning(
+            "closed a connection whose hello did not arrive within %g s: %d of %d bytes (4 of length, which do not "
+            "count themselves, and %d)",
+            *(self._patience, there, wanted, wanted - HEADER_BYTES),
+        )
 
     def drop_oldest(self) -> bool:
         """Close the oldest connection and return whether there was one."""
@@ -188,6 +200,11 @@ def _call_at(sock: socket.socket, count: int) -> None:
     """Make the kernel report the socket readable once `count` bytes or its end have arrived."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+def _bytes_received(sock: socket.socket) -> int:
+    (there,) = _INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))
+    return int(there)
 
 
 def has_ended(sock: socket.socket) -> bool:

@@ -125,3 +125,21 @@ def expect_after(said: bytes, becomes: PendingConnection, tls: bool = False) -> 
         assert arrivals.look(near) is becomes
         assert (near in arrivals) is (becomes is PendingConnection.WAITING)
         near.close()
+
+
+def test_part_of_a_hello_that_expires_is_logged_with_its_length(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        selectors.DefaultSelector() as selector,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as near,
+    ):
+        arrivals = PendingConnections(selector, 0)
+        arrivals.add(near)
+        client.sendall(b"\0\0\0\x0e{'hello':1}")  # a length that counts itself
+        near.setblocking(True)
+        near.recv(15, socket.MSG_PEEK | socket.MSG_WAITALL)
+        near.setblocking(False)
+        assert arrivals.look(near) is PendingConnection.WAITING
+        arrivals.expire()
+    assert "15 of 18 bytes (4 of length, which do not count themselves, and 14)" in caplog.text

@@ -20,7 +20,7 @@ export function checkOptions(what, given, known) {
   const name = Object.keys(given).find((one) => !known.includes(one));
   if (name === undefined) return;
   const near = known
-    .map((one) => [distance(plain(name), plain(one)), one])
+    .map((one) => [plain(name).startsWith(plain(one)) ? 0 : distance(plain(name), plain(one)), one])
     .filter(([far, one]) => far <= Math.ceil(Math.min(name.length, one.length) / 3))
     .sort(([far], [farther]) => far - farther)[0];
   const way = near ? `did you mean "${near[1]}"?` : `there are ${known.join(", ")}`;

@@ -66,7 +66,7 @@ export interface Options {
   reportsEpisodes?: boolean;
   /** How long to go on trying after a failure; 300 if left out, Infinity for ever. */
   retrySeconds?: number;
-  /** Called before each wait: why the connection is lost, and in how many seconds the next is tried. */
+  /** Called before each wait: why the connection is lost, and in how many seconds the next is tried. A console.warn if left out. */
   onRetry?: (reason: Interrupted, seconds: number) => void;
   /** Node and HOST:PORT alone: TLS, with the authorities of Node, or options of node:tls, such as { ca }. */
   tls?: boolean | object;

@@ -50,6 +50,8 @@ export class Finished extends RlxError {
   }
 }
 
+const warn = ({ message }, seconds) => console.warn(`RLX: ${message}; trying again in ${seconds.toFixed(1)} s`);
+
 function known(table, name, what) {
   if (!Object.hasOwn(table, name)) throw new RangeError(`${what} is ${name}: ${Object.keys(table).join(", ")} are known`);
   return table[name];
@@ -77,7 +79,7 @@ export class Client {
     for (const space of ["observation", "action"])
       if (!options?.[space]?.kind) throw new RangeError(`Client needs the option "${space}", a space such as discrete(2)`);
     const { observation, action, environments = 1, autoreset = "disabled", mode = "train" } = options;
-    this.options = { frameSkip: 1, retrySeconds: 300, sessionId: "", onRetry: () => {}, ...options };
+    this.options = { frameSkip: 1, retrySeconds: 300, sessionId: "", onRetry: warn, ...options };
     this.sessionId = this.options.sessionId;
     this.algorithm = "";
     this.count = environments;
@@ -102,7 +104,7 @@ export class Client {
     const { partial } = more;
     return this.#alone(async () => {
       if (this.#playing && this.#line) throw new RangeError("an episode is under way: reset ends it");
-      this.#sized(partial);
+      this.#sized({ partial });
       const leaves = wire.arrays(1, this.observation, this.#pack(observation), this.count);
       const content = wire.join([leaves, wire.mask(2, partial)]);
       for (;;) {
@@ -383,8 +385,9 @@ export class Client {
   }
 
   /** Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9). */
-  #mistake({ code, message }) {
-    const sentence = `the server's mistake: ${message}`;
+  #mistake(error) {
+    const { code, message } = error;
+    const sentence = error instanceof wire.NoRlx ? message : `the server's mistake: ${message}`;
     try {
       this.#line.send([wire.bytes(BYE, wire.text(1, sentence.slice(0, 200)))]);
       this.#line.close();
@@ -418,9 +421,14 @@ export class Client {
   }
 
   #pack(observation) {
-    if (observation.length !== this.observation.length)
-      throw new RangeError(`an observation has ${observation.length} leaves; the space has ${this.observation.length}`);
-    return this.observation.map((leaf, i) => leaf.pack(observation[i], this.count));
+    const count = this.observation.length;
+    if (!Array.isArray(observation) || observation.length !== count) {
+      const given = Array.isArray(observation) ? `a list of ${observation.length}` : `${observation}`;
+      const way = count === 1 ? "one list in a list: [[...]], with the numbers of all environments" : `a list of ${count} lists, one for each elementary space`;
+      throw new RangeError(`an observation of this space is ${way}; not ${given}`);
+    }
+    const name = (i) => (count === 1 ? "the observation" : `array ${i} of the observation`);
+    return this.observation.map((leaf, i) => leaf.pack(observation[i], this.count, name(i)));
   }
 
   #leaves(field, observation) {
@@ -433,9 +441,12 @@ export class Client {
     return wire.join(episodes.map(one));
   }
 
-  #sized(...lists) {
-    if (lists.every((list) => !list || list.length === this.count)) return;
-    throw new RangeError(`rewards and masks have ${this.count} entries, one for each environment`);
+  #sized(lists) {
+    const wrong = Object.entries(lists).find(([, list]) => list !== undefined && list?.length !== this.count);
+    if (!wrong) return;
+    const [name, list] = wrong;
+    const given = list?.length >= 0 ? `a list of ${list.length}` : `${list}`;
+    throw new RangeError(`${name} is a list of ${this.count}, an entry for each environment: [...]; not ${given}`);
   }
 
   /** Look at an outcome: which episodes it ends, and which of them are cut off. */
@@ -443,7 +454,7 @@ export class Client {
     this.#overhear();
     if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: init connects");
     if (!this.#playing) throw new RangeError("no episode is under way: init begins one");
-    this.#sized(reward, terminated, truncated);
+    this.#sized({ reward: reward ?? null, terminated, truncated });
     const wrong = Array.from(reward).findIndex((one) => !(typeof one === "number" && Math.abs(one) <= 1e15));
     if (wrong >= 0) throw new RangeError(`the reward of environment ${wrong} is ${reward[wrong]}; -1e15 to 1e15 is allowed`);
     const cut = this.#all((i) => !!truncated?.[i] && !terminated?.[i] && (stepping || !this.#between[i]));
@@ -451,11 +462,14 @@ export class Client {
     const same = this.habitOf.map((habit) => habit === HABITS.same_step);
     if (stepping) {
       const place = ended.findIndex((over, i) => over && (this.habitOf[i] === HABITS.disabled || this.#between[i]));
-      if (place >= 0) throw new RangeError(`the episode of environment ${place} cannot end here`);
-      if (final && !ended.some((over, i) => over && same[i])) throw new RangeError("a final observation, but no episode ended");
+      if (place >= 0) {
+        const way = this.#between[place] ? "it ended with the step before" : 'call reset in place of step, or use the option autoreset: "same_step"';
+        throw new RangeError(`the episode of environment ${place} cannot end with this step: ${way}`);
+      }
+      if (final && !ended.some((over, i) => over && same[i])) throw new RangeError("finalObservation is given, but no episode ended");
     }
     const needed = cut.some((one, i) => one && (same[i] || !stepping));
-    if (needed && !final) throw new RangeError("a truncated episode needs its final observation");
+    if (needed && !final) throw new RangeError("an episode is truncated: finalObservation, its last observation, is needed");
     for (const episode of episodes) checkOptions("an episode", episode, ["environment", "episodeReturn", "length"]);
     const right = ({ environment: at, episodeReturn, length }) =>
       Number.isInteger(at) && at >= 0 && at < this.count && length >= 1 && Math.abs(episodeReturn) <= 1e30;

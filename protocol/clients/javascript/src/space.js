@@ -126,33 +126,47 @@ export class Leaf {
     return this.large && this.safe ? Array.from(typed, Number) : typed;
   }
 
-  /** The bytes of a value for `count` environments. Raises RangeError. */
-  pack(values, count) {
+  /** The bytes of a value for `count` environments; errors call it `name`. Raises RangeError. */
+  pack(values, count, name = "the observation") {
     let typed = values;
     if (values instanceof ArrayBuffer) typed = new this.Type(values);
-    else if (!(values instanceof this.Type)) typed = this.#converted(values);
-    if (typed.length !== count * this.elements)
-      throw new RangeError(`a leaf of the observation has ${typed.length} elements; ${count} x ${this.elements} are due`);
-    if (!this.legal(typed, false)) throw new RangeError("a leaf of the observation has a value that is NaN, infinite or outside");
+    else if (!(values instanceof this.Type)) typed = this.#converted(values, name);
+    if (typed.length !== count * this.elements) {
+      const needed = count === 1 ? this.elements : `${count} x ${this.elements} for ${count} environments`;
+      throw new RangeError(`${name} has ${typed.length} elements; ${needed} are needed`);
+    }
+    const wrong = this.#illegal(typed, false);
+    if (wrong >= 0) {
+      const place = `element ${wrong % this.elements} of environment ${Math.floor(wrong / this.elements)}`;
+      throw new RangeError(`${name}: ${place} is ${(values.length ? values : typed)[wrong]}, which is not in the space`);
+    }
     return new Uint8Array(typed.buffer, typed.byteOffset, typed.byteLength);
   }
 
-  #converted(values) {
+  #converted(values, name) {
+    if (typeof values?.[Symbol.iterator] !== "function" && !(values?.length >= 0))
+      throw new RangeError(`${name} is ${values}; a list of ${this.space.dtype} is needed`);
     if (this.space.dtype === "float16") throw new RangeError("float16 is given as a Uint16Array of its bits");
     const typed = this.large ? this.Type.from(values, (one) => BigInt(one)) : this.Type.from(values);
     const wrong = this.float ? -1 : typed.findIndex((one, i) => one != values[i]);
-    if (wrong >= 0) throw new RangeError(`${values[wrong]} is no ${this.space.dtype}`);
+    if (wrong >= 0) throw new RangeError(`${name}: ${values[wrong]} is no ${this.space.dtype}`);
     return typed;
   }
 
   legal(values, bounds) {
+    return this.#illegal(values, bounds) < 0;
+  }
+
+  /** The index of the first value that is not in the space; -1 if there is none. */
+  #illegal(values, bounds) {
     const { kind, n, start, nvec, dtype } = this.space;
-    if (kind === 2) return values.every((one) => one >= start && one < start + n);
-    if (kind === 3) return values.every((one, i) => one >= 0n && one < nvec[i % this.elements]);
-    if (kind === 4 || dtype === "bool") return values.every((one) => one === 0 || one === 1);
+    if (kind === 2) return values.findIndex((one) => one < start || one >= start + n);
+    if (kind === 3) return values.findIndex((one, i) => one < 0n || one >= nvec[i % this.elements]);
+    if (kind === 4 || dtype === "bool") return values.findIndex((one) => one !== 0 && one !== 1);
     const numbers = dtype === "float16" ? Float32Array.from(values, half) : values;
-    if (this.float && !numbers.every(Number.isFinite)) return false;
+    const wrong = this.float ? numbers.findIndex((one) => !Number.isFinite(one)) : -1;
     const { low, high } = this;
-    return !bounds || numbers.every((one, i) => one >= low[i % low.length] && one <= high[i % high.length]);
+    if (wrong >= 0 || !bounds) return wrong;
+    return numbers.findIndex((one, i) => one < low[i % low.length] || one > high[i % high.length]);
   }
 }

@@ -2,11 +2,14 @@
 
 import net from "node:net";
 import secure from "node:tls";
-import { join } from "./wire.js";
+import { MALFORMED, NoRlx, join } from "./wire.js";
 import { Line } from "./line.js";
 
 const NETWORK = /^(E(CONN|HOST|NET|PIPE|TIMEDOUT|NOTFOUND|AI_)|ENOTFOUND|EAI_AGAIN)/;
 const READ_AHEAD = 65536;
+const HTTP2 = [4, 0, 0, 0, 0, 0]; // behind 3 bytes: SETTINGS of stream 0. As RLX a payload would begin with a zero byte, which none does
+const SPEAKS_GRPC =
+  "this port speaks gRPC, like the ports of parameter and replay servers: connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
 
 /** No TLS with this server: trying again would not help. */
 export class NoTls extends Error {}
@@ -16,7 +19,7 @@ export class TcpLine extends Line {
   #bytes = 0;
 
   static async open(address, tls, seconds) {
-    const [, host, port] = /^\[?(.+?)\]?:(\d+)$/.exec(address) ?? [];
+    const [, host, port] = /^\[?([^/]+?)\]?:(\d+)$/.exec(address) ?? [];
     if (!host || port > 65535) throw new TypeError(`${address} is no address: HOST:PORT, ws://HOST:PORT/ or wss://HOST:PORT/`);
     const line = new TcpLine();
     const options = { host, port: Number(port), noDelay: true };
@@ -67,6 +70,7 @@ export class TcpLine extends Line {
     }
     const [first, ...rest] = this.#chunks;
     const size = first.readUInt32BE();
+    if (HTTP2.every((byte, i) => first[3 + i] === byte)) throw new NoRlx(MALFORMED, SPEAKS_GRPC);
     Line.judge(size, limit);
     if (first.length < 4 + size) return undefined;
     this.#bytes -= 4 + size;

@@ -13,6 +13,9 @@ export class Wrong extends Error {
   }
 }
 
+/** Bytes of a server that speaks another protocol. */
+export class NoRlx extends Wrong {}
+
 export function join(pieces) {
   const joined = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
   let at = 0;

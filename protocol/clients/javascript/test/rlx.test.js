@@ -110,7 +110,7 @@ test("refused before it is sent", async () => {
   for (const shape of [[0], [65536, 65536]]) assert.throws(() => make("a:1", { observation: box("float32", shape) }), RangeError);
   assert.throws(() => make("a:1", { autoreset: ["disabled", "disabled"] }), RangeError);
   assert.throws(() => make("a:1", { mode: "toString" }), RangeError);
-  for (const address of ["nonsense", "a:b", "http://localhost:1/"]) await assert.rejects(make(address).connect(), RangeError);
+  for (const address of ["nonsense", "a:b", "http://localhost:1/", "http://localhost:1"]) await assert.rejects(make(address).connect(), RangeError);
 });
 
 test("an option that is not known is named, with the nearest one", async () => {
@@ -192,6 +192,53 @@ test("values are those of the space", () => {
   const keys = ["b", "\u{1f600}", "\uff5e", "Z"]; // code points, not the units of UTF-16
   const spaces = new Map(keys.map((key, i) => [key, box("uint8", [i + 1])]));
   assert.deepEqual(leavesOf(dict(spaces)).map((leaf) => leaf.elements), [4, 1, 3, 2]);
+});
+
+test("errors of arguments name the argument and the way out", async () => {
+  const given = [
+    [(client) => client.init([0, 0]), "an observation of this space is one list in a list: [[...]], with the numbers of all environments; not a list of 2"],
+    [(client) => client.init(undefined), "an observation of this space is one list in a list: [[...]]"],
+    [(client) => client.init([[0]]), "the observation has 1 elements; 2 are needed"],
+    [(client) => client.init([5]), "the observation is 5; a list of float32 is needed"],
+    [(client) => client.init([[0, undefined]]), "the observation: element 1 of environment 0 is undefined"],
+    [(client) => client.init(SEEN, { partial: true }), "partial is a list of 1, an entry for each environment: [...]; not true"],
+  ];
+  const played = [
+    [(client) => client.step(1, SEEN), "reward is a list of 1, an entry for each environment: [...]; not 1"],
+    [(client) => client.step(undefined, SEEN), "reward is a list of 1, an entry for each environment: [...]; not null"],
+    [(client) => client.step([1], SEEN, { terminated: [true] }), "the episode of environment 0 cannot end with this step: call reset"],
+    [(client) => client.reset([1], { truncated: true }), "truncated is a list of 1"],
+    [(client) => client.reset([1], { truncated: [true] }), "an episode is truncated: finalObservation"],
+  ];
+  await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address);
+    for (const [call, sentence] of given) await assert.rejects(call(client), beginsWith(sentence));
+    await client.init(SEEN);
+    for (const [call, sentence] of played) await assert.rejects(call(client), beginsWith(sentence));
+    await client.close();
+  });
+  const two = make("a:1", { environments: 2, observation: tuple([box("uint8", [1]), box("float32", [2])]) });
+  await assert.rejects(two.init([[1, 2], [0, 0, 0]]), beginsWith("array 1 of the observation has 3 elements; 2 x 2 for 2 environments"));
+  await assert.rejects(two.init([[1, 2], [0, 0, 0, NaN]]), beginsWith("array 1 of the observation: element 1 of environment 1 is NaN"));
+  assert.throws(() => make("a:1", { observationSpace: 1 }), beginsWith('Client has no option "observationSpace": did you mean "observation"?'));
+});
+
+test("a port of gRPC is named and not tried again", async () => {
+  const settings = "000024040000000000000300000010000401000000000600002000fe0300000001"; // the start of a gRPC server
+  await serve([[settings]], async (address) => {
+    const client = make(address, { retrySeconds: 60 });
+    await assert.rejects(client.init(SEEN), (error) => error instanceof Failed && /^this port speaks gRPC.*7001/.test(error.message));
+  });
+});
+
+test("a client without onRetry warns on the console", async (t) => {
+  const warned = t.mock.method(console, "warn", () => {}).mock;
+  await serve([[FULL], [WELCOME, ACTIONS]], async (address) => {
+    const client = make(address, { retrySeconds: 60 });
+    await client.init(SEEN);
+    await client.close();
+  });
+  assert.match(warned.calls[0].arguments[0], /^RLX: full; trying again in [\d.]+ s$/);
 });
 
 test("connects again", async () => {

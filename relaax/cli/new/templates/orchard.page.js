@@ -6,6 +6,7 @@ import { ACTION, OBSERVATION, World, draw } from "./game.js";
 const MEAN = 100; // episodes
 const KEPT = 4000; // points of the curve
 const UNAUTHENTICATED = 5;
+const OUTCOME = ["observation", "reward", "terminated", "truncated"]; // what do() of a world returns
 
 const element = (id) => document.getElementById(id);
 const settings = await (await fetch("settings.json")).json();
@@ -24,9 +25,35 @@ function say(sentence, kind = "") {
   element("status").className = kind;
 }
 
-/** The numbers of all worlds, the first one's first, of lists in lists. */
-const numbers = (one) => (typeof one === "object" ? Array.from(one).flatMap(numbers) : [one]);
-const flat = (observations) => [numbers(observations)];
+const numbers = (one) => (one !== null && typeof one === "object" ? Array.from(one).flatMap(numbers) : [one]);
+
+/** One world's observation as a list of numbers. `source`: what returned it. */
+function checked(observation, source) {
+  const [list, size] = [numbers(observation), OBSERVATION.shape?.reduce((product, axis) => product * axis, 1)];
+  const wrong = list.findIndex((one) => !["number", "bigint", "boolean"].includes(typeof one) || Number.isNaN(one));
+  if (wrong >= 0) throw new TypeError(`game.js: ${source}: number ${wrong} of the observation is ${list[wrong]}`);
+  if (size !== undefined && list.length !== size)
+    throw new TypeError(`game.js: ${source} gives ${list.length} numbers as the observation; OBSERVATION has ${size}`);
+  return list;
+}
+
+/** What `do` of a world returned, if it has all that is needed and nothing else. */
+function outcome(result) {
+  const missing = OUTCOME.find((name) => result?.[name] === undefined);
+  const unknown = Object.keys(result ?? {}).find((name) => !OUTCOME.includes(name));
+  const wrong = unknown === undefined ? missing && `${missing} is missing` : `"${unknown}" is not one of them`;
+  if (wrong) throw new TypeError(`game.js: do() returns { ${OUTCOME.join(", ")} }; ${wrong}`);
+  if (typeof result.reward !== "number") throw new TypeError(`game.js: do(): the reward is ${JSON.stringify(result.reward)}, not a number`);
+  return { ...result, observation: checked(result.observation, "do()") };
+}
+
+const begin = (world) => checked(world.restart(), "restart()");
+
+/** An error's message, with the file and line where it was thrown if it is no refusal of this page or the client. */
+function placed(error) {
+  const place = /(game\.js:\d+)/.exec(error.stack?.split("\n").find((line) => /\.js:\d/.test(line)) ?? "");
+  return place ? `${place[1]}: ${error.message}` : error.message;
+}
 
 /** The action of one world: a number, or the numbers of its vector. */
 function actionOf(actions, i) {
@@ -40,16 +67,16 @@ const picture = () => new Promise((resolve) => (document.hidden ? setTimeout(res
 /** Steps of all worlds, for as long as the connection lasts. */
 async function play() {
   const returns = worlds.map(() => 0);
-  const first = worlds.map((world) => world.restart());
+  const first = worlds.map(begin);
   begun = true;
-  let actions = await client.init(flat(first));
+  let actions = await client.init([first.flat()]);
   kept.sessionId = client.sessionId;
   say(`connected to ${servers}: ${client.algorithm} learns`);
   for (;;) {
-    const results = worlds.map((world, i) => world.do(actionOf(actions, i)));
+    const results = worlds.map((world, i) => outcome(world.do(actionOf(actions, i))));
     const seen = results.map((one) => one.observation);
     const over = results.map((one) => one.terminated || one.truncated);
-    const next = seen.map((one, i) => (over[i] ? worlds[i].restart() : one));
+    const next = seen.map((one, i) => (over[i] ? begin(worlds[i]) : one));
     results.forEach((one, i) => {
       returns[i] += one.reward;
       if (!over[i]) return;
@@ -57,10 +84,10 @@ async function play() {
       returns[i] = 0;
     });
     const flags = { terminated: results.map((one) => one.terminated), truncated: results.map((one) => one.truncated) };
-    const more = over.some(Boolean) ? { ...flags, finalObservation: flat(seen) } : {};
+    const more = over.some(Boolean) ? { ...flags, finalObservation: [seen.flat()] } : {};
     kept.steps += worlds.length;
     const reward = results.map((one) => one.reward);
-    actions = await client.step(reward, flat(next), more);
+    actions = await client.step(reward, [next.flat()], more);
     if (element("slowly").checked) await picture();
   }
 }
@@ -85,7 +112,7 @@ async function main() {
       await play().catch((error) => {
         if (error instanceof Interrupted) lost = true;
         else if (error instanceof Finished) say(error.message);
-        else say(error.message, "refused");
+        else say(error.code === undefined ? placed(error) : error.message, "refused");
         element("ask").hidden = error.code !== UNAUTHENTICATED;
       });
     }

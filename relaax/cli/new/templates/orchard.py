@@ -76,7 +76,11 @@ def main() -> None:
     parser.add_argument("--seed", help="is not used: the browser draws its own random numbers")
     given, unknown = parser.parse_known_args()
     if given.address in NO_SERVERS:
-        print(f"{given.name} is played in a browser, against a server: {given.address} cannot be", file=sys.stderr)
+        print(
+            f"{given.name} is played in a page of a browser, which needs a server: "
+            f"run `relaax run {given.name}.yaml` and open the page that it names",
+            file=sys.stderr,
+        )
         sys.exit(2)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -86,7 +90,8 @@ def main() -> None:
         pages = http.server.ThreadingHTTPServer(("127.0.0.1", given.port), handler)
     except OSError as error:
         print(
-            f"{given.name}: cannot serve the page at port {given.port}: {error.strerror}; --port is another",
+            f"{given.name}: cannot serve the page at port {given.port}: {error.strerror}; choose another, "
+            f'such as {given.port + 1}, with --port (in {given.name}.yaml: arguments: [--port, "{given.port + 1}"])',
             file=sys.stderr,
         )
         sys.exit(2)
