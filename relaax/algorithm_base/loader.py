@@ -23,6 +23,7 @@ from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.replay_tables import ReplayBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
+from relaax.configuration.suggestions import nearest_file
 from relaax.extras import missing
 from relaax.rlx import Space
 
@@ -144,8 +145,9 @@ def find_algorithm(path: str, folder: Path) -> Path:
         for found in (candidate, candidate.with_name(f"{candidate.name}.py") if name else candidate):
             if (found.is_dir() and (found / "__init__.py").is_file()) or (found.suffix == ".py" and found.is_file()):
                 return _with_a_name(found.resolve())
+    own = nearest_file(folder / path, ".py") if name else None
     known = bundled_names("algorithms")
-    guess = nearest(name, known)
+    guess = str(Path(path).with_name(Path(own).name)) if own else nearest(name, known)
     known.sort(key=lambda one: difflib.SequenceMatcher(None, name, one).ratio(), reverse=True)
     looked = ", ".join(str(candidate) for candidate in dict.fromkeys(candidates))
     hint = f"did you mean {guess!r}? bundled" if guess and guess != name else "bundled"

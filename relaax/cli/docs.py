@@ -6,12 +6,15 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relaax.bundled import bundled_folder
 from relaax.configuration import unknown
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 _ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
 
@@ -93,11 +96,26 @@ def _show(text: str) -> None:
     if not sys.stdout.isatty():
         print(text, end="")
         return
-    from rich.markdown import Markdown
+    from rich.markdown import CodeBlock, Markdown
+    from rich.syntax import Syntax
 
     from relaax.plain_console import PlainConsole
+
+    class CopyableCode(CodeBlock):
+        """A code block without margin and line breaks of its own: what is copied from the terminal runs."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            code = Syntax("", self.lexer_name, theme=self.theme).highlight(str(self.text).rstrip())
+            code.rstrip()
+            code.no_wrap, code.overflow = True, "ignore"
+            yield code
+
+    class Page(Markdown):
+        """Markdown whose code can be copied."""
+
+        elements = Markdown.elements | {"fence": CopyableCode, "code_block": CopyableCode}
 
     os.environ.setdefault("LESS", "FRX")  # keep colors; do not wait at the end of a short page
     console = PlainConsole()
     with console.pager(styles=True):
-        console.print(Markdown(text, hyperlinks=False))
+        console.print(Page(text, hyperlinks=False), crop=False)

@@ -23,7 +23,7 @@ from relaax.configuration.sections import (
     RunSection,
     TensorBoardSection,
 )
-from relaax.configuration.suggestions import unknown_configuration
+from relaax.configuration.suggestions import nearest_file, unknown_configuration
 from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
 
@@ -119,10 +119,14 @@ def find_configuration(name: str) -> Path:
     """
     path = Path(name)
     if path.is_file():
+        if path.suffix == ".py":
+            raise ConfigurationError(f"{name} is a Python file, not a configuration; {_way_to_train(path)}")
         return path
     if (path / "configuration.yaml").is_file():
         raise ConfigurationError(f"{name} is the directory of a run; the command that started it resumes it")
     known, short = bundled_names("config", ".yaml"), path.name.removesuffix(".yaml")
+    if short not in known and (own := nearest_file(path, ".yaml")):
+        raise ConfigurationError(f"no file {name}; did you mean {own!r}?")
     if name != path.name:
         guess = nearest(short, known, 0.75)
         bundled = f"; to use the bundled configuration, give its name alone: {guess}" if guess else ""
@@ -130,6 +134,13 @@ def find_configuration(name: str) -> Path:
     if short in known:
         return bundled_folder("config") / f"{short}.yaml"
     raise ConfigurationError(f"no file {name}, and {unknown_configuration(name, known)}")
+
+
+def _way_to_train(program: Path) -> str:
+    configuration = program.with_suffix(".yaml")
+    if configuration.is_file():
+        return f"did you mean {str(configuration)!r}?"
+    return f"if it is an algorithm: relaax run --algorithm {program} --environment CartPole-v1"
 
 
 def load_configuration(

@@ -1,10 +1,11 @@
-"""Suggestions for a bundled configuration that does not exist: those that share its algorithm and its task."""
+"""Suggestions for a configuration that does not exist: files, or bundled ones with the same algorithm and task."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from relaax.configuration.errors import nearest
 
@@ -28,6 +29,13 @@ def unknown_configuration(name: str, known: Sequence[str]) -> str:
     if like:
         return f"{sentence}; alike are {', '.join(like)}"
     return f"{sentence}; `relaax list configurations` shows the bundled ones"
+
+
+def nearest_file(path: Path, suffix: str) -> str | None:
+    """Return the file next to `path` with the most similar name, given without or with `suffix`; None if none is."""
+    files = {file.stem: str(file) for file in sorted(path.parent.glob(f"*{suffix}")) if file.is_file()}
+    guess = nearest(path.name.removesuffix(suffix), files, _ALIKE)
+    return files[guess] if guess else None
 
 
 def _alike(name: str, known: Sequence[str]) -> list[str]:

@@ -27,6 +27,22 @@ Examples are counted over steps and environments, [T * N]. Each is asked for onc
 """
 
 
+def checked_derivatives(derivatives: Outputs, outputs: Outputs) -> Outputs:
+    """Return what a loss returned. Raise ValueError that names the head if it is not in the form of `outputs`."""
+    if not isinstance(derivatives, Mapping):
+        raise ValueError(f"a loss returns a dict, its derivative by each head's outputs, not {derivatives!r}")
+    for head, output in outputs.items():
+        if head not in derivatives:
+            there = ", ".join(derivatives) or "nothing"
+            raise ValueError(f"a loss returns its derivative by the outputs of head {head!r} too, not only {there}")
+        shape = np.shape(derivatives[head])
+        if shape != output.shape:
+            raise ValueError(
+                f"the loss's derivative by head {head!r} has shape {shape}; the outputs have {output.shape}"
+            )
+    return derivatives
+
+
 class Actor(ABC):
     """Act on a batch: a network with parameters."""
 

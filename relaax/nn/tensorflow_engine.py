@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.engine import Engine, Loss
+from relaax.nn.engine import Engine, Loss, checked_derivatives
 from relaax.nn.specification import NetworkSpec
 from relaax.nn.tensorflow_loading import tf
 from relaax.nn.tensorflow_network import forward
@@ -53,7 +53,8 @@ class TensorFlowEngine(Engine):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._parameters)
             outputs, _ = self._forward(self._parameters, inputs, state, restart)
-        by_outputs = loss({head: output.numpy() for head, output in outputs.items()}, slice(0, restart.size))
+        computed = {head: output.numpy() for head, output in outputs.items()}
+        by_outputs = checked_derivatives(loss(computed, slice(0, restart.size)), computed)
         derivatives = {head: tf.convert_to_tensor(by_outputs[head], tf.float32) for head in outputs}
         gradient: Array = tape.gradient(outputs, self._parameters, derivatives).numpy()
         return gradient

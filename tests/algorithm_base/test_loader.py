@@ -149,6 +149,15 @@ def test_algorithms_build_on_the_copy_beside_them(tmp_path: Path) -> None:
     assert Path(inspect.getfile(algorithm.ParameterServer)).parent == copy
 
 
+@pytest.mark.parametrize(
+    ("path", "guess"), [("reinforc.py", "reinforce.py"), ("my_da3", "my_da3c.py"), ("x/min", "x/mine.py")]
+)
+def test_an_unknown_algorithm_suggests_a_file_nearby(path: str, guess: str, tmp_path: Path) -> None:
+    write(tmp_path / guess, ONE_FILE)
+    with pytest.raises(ConfigurationError, match=re.escape(f"no algorithm {path!r}; did you mean {guess!r}?")):
+        find_algorithm(path, tmp_path)
+
+
 @pytest.mark.parametrize("path", ["da3", "DA3C", "../algorithms/dac3", "da3c_contt"])
 def test_an_unknown_algorithm_is_refused_with_the_nearest(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import subprocess
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from relaax.bundled import bundled_names
 from relaax.cli.app import app
-from support.pages import DOCS, ROOT
+from support.pages import DOCS, ROOT, parts
 from support.processes import project_command
 
 
@@ -58,15 +59,15 @@ def test_target_of_a_link_in_the_pages_is_shown(link: str, file: str) -> None:
     assert docs(link).stdout == (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_on_a_terminal_it_is_laid_out() -> None:
-    """`cat` takes the place of the pager."""
+def shown_on_a_terminal(page: str) -> str:
+    """Return what `relaax docs PAGE` prints on a terminal of 80 columns; `cat` takes the place of the pager."""
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         shown = subprocess.Popen(
-            [project_command("relaax"), "docs", "seeds"],
+            [project_command("relaax"), "docs", page],
             stdin=subprocess.DEVNULL,
             stdout=theirs,
-            env={**os.environ, "PAGER": "cat", "TERM": "xterm"},
+            env={**os.environ, "PAGER": "cat", "TERM": "xterm", "COLUMNS": "80"},
         )
         os.close(theirs)
         text = bytearray()
@@ -74,8 +75,21 @@ def test_on_a_terminal_it_is_laid_out() -> None:
             while data := terminal.read(4096):
                 text += data
         assert shown.wait(60) == 0
-    assert "What a seed fixes" in text.decode()
-    assert "# What a seed fixes" not in text.decode()
+    return text.decode().replace("\r", "")
+
+
+def test_on_a_terminal_it_is_laid_out() -> None:
+    text = shown_on_a_terminal("seeds")
+    assert "What a seed fixes" in text
+    assert "# What a seed fixes" not in text
+
+
+def test_code_is_shown_on_a_terminal_as_it_is_in_the_page() -> None:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown_on_a_terminal("write-an-algorithm"))
+    blocks = parts(DOCS / "write-an-algorithm.md", "reinforce.py")
+    assert any(len(line) > 80 for block in blocks for line in block.splitlines())
+    for block in blocks:
+        assert f"\n{block.rstrip()}\n" in text
 
 
 def test_of_a_misspelt_page_the_nearest_is_named() -> None:

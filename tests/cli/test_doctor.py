@@ -480,7 +480,9 @@ def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes
         in only(findings, Severity.WRONG)
     )
     server.stop()
-    assert "is unreachable: Connection refused" in only(found(other, "parameter server"), Severity.WARNING)
+    sentence = only(found(other, "parameter server"), Severity.WARNING)
+    assert "is unreachable: Connection refused" in sentence
+    assert "`relaax run`, which starts its own" in sentence
 
 
 @pytest.mark.parametrize(

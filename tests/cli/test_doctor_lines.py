@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
-from relaax.cli.doctor.command import summary
+from relaax.cli.doctor.command import line, summary
 from relaax.cli.doctor.finding import Finding, ok, warning, wrong
 
 FINE = [("fork", ok("fine")), ("ports", ok("free")), ("ports", ok("free"))]
@@ -17,7 +17,7 @@ LATE, BROKEN = ("clock", warning("it is late", "set it")), ("store", wrong("it i
 
 
 @pytest.mark.parametrize(
-    ("found", "line"),
+    ("found", "closing"),
     [
         (FINE, "ready: 2 checks passed"),
         (FINE[:1], "ready: 1 check passed"),
@@ -27,8 +27,13 @@ LATE, BROKEN = ("clock", warning("it is late", "set it")), ("store", wrong("it i
         ([*FINE, BROKEN, ("ports", BROKEN[1]), LATE], "2 problems: store, ports; 1 warning: clock"),
     ],
 )
-def test_closing_line_counts_checks_and_names_bad_ones(found: list[tuple[str, Finding]], line: str) -> None:
-    assert summary(found) == line
+def test_closing_line_counts_checks_and_names_bad_ones(found: list[tuple[str, Finding]], closing: str) -> None:
+    assert summary(found) == closing
+
+
+def test_a_remedy_follows_a_fact_with_one_stop() -> None:
+    assert line("x", wrong("it is broken", "mend it")) == "wrong    x: it is broken. Mend it"
+    assert line("x", wrong("did you mean 'y'?", "mend it")) == "wrong    x: did you mean 'y'? Mend it"
 
 
 @pytest.fixture

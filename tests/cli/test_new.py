@@ -51,13 +51,14 @@ def expect_refused(kind: str, name: str, sentence: str, *options: str) -> None:
 def test_an_algorithm() -> None:
     result = new("algorithm", "mine")
     assert result.exit_code == 0, result.stderr
-    assert files().keys() == {"mine.py", "mine.yaml", "mine.Procfile"}
+    assert files().keys() == {"mine.py", "test_mine.py", "mine.yaml", "mine.Procfile"}
     assert result.stdout.splitlines() == [
-        "wrote mine.py, mine.yaml and mine.Procfile",
+        "wrote mine.py, test_mine.py, mine.yaml and mine.Procfile",
         "next:",
         "  relaax run mine.yaml           trains it on this machine and shows the progress",
         "  honcho -f mine.Procfile start  does the same with separate servers and environment",
         "  edit mine.py                   the algorithm is in this file",
+        "  python -m pytest test_mine.py  tests it: pip install pytest",
     ]
     algorithm = load_algorithm("mine.py", Path())
     config = algorithm.configure({"path": "mine.py"})

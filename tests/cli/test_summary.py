@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 
@@ -114,8 +115,12 @@ def test_a_checkpoint_that_is_written_and_cannot_be_read_is_lost(directory: RunD
 def test_the_conclusion_names_what_is_there(directory: RunDirectory) -> None:
     plan = make_plan("da3c_gym_cartpole", [])
     summary = _summary(plan, directory, "interrupted", LAST_ASKED, LAST_ASKED)
-    assert _conclusion(summary, plan).splitlines()[1:] == [f"checkpoint {summary['checkpoint']}"]
+    checkpoint = f"checkpoint {summary['checkpoint']}"
+    _, *lines = _conclusion(summary, plan, directory).splitlines()
+    assert lines == [checkpoint, f"score it: {shlex.join(['relaax', 'eval', *directory.as_evaluated])}"]
+    _, *lines = _conclusion(summary | {"status": "failed"}, plan, directory).splitlines()
+    assert lines == [checkpoint], "a failure is not to be scored"
     directory.metrics.mkdir()
     (directory.metrics / "events").touch()
-    (line,) = _conclusion(summary | {"checkpoint": None}, plan).splitlines()[1:]
+    (line,) = _conclusion(summary | {"checkpoint": None}, plan, directory).splitlines()[1:]
     assert line == f"tensorboard --logdir {directory.metrics}"

@@ -297,6 +297,26 @@ def test_a_bundled_configuration_is_found_by_its_name(tmp_path: Path, monkeypatc
     assert find_configuration("da3c_gym_boxing.yaml") == Path("da3c_gym_boxing.yaml"), "a file that is here comes first"
 
 
+@pytest.mark.parametrize("name", ["my_da3c", "my_da3.yaml", "./my_da3c", "MY_DA3C.yaml"])
+def test_an_unknown_name_suggests_a_file_nearby(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_da3c").mkdir()
+    (tmp_path / "my_da3c.yaml").touch()
+    with pytest.raises(ConfigurationError) as refused:
+        find_configuration(name)
+    assert str(refused.value) == f"no file {name}; did you mean 'my_da3c.yaml'?"
+
+
+def test_a_python_file_is_refused_with_the_way_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    with pytest.raises(ConfigurationError, match=r"^mine\.py is a Python file.*run --algorithm mine\.py --environment"):
+        find_configuration("mine.py")
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(ConfigurationError, match=r"not a configuration; did you mean 'mine\.yaml'\?$"):
+        find_configuration("mine.py")
+
+
 @pytest.mark.parametrize("folder", ["/nowhere/", "nowhere/", "./", "../config/"])
 def test_no_bundled_configuration_takes_the_place_of_a_path_that_is_not_there(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

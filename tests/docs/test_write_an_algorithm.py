@@ -38,10 +38,14 @@ def test_it_is_what_relaax_new_writes(suffix: str) -> None:
     assert listing(f"reinforce{suffix}") == filled(ALGORITHM, suffix, "reinforce")
 
 
+def test_its_test_is_what_relaax_new_writes() -> None:
+    assert listing("test_reinforce.py") == filled(ALGORITHM, "_test.py", "reinforce")
+
+
 def test_its_tests_pass_without_tensorflow(extracted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     (extracted / "test_reinforce.py").write_text(listing("test_reinforce.py"), encoding="utf-8")
-    suite = runpy.run_path(str(extracted / "test_reinforce.py"))["TestReinforce"]()
+    suite = runpy.run_path(str(extracted / "test_reinforce.py"))["TestAlgorithm"]()
     names = [name for name in dir(suite) if name.startswith("test_")]
     assert len(names) > 10
     for name in names:

@@ -91,7 +91,7 @@ def line(name: str, finding: Finding) -> str:
     """Return a finding as text; a sentence of several lines stays one finding."""
     text = finding.sentence.replace("\n", "; ")
     if finding.way_out:
-        text += f". {finding.way_out[0].upper()}{finding.way_out[1:]}"
+        text += f"{'' if text.endswith('?') else '.'} {finding.way_out[0].upper()}{finding.way_out[1:]}"
     return f"{finding.level.value:<8} {name}: {text}"
 
 

@@ -62,7 +62,9 @@ def _one(subject: Subject, target: Target) -> Iterator[Finding]:
         if refused is not None:
             yield wrong(str(refused), "both servers need the same token, and certificates of one authority")
         elif error.code() is grpc.StatusCode.UNAVAILABLE:
-            yield warning(f"{where} is unreachable: {_short(error)}", "start it; workers wait for it a while")
+            yield warning(
+                f"{where} is unreachable: {_short(error)}", "start it, or use `relaax run`, which starts its own"
+            )
         else:
             yield wrong(f"{where} answers {error.code().name}: {_short(error)}", "is it a parameter server?")
         return

@@ -48,7 +48,7 @@ def algorithm(
 
     NAME.py is REINFORCE (Williams 1992) in one file: a Config, a network, a ParameterServer that defines the model, and
     an Agent that acts and computes gradients. `relaax docs write-an-algorithm` explains it line by line. Change it as
-    you like. `relaax run NAME.yaml` trains it; NAME.Procfile is for honcho.
+    you like. `relaax run NAME.yaml` trains it, test_NAME.py tests it with pytest, and NAME.Procfile is for honcho.
 
     With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: CartPole with da3c,
     Pendulum with da3c_cont.
@@ -58,19 +58,22 @@ def algorithm(
     try:
         check_name(name, "algorithms")
         if source is None:
-            where = f"{name}.py"
-            write(
-                {Path(f"{name}{suffix}"): filled(ALGORITHM, suffix, name) for suffix in (".py", ".yaml", ".Procfile")}
-            )
+            where, test = f"{name}.py", f"test_{name}.py"
+            files = {
+                Path(f"{name}{suffix}"): filled(ALGORITHM, suffix, name) for suffix in (".py", ".yaml", ".Procfile")
+            }
+            write({**files, Path(test): filled(ALGORITHM, "_test.py", name)})
+            written, more = f"{where}, {test}", {f"python -m pytest {test}": "tests it: pip install pytest"}
         else:
-            where = f"{name}/"
+            where, more = f"{name}/", {}
             write(copied(source, name))
+            written = where
     except ScaffoldError as refused:
         _refuse("algorithm", refused)
-    print(f"wrote {where}, {name}.yaml and {name}.Procfile")
+    print(f"wrote {written}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
         print("it needs gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
-    _say_next(name, "the algorithm", where)
+    _say_next(name, "the algorithm", where, more=more)
 
 
 @new.command()

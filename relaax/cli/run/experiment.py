@@ -345,7 +345,8 @@ def _conclusion(result: dict[str, Any], plan: Plan, directory: RunDirectory) -> 
     ]
     if result["checkpoint"] is not None:
         lines.append(f"checkpoint {result['checkpoint']}")
-        if plan.environment_main.is_relative_to(bundled_folder("environments")):  # others may have no such form
+        scored = plan.environment_main.is_relative_to(bundled_folder("environments"))  # others may have no such form
+        if scored and result["status"] != "failed":
             lines.append(f"score it: {shlex.join(['relaax', 'eval', *directory.as_evaluated])}")
     metrics = Path(result["run_dir"]) / "metrics"
     if metrics.is_dir() and any(metrics.iterdir()):

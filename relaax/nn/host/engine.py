@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.engine import Engine, Loss
+from relaax.nn.engine import Engine, Loss, checked_derivatives
 from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.nn.specification import NetworkSpec
@@ -68,7 +68,7 @@ class HostEngine(Engine):
                 part = slice(start, min(start + at_once, count))
                 at = self._activated(flat_inputs, part, state, restart)
                 outputs = network.outputs(self._learning, at, at + part.stop - part.start)
-                by_outputs = loss(outputs, part)
+                by_outputs = checked_derivatives(loss(outputs, part), outputs)
                 network.backward(flat_inputs[part], self._learning, at, by_outputs, gradient, start > 0, state, restart)
         self._kept.clear()  # the next rows are others
         return gradient

@@ -58,7 +58,7 @@ class AlgorithmModels:
             raise ModelRefused(
                 f"checkpoint {manifest.get('id')} was made with another configuration, and what differs is fixed when "
                 f"a run is resumed: {'; '.join(map(str, changed))}. Use the values that it was made with, or begin "
-                "anew at another checkpoint location"
+                "anew at another checkpoint location (relaax run --fresh)"
             )
         return self._fingerprint(observation_space, action_space)
 

@@ -173,7 +173,7 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this se
     if different:
         raise ModelRefused(
             f"checkpoint {checkpoint.checkpoint_id} is of another model: {'; '.join(different)}. Use the configuration "
-            "that it was made with, or begin anew at another checkpoint location"
+            "that it was made with, or begin anew at another checkpoint location (relaax run --fresh)"
         )
 
 

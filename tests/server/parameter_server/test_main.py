@@ -225,7 +225,7 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
     assert (
         'algorithm.optimizer is "rms_prop" in the checkpoint, "adam" in the configuration; '
         "algorithm.network.dense is [16] in the checkpoint, [17] in the configuration. "
-        "Use the values that it was made with, or begin anew at another checkpoint location"
+        "Use the values that it was made with, or begin anew at another checkpoint location (relaax run --fresh)"
     ) in other.stderr
     assert "Traceback" not in other.stderr
     free = ("--set", "algorithm.initial_learning_rate=0.5", "--set", "algorithm.max_global_step=2000")
