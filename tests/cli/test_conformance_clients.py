@@ -133,14 +133,14 @@ FAULTS = {
     "any_wait": ("server_error_wait", "it came back after"),
     "any_session_id": ("server_welcome_session_id", "session_id is at most 128"),
     "any_bytes": ("server_malformed_text_json", "went on with init"),
-    "any_kind": ("server_malformed_json_number", "1 is no string"),
+    "any_kind": ("server_malformed_json_number", "hello.sessionId: a number is no string"),
     "any_base64": ("server_malformed_json_base64_padding", "went on with step"),
     "any_shape": ("server_action_shape", "went on with step"),
     "any_leaves": ("server_action_leaves", "went on with step"),
     "any_length": ("server_action_data", "went on with step"),
     "any_returns": ("server_returns_count", "went on with init"),
     "large_returns": ("server_returns_range", "went on with init"),
-    "says_first": ("reconnect_between_episodes", "first marks environments 0"),
+    "says_first": ("reconnect_between_episodes", "first marks the environment"),
     "begins_at_the_end": ("reconnect_between_episodes", "the observation that ended the last"),
 }
 

@@ -58,7 +58,7 @@ FAULTS = {
     "waits_for_body": ("frame_too_large_hello", "nothing came"),
     "wrong_returns": ("plain_protobuf", "[3.5]; the rewards since the episodes began add up to [2.5]"),
     "wrong_nonce": ("metrics_ping_bye_json", "the pong's nonce is 5"),
-    "illegal_action": ("plain_protobuf", "outside Discrete(3)"),
+    "illegal_action": ("plain_protobuf", "not a value of Discrete(3)"),
     "wrong_dtype": ("every_dtype", "float16"),
     "protobuf_only": ("plain_json", "is no json"),
     "known_fields_only": ("unknown_everywhere_protobuf", "MALFORMED"),
