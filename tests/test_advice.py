@@ -24,8 +24,8 @@ from relaax.server.tensorboard import main as tensorboard
 ROOT = Path(__file__).resolve().parents[1]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 KEY = re.compile(r"\b(relaax-[a-z]+(?:-[a-z]+)*)\.([a-z][a-z0-9_-]*)")
-OTHERS = {"--logdir", "--head", "--resources", "--path", "--frame-skip", "--side", "--vectorization"}
-"""Options of TensorBoard, Ray and bundled environment programs."""
+OTHERS = {"--logdir", "--head", "--resources", "--path", "--frame-skip", "--side", "--vectorization", "--port"}
+"""Options of TensorBoard, Ray, bundled environment programs and templates."""
 
 
 @functools.cache

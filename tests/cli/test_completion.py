@@ -26,7 +26,8 @@ PATIENCE = 60.0
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(relaax --show-completion)"'),
     "zsh": (["zsh", "-f", "-i"], 'autoload -Uz compinit; compinit -u -D; eval "$(relaax --show-completion)"'),
-    "fish": (["fish", "--no-config", "-i"], "relaax --show-completion | source"),
+    # It needs a terminal that controls it.
+    "fish": (["setsid", "--ctty", "fish", "--no-config", "-i"], "relaax --show-completion | source"),
 }
 SLOW = {"numpy", "tensorflow", "grpc", "google.protobuf", "matplotlib", "yaml", "ray"}
 LOADING = """
@@ -65,7 +66,6 @@ def terminal(command: list[str], folder: Path) -> Iterator[Terminal]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     keyboard, screen = pty.openpty()
     environ = {**os.environ, "PATH": path, "HOME": str(folder), "TERM": "xterm", "COLUMNS": "80"}
-    command = ["setsid", "--ctty", *command]  # fish needs a terminal that controls it
     shell = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen, env=environ, cwd=folder)
     os.close(screen)
     try:
@@ -79,8 +79,8 @@ def terminal(command: list[str], folder: Path) -> Iterator[Terminal]:
 @pytest.mark.parametrize("name", SHELLS)
 def test_tab_completes_a_configuration(name: str, tmp_path: Path) -> None:
     command, source = SHELLS[name]
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
+    if lacking := [program for program in {command[0], name} if shutil.which(program) is None]:
+        pytest.skip(f"not installed: {', '.join(lacking)}")
     with terminal(command, tmp_path) as shell:
         shell.type(f"{source}; echo rea''dy\n")
         shell.wait_for("ready")
