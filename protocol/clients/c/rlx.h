@@ -637,7 +637,8 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     if (!(idle > 0 && heartbeat > 0) || !rlx__is_session(session.bytes)) return RLX__VALUE;
     for (i = 0; i < n; i++) if (c->habit[i] == RLX_SAME_STEP) twice = 2;
     if (frame < n * twice * c->observation.size || frame < n * c->action.size) return RLX__LIMIT;
-    rlx__text(&session, c->session, sizeof c->session);
+    c->session[0] = 0;
+    if (session.bytes.at) rlx__text(&session, c->session, sizeof c->session);
     c->limit = (size_t)frame, c->silence = heartbeat < 5 / 3. ? 5 : heartbeat < 1e5 ? 3 * heartbeat : 3e5;
     c->name_bytes = (uint32_t)name_bytes, c->name_limit = (uint32_t)(names < RLX__NAMES ? names : (uint64_t)RLX__NAMES), c->name_count = 0;
     return 0;
