@@ -7,6 +7,7 @@ algorithm is one that comes with RELAAX, or one whose path the program gives.
 from relaax.extras import explained
 
 with explained("policy"):
+    import relaax.configuration.yaml_file  # noqa: F401 - `load` needs it, and is the wrong place for its error
     from relaax.policy.file import PolicyError
     from relaax.policy.loading import load
     from relaax.policy.policy import Policy
