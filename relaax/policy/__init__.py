@@ -7,9 +7,10 @@ algorithm is one that comes with RELAAX, or one whose path the program gives.
 from relaax.extras import explained
 
 with explained("policy"):
-    import relaax.configuration.yaml_file  # noqa: F401 - `load` needs it, and is the wrong place for its error
     from relaax.policy.file import PolicyError
     from relaax.policy.loading import load
     from relaax.policy.policy import Policy
+with explained("policy"):  # `load` needs YAML, and is the wrong place for the error
+    import relaax.configuration.yaml_file  # noqa: F401
 
 __all__ = ["Policy", "PolicyError", "load"]
