@@ -9,7 +9,7 @@ import importlib
 import logging
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
 from relaax.configuration.suggestions import nearest_file
 from relaax.extras import missing
+from relaax.lazy_exports import lazy_exports as lazy_exports
 from relaax.rlx import Space
 
 _log = logging.getLogger(__name__)
@@ -42,21 +43,6 @@ EXPORTS: dict[str, type] = {"Config": ConfigBase, "Agent": AgentBase, "Parameter
 """What an algorithm's directory or file exports: names, and what each is a subclass of."""
 REPLAY_EXPORTS: dict[str, type] = {"Replay": ReplayBase, "Learner": LearnerBase}
 """What it exports besides if it has a replay memory: both."""
-
-
-def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package whose exports are imported when they are first used (PEP 562).
-
-    `modules`: name -> module of the package. A process that needs the configuration alone, such as `relaax run`, then
-    imports nothing else of the algorithm.
-    """
-
-    def export(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name], package), name)
-
-    return export
 
 
 class Algorithm:

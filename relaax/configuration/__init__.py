@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relaax.configuration.errors import ConfigurationError, nearest, overrides_of, unknown
 from relaax.configuration.secrets import redacted
+from relaax.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from relaax.configuration.configuration import (
@@ -45,15 +45,7 @@ _LAZY = {
     "TensorBoardSection",
     "validation": "Section validate_section",
 }
-_MODULES = {name: module for module, names in _LAZY.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    """Import an export when it is first used (PEP 562): completion needs errors alone, and pydantic takes 0.2 s."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-
+__getattr__ = lazy_exports(__name__, {name: f".{module}" for module, names in _LAZY.items() for name in names.split()})
 
 __all__ = [
     "ALGORITHM",
