@@ -138,10 +138,11 @@ class ClientWire:
             self._feed(data)
 
     def _is_aside(self, event: object) -> bool:
-        """Return whether the event is a ping, which is answered, or a pong."""
+        """Return whether the event is a ping, which is answered, a pong or, at the end, a late answer."""
         if isinstance(event, rlx.Ping) and not self._broken:
             self.tell(rlx.Pong(event.nonce))
-        return isinstance(event, rlx.Ping | rlx.Pong)
+        late = self._broken and isinstance(event, rlx.Actions | rlx.EpisodeReturns)
+        return late or isinstance(event, rlx.Ping | rlx.Pong)
 
     def hear(self) -> rlx.ServerMessage:
         """Return the server's next message, except pings and unrequested pongs.
@@ -181,8 +182,8 @@ class ClientWire:
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
         with contextlib.suppress(OSError, rlx.ProtocolError, ConnectionInterrupted, TrainingFinished):
-            self._look()
             self._hurry()
+            self._look()
             self.tell(*([last] if last else []), rlx.Bye("done"))
             if self._websocket is not None:
                 self._send(self._websocket.farewell())

@@ -1,4 +1,6 @@
+import signal
 import socket
+import threading
 
 import numpy as np
 import pytest
@@ -33,6 +35,34 @@ def test_an_episode():
     assert init.partial is None
     assert (step.reward.tolist(), step.observation[0].tolist()) == ([0.5], [[3.0, 4.0]])
     assert (reset.reward.tolist(), reset.truncated, reset.final_observation) == ([2.0], None, None)
+
+
+def test_a_signal_while_an_answer_is_on_its_way_does_not_prevent_the_goodbye():
+    answered = threading.Event()
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        talk.answer()
+        talk.expect(rlx.Step)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        talk.say(rlx.Actions(talk.policy(talk.heard[-1], talk)))
+        answered.set()
+        talk.hear()
+
+    def interrupt(*_: object) -> None:
+        assert answered.wait(PATIENCE)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with RlxPeer(script) as peer:
+            with pytest.raises(KeyboardInterrupt), client_of(peer) as client:
+                client.init([1.0, 2.0])
+                client.send(0.0, [1.0, 2.0])
+            peer.finish()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
 
 
 def test_the_return_is_what_the_server_counted():
