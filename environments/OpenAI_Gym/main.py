@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, closing, command, run
+    from relaax.client import RunSummary, closing, command, parallel_connections, run
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -116,6 +116,8 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
         if mode == "async":
             around.append(closing.quiet_child(None if arguments.life_loss else arguments.metric or ()))
         same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is void
+        if mode == "async":
+            same_step["context"] = parallel_connections.start_method()
         if mode == "sync":
             same_step["copy"] = False  # what each environment hands out is copied, and sent before the next step
         return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)

@@ -50,10 +50,11 @@ def make(identifier: str, arguments: argparse.Namespace) -> Any:
     cv2.setNumThreads(1)  # the images are small, and other processes need the cores
     options: dict[str, Any] = {"render_mode": "rgb_array"} if command.watching(arguments) is not None else {}
     colors = "RGB24" if options else "GRAY8"
+    spec = gymnasium.spec(identifier)  # a process that makes a game of it need not know its name
 
     def one() -> gymnasium.Env:
         game = gymnasium.make(
-            identifier,
+            spec,
             disable_env_checker=True,  # it would object to observations that are not kept
             frame_skip=arguments.frame_skip,
             screen_resolution="RES_160X120",  # the smallest: most of a step is drawing

@@ -95,6 +95,8 @@ def _close(env: Any, terminate: bool) -> None:
         except Exception as error:
             logger.debug("closing the environments:", exc_info=True)
             failure = f"{type(error).__name__}: {error}"
+            if ending.is_set() and isinstance(error, EOFError | ConnectionError):
+                return  # the signal that ends this program has reached their processes, too
             if not terminate:
                 break
     logger.warning("closing the environments failed: %s", failure)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from relaax.client import closing, command
 from relaax.client.loop import run
+from relaax.client.parallel_connections import start_method
 from relaax.client.run_summary import RunSummary
 from relaax.extras import missing
 
@@ -61,7 +62,7 @@ def vector(make: Callable[[], Any], count: int, mode: str, infos: Collection[str
         return SyncVectorEnv([make] * count, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     quiet = closing.quiet_child(infos)
     makers = [lambda: quiet(make())] * count
-    return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    return AsyncVectorEnv(makers, context=start_method(), autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def require(extra: str, *libraries: str) -> None:

@@ -83,6 +83,15 @@ def under_way() -> bool:
     return bool(_connections())
 
 
+def start_method() -> str | None:
+    """Return how multiprocessing is to start processes from this thread; None for its default.
+
+    A process that is forked has copies of the locks of other connections' threads, and if one of them is held, of a
+    module that is being imported for instance, waits for it for ever.
+    """
+    return "spawn" if under_way() else None
+
+
 def _connections() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(_NAME)]
 
@@ -100,6 +109,7 @@ def leave(code: int) -> NoReturn:
         if "multiprocessing" in sys.modules:
             for child in sys.modules["multiprocessing"].active_children():
                 child.terminate()  # an environment, perhaps in a half done step
+            sys.modules["multiprocessing.util"]._run_finalizers()  # removes semaphores, of which Python would warn
         sys.stdout.flush()
         sys.stderr.flush()
     finally:  # also after another signal

@@ -83,6 +83,12 @@ class Signalled(Plain):
             os.kill(os.getpid(), signal.SIGTERM)
             print("closed", flush=True)
 
+class StartMethod(Plain):
+    def __init__(self, **options):
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            print("started as", type(multiprocessing.current_process()).__name__, flush=True)
+
 class Fails(Simulator):
     fails = True
 
@@ -206,3 +212,12 @@ def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, 
     pids = [int(line.split()[1]) for line in stdout.splitlines() if line.startswith("simulator ")]
     assert len(pids) >= 2
     wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "every simulator has ended", PATIENCE)
+    assert "leaked" not in stderr
+
+
+def test_processes_of_connections_in_threads_are_not_forked(odd: Path) -> None:
+    """A fork copies the locks that other threads hold, those of imports for instance, and waits for them for ever."""
+    connections = ("--connections", "2")
+    done = program(GYM, "random", "odd:StartMethod-v0", "2", "--path", str(odd), *ASYNC, "--steps", "3", *connections)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("started as SpawnProcess") == done.stdout.count("started as") == 4
