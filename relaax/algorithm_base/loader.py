@@ -182,8 +182,8 @@ def open_algorithm(path: str, folder: Path) -> Algorithm:
 def _importing(source: Path) -> Iterator[None]:
     """Explain what the code of the algorithm at `source` raises while it is imported.
 
-    If it raises an exception, or ends the process, the log has the traceback, and ConfigurationError is raised that
-    names file, line and error. A library that an extra brings is for the caller to name: that error passes.
+    If it raises an exception, or ends the process, ConfigurationError is raised that names file, line and error; the
+    traceback is logged at level info. A library that an extra brings is for the caller to name: that error passes.
     """
     try:
         yield
