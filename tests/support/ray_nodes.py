@@ -21,7 +21,10 @@ from support.processes import Processes, Running
 RAY = Path(sys.executable).with_name("ray")
 STORE_BYTES = 100_000_000
 START_SECONDS = 120.0
+TRIES = 3
+"""Ray gives each start 30 seconds, too few on a busy machine."""
 _CONNECTED = "Ray runtime started"
+_GAVE_UP = "The current node timed out during startup"
 
 
 def free_port() -> int:
@@ -78,10 +81,17 @@ class RayNodes:
             words += ["--address", self.address]
         if config is not None:
             words += ["--autoscaling-config", str(config)]
-        self.running[index] = running = self._processes.start(
-            *self.command(index, [str(RAY), *words]), env={**self.environment, **more}
-        )
-        running.wait_for_line(_CONNECTED, START_SECONDS)
+        for tries_left in reversed(range(TRIES)):
+            self.running[index] = running = self._processes.start(
+                *self.command(index, [str(RAY), *words]), env={**self.environment, **more}
+            )
+            try:
+                running.wait_for_line(_CONNECTED, START_SECONDS)
+                return
+            except AssertionError:
+                if _GAVE_UP not in running.report() or not tries_left:
+                    raise
+                self.crash(index)
 
     def command(self, index: int, words: list[str]) -> list[str]:
         """A command on a machine."""
