@@ -176,7 +176,8 @@ class ClientWire:
 
     def _broke_protocol(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
         # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
-        why = str(error) if error.message == SPEAKS_GRPC else f"the server broke the protocol: {error}"
+        question = ": is it an RLX server?" if self._connection.welcome is None else ""
+        why = str(error) if error.message == SPEAKS_GRPC else f"the server broke the protocol: {error}{question}"
         return ConnectionInterrupted(why, retryable=self._answered)
 
     def leave(self, last: rlx.ClientMessage | None = None) -> None:

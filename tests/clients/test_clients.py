@@ -25,7 +25,7 @@ from relaax.conformance import scripts
 from relaax.conformance.client import check_client, client_rules
 from relaax.conformance.client_talk import ClientTalk
 from relaax.conformance.vectors import golden
-from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, placed, require
+from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, cartpole, placed, require
 from support.findings import not_passed
 from support.golden_clients import Different, Player, playable
 from support.keys import Keys
@@ -179,13 +179,6 @@ def test_names_of_metrics_are_brought_into_form(built: Built, name: str) -> None
     entries = [asked.entries[0], welcome, metrics, *(one for one in others if "metrics" not in one["message"])]
     with Player(placed(language.play, out), language.folder) as player:
         player.play(dataclasses.replace(asked, entries=entries), one_by_one=False)
-
-
-def cartpole(language: Language, out: Path, *options: str) -> list[str]:
-    """Its example as a command that may be run from anywhere."""
-    words = placed(language.cartpole, out)
-    words = [str(language.folder / word) if (language.folder / word).is_file() else word for word in words]
-    return [*words, "{address}", *options]
 
 
 @pytest.mark.slow

@@ -189,8 +189,8 @@ def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
         assert client.wait(PATIENCE) == 0, client.report()
     assert result_of(client)[0] == 2
     refused, lost = client.stderr.splitlines()
-    assert "no room for now; connecting again in" in refused
-    assert re.match("the connection is lost|the server's stream ended", lost)
+    assert "no room for now; trying again in" in refused
+    assert re.match("RLX: (the connection is lost|the server's stream ended)", lost)
     assert times[1] - times[0] >= 1.5
     _, second, third = peer.talks
     assert (second.hello.session_id, third.hello.session_id) == ("", "the-first")

@@ -157,6 +157,13 @@ LANGUAGES = {
 }
 
 
+def cartpole(language: Language, out: Path, *options: str) -> list[str]:
+    """Return its example as a command that may be run from anywhere."""
+    words = placed(language.cartpole, out)
+    words = [str(language.folder / word) if (language.folder / word).is_file() else word for word in words]
+    return [*words, "{address}", *options]
+
+
 def require(language: Language) -> None:
     """Install the compilers where that is possible, or skip the test and say what this machine lacks."""
     if all(map(shutil.which, language.compilers)):

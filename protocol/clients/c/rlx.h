@@ -62,6 +62,8 @@ typedef struct rlx_config {
     int mode;                       /* 0 counts as RLX_TRAIN */
     int reports_episodes;
     double retry_seconds;           /* how long to go on after a failure; 0 counts as 300, less: try once */
+    void (*on_retry)(void *context, const char *reason, double seconds); /* called before each wait; NULL: a line on stderr */
+    void *retry_context;
     const rlx_transport *transport; /* NULL: POSIX sockets */
 } rlx_config;
 
@@ -162,7 +164,7 @@ struct rlx_client {
     const void *action_at[RLX__LEAVES];
     double *returns;
     uint8_t scalars[RLX__SCALARS];
-    char session[132], algorithm[260], reason[256];
+    char session[132], algorithm[260], where[256], reason[512]; /* where: the address whose turn it is */
 };
 
 static const size_t rlx__sizes[13] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8};
@@ -411,6 +413,7 @@ static int rlx__mistake(rlx_client *c, int code, const char *what) {
     if (c->broken) return RLX_INTERRUPTED;
     c->broken = 1, c->scalar_size = 0, rlx__bye(c, what);
     rlx__hang_up(c, 0);
+    if (verdict == RLX_FAILED) return rlx__say(c, code, verdict, "%s: the server's mistake: %s: is it an RLX server?", c->where, what);
     return rlx__say(c, code, verdict, "the server's mistake: %s", what);
 }
 
@@ -674,12 +677,22 @@ static int rlx__farewell(rlx_client *c, uint32_t kind, rlx__in in) {
 
 /* The next whole frame: 1; 0 if it is not there yet. Its length is judged before anything of its body is waited for. */
 static int rlx__frame(rlx_client *c, rlx__in *frame, int *verdict) {
+    static const uint8_t settings[] = {4, 0, 0, 0, 0, 0}; /* of gRPC, after 3 bytes: no payload of RLX begins with a zero byte */
     const uint8_t *p = c->in + c->in_from;
     size_t there = c->in_to - c->in_from, size, most = c->limit < c->expected ? c->limit : c->expected;
+    char what[80];
     if (there < 4) return 0;
+    if (!c->answered && there >= 9 && memcmp(p + 3, settings, sizeof settings) == 0) {
+        rlx__hang_up(c, 0);
+        return *verdict = rlx__say(c, RLX__MALFORMED, RLX_FAILED, "%s: this port speaks gRPC, like the ports of parameter and replay servers: "
+            "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)", c->where), -1;
+    }
     size = (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
     if (size == 0) return *verdict = rlx__mistake(c, RLX__MALFORMED, "a frame of length 0"), -1;
-    if (size > most) return *verdict = rlx__mistake(c, RLX__FRAME_TOO_LARGE, "a frame is too long"), -1;
+    if (size > most) {
+        snprintf(what, sizeof what, "a frame of %zu bytes; the limit is %zu", size, most);
+        return *verdict = rlx__mistake(c, RLX__FRAME_TOO_LARGE, what), -1;
+    }
     if (there < 4 + size) return 0;
     frame->at = p + 4, frame->end = p + 4 + size;
     c->in_from += 4 + size;
@@ -733,6 +746,7 @@ static ptrdiff_t rlx__read(rlx_client *c, double seconds) {
  * next call. `due` 0: look at every whole frame that is there, do not read. */
 static int rlx__hear(rlx_client *c, uint32_t due) {
     int came = 0, verdict = RLX_OK, whole;
+    const char *ended;
     ptrdiff_t read;
     rlx__in frame;
     for (;;) {
@@ -742,7 +756,10 @@ static int rlx__hear(rlx_client *c, uint32_t due) {
         if (whole < 0 || due == 0) return verdict;
         if ((read = rlx__read(c, c->silence)) > 0) continue;
         rlx__hang_up(c, 0);
-        return rlx__say(c, 0, RLX_INTERRUPTED, read == 0 ? "the server's stream ended" : "the server is gone or silent");
+        ended = read == 0 ? "the server's stream ended" : "the server is gone or silent";
+        if (due != RLX__WELCOME) return rlx__say(c, 0, RLX_INTERRUPTED, "%s", ended);
+        return rlx__say(c, 0, RLX_INTERRUPTED, "%s: no welcome: %s: is it an RLX server%s?", c->where, ended,
+                        c->transport.open == rlx__socket_open ? " without TLS" : "");
     }
 }
 
@@ -897,12 +914,13 @@ static int rlx__try(rlx_client *c) {
     from += strspn(from, " "), size = strcspn(from, " ,");
     if (size >= sizeof host) return rlx__say(c, 0, RLX_FAILED, "an address is too long");
     memcpy(host, from, size), host[size] = 0;
+    memcpy(c->where, host, size + 1);
     colon = strrchr(host, ':');
     if (colon == NULL || colon == host) return rlx__say(c, 0, RLX_FAILED, "the address '%s' is not HOST:PORT", host);
     host[colon - host] = 0;
     if (host[0] == '[' && colon[-1] == ']') host[colon - host - 1] = 0;
     c->connection = c->transport.open(c->transport.context, host + (host[0] == '['), colon + 1);
-    if (c->connection == NULL) return rlx__say(c, 0, RLX_INTERRUPTED, "cannot connect to %s:%s", host, colon + 1);
+    if (c->connection == NULL) return rlx__say(c, 0, RLX_INTERRUPTED, "cannot connect to %s: is an RLX server running there?", c->where);
     c->state = RLX__WELCOME, c->limit = RLX__HANDSHAKE, c->silence = 60, c->answered = 0;
     return rlx__hello(c);
 }
@@ -918,6 +936,8 @@ static int rlx__back_off(rlx_client *c) {
     if (c->failures++ == 0) c->since = now;
     if (now + wait - c->since > c->config.retry_seconds) return c->failures = 0, c->lost = 0, RLX_FAILED;
     c->retry_after = 0, c->lost = 0, c->address++;
+    if (c->config.on_retry != NULL) c->config.on_retry(c->config.retry_context, c->reason, wait);
+    else fprintf(stderr, "RLX: %s; trying again in %.1f s\n", c->reason, wait);
     t.tv_sec = (time_t)wait, t.tv_nsec = (long)((wait - (double)t.tv_sec) * 1e9);
     while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
     return RLX_OK;

@@ -3,6 +3,7 @@
 package rlx
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
@@ -12,6 +13,7 @@ import (
 	"math"
 	"math/rand"
 	"net"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,6 +21,12 @@ import (
 )
 
 const version = "1.0.0"
+
+const speaksGRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " +
+	"connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
+
+// settings begins the stream of a gRPC server, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+var settings = []byte{4, 0, 0, 0, 0, 0}
 
 // A Code is an error code of section 9 of the page.
 type Code uint64
@@ -98,7 +106,8 @@ type Config struct {
 	Autoreset       []Autoreset // one for all, or N
 	Mode            Mode
 	ReportsEpisodes bool
-	Retry           time.Duration // how long to go on after a failure; 0 is five minutes, less is not at all
+	Retry           time.Duration                          // how long to go on after a failure; 0 is five minutes, less is not at all
+	OnRetry         func(reason error, wait time.Duration) // called before each wait; nil: a line on stderr
 }
 
 // An Episode is a whole one by the client's own account.
@@ -162,6 +171,11 @@ func New(config Config) (*Client, error) {
 	if g.Retry == 0 {
 		g.Retry = 5 * time.Minute
 	}
+	if g.OnRetry == nil {
+		g.OnRetry = func(reason error, wait time.Duration) {
+			fmt.Fprintf(os.Stderr, "RLX: %v; trying again in %.1f s\n", reason, wait.Seconds())
+		}
+	}
 	if len(g.Autoreset) == 0 {
 		g.Autoreset = []Autoreset{Disabled}
 	}
@@ -207,6 +221,9 @@ func (c *Client) habit(i int) Autoreset {
 	return c.config.Autoreset[i]
 }
 
+// where is the address whose turn it is.
+func (c *Client) where() string { return c.config.Addresses[c.address%len(c.config.Addresses)] }
+
 // hangUp closes the connection; farewell: in order, with what still comes dropped for a moment.
 func (c *Client) hangUp(farewell bool) {
 	if c.conn != nil {
@@ -235,7 +252,7 @@ func (c *Client) mistake(code Code, what string) *Error {
 	lost := c.interrupted("the server's mistake: %s", what)
 	lost.Code = code
 	if !c.answered {
-		lost.meaning = ErrFailed
+		lost.Sentence, lost.meaning = fmt.Sprintf("%s: %s: is it an RLX server?", c.where(), lost.Sentence), ErrFailed
 	}
 	return lost
 }
@@ -290,12 +307,16 @@ func (c *Client) next() ([]byte, *Error) {
 	if c.to-c.from < 4 {
 		return nil, nil
 	}
+	if !c.answered && c.to-c.from >= 9 && bytes.Equal(c.buffer[c.from+3:c.from+9], settings) {
+		c.hangUp(false)
+		return nil, &Error{Code: Malformed, Sentence: c.where() + ": " + speaksGRPC, meaning: ErrFailed}
+	}
 	size := binary.BigEndian.Uint32(c.buffer[c.from:])
 	if size == 0 {
 		return nil, c.mistake(Malformed, "a frame of length 0")
 	}
 	if uint64(size) > uint64(c.limit) {
-		return nil, c.mistake(FrameTooLarge, fmt.Sprintf("a frame of %d bytes", size))
+		return nil, c.mistake(FrameTooLarge, fmt.Sprintf("a frame of %d bytes; the limit is %d", size, c.limit))
 	}
 	if c.to-c.from < 4+int(size) {
 		return nil, nil
@@ -323,7 +344,14 @@ func (c *Client) hear(due uint64) error {
 			return nil
 		}
 		if err := c.read(time.Now().Add(c.silence)); err != nil {
-			return c.interrupted("the connection is lost: %v", err)
+			if due != welcome {
+				return c.interrupted("the connection is lost: %v", err)
+			}
+			with := "without"
+			if c.config.TLS != nil {
+				with = "with"
+			}
+			return c.interrupted("%s: no welcome: %v: is it an RLX server %s TLS?", c.where(), err, with)
 		}
 	}
 }
@@ -431,12 +459,12 @@ func (c *Client) farewell(kind uint64, m message) error {
 
 // try makes one connection, to the address whose turn it is.
 func (c *Client) try() error {
-	address := c.config.Addresses[c.address%len(c.config.Addresses)]
+	address := c.where()
 	c.state, c.limit, c.silence, c.answered, c.from, c.to = closed, 65536, time.Minute, false, 0, 0
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	conn, err := dialer.Dial("tcp", address) // with TCP_NODELAY, which Go sets
 	if err != nil {
-		return c.interrupted("cannot connect to %s: %v", address, err)
+		return c.interrupted("cannot connect to %s: %v: is an RLX server running there?", address, err)
 	}
 	c.conn = conn
 	if c.config.TLS != nil {
@@ -492,6 +520,7 @@ func (c *Client) backOff() bool {
 		return false
 	}
 	c.address++
+	c.config.OnRetry(c.lost, wait)
 	time.Sleep(wait)
 	return true
 }

@@ -148,6 +148,8 @@ func TestConnectsAgain(t *testing.T) {
 	address, told, done := serve(t, [][]byte{pageWelcome, pageActions}, [][]byte{full}, [][]byte{pageWelcome, pageActions, end})
 	config := point("127.0.0.1:1")
 	config.Addresses, config.Retry = append([]string{address}, address), time.Minute
+	var reasons []string
+	config.OnRetry = func(reason error, _ time.Duration) { reasons = append(reasons, reason.Error()) }
 	c := opened(t, config)
 	seen := [][]byte{Bytes([]float32{0, 0})}
 	if _, err := c.Init(seen, nil); err != nil {
@@ -159,6 +161,9 @@ func TestConnectsAgain(t *testing.T) {
 	began := time.Now()
 	if _, err := c.Init(seen, nil); err != nil {
 		t.Fatal(err)
+	}
+	if len(reasons) != 2 || reasons[1] != "full" {
+		t.Error(reasons)
 	}
 	if took := time.Since(began); took < time.Second { // 0.25 s at least, then the 0.75 s of the error
 		t.Error(took)

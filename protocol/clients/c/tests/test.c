@@ -115,7 +115,13 @@ static void test_refused_before_it_is_sent(void) {
     rlx_close(c);
 }
 
+static void note_reason(void *reasons, const char *reason, double seconds) {
+    CHECK(seconds >= 0.25);
+    strcat(strcat((char *)reasons, reason), "; ");
+}
+
 static void test_connects_again(void) {
+    char reasons[256] = "";
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 1);
     float seen[2] = {0, 0};
@@ -127,7 +133,7 @@ static void test_connects_again(void) {
     size_t told;
     double began;
     rlx_client *c;
-    config.retry_seconds = 60, leaves[0] = seen;
+    config.retry_seconds = 60, config.on_retry = note_reason, config.retry_context = reasons, leaves[0] = seen;
     CHECK((c = rlx_open(&config, why)) != NULL);
     say(&memory, 1, &hi), say_actions(1, 0);
     CHECK(rlx_init(c, leaves, NULL) == RLX_OK);
@@ -137,6 +143,7 @@ static void test_connects_again(void) {
     told = memory.size, began = rlx__now();
     CHECK(rlx_init(c, leaves, NULL) == RLX_OK && memory.opened == 3);
     CHECK(rlx__now() - began >= 0.25 + 0.75);
+    CHECK(strcmp(reasons, "the server's stream ended; full; ") == 0);
     CHECK(memory.told[told + 4] == 0x0a); /* a hello, with the session id before reports_episodes, at its end */
     CHECK(strcmp(rlx_session(c), "s1") == 0);
     add_integer(&end, 2, 123456), say(&memory, 5, &end);

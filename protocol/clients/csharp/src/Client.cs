@@ -1,6 +1,7 @@
 using System;
 using System.Collections.Generic;
 using System.Diagnostics;
+using System.Globalization;
 using System.IO;
 using System.Linq;
 using System.Net;
@@ -76,6 +77,9 @@ namespace Rlx
         public bool ReportsEpisodes;
         /// <summary>How long to go on trying after a failure; below 0: not at all.</summary>
         public double RetrySeconds = 300;
+        /// <summary>Called before each wait: the reason, and how many seconds.</summary>
+        public Action<RlxException, double> OnRetry = (reason, seconds) => Console.Error.WriteLine(
+            string.Format(CultureInfo.InvariantCulture, "RLX: {0}; trying again in {1:F1} s", reason.Message, seconds));
         /// <summary>Whether to use TLS.</summary>
         public bool Tls;
         /// <summary>Who judges the server's certificate; null: the system, and the host's name.</summary>
@@ -110,6 +114,10 @@ namespace Rlx
         private const uint Hello = 1, InitKind = 2, StepKind = 3, ResetKind = 4, Metrics = 5, Ping = 6, Pong = 7, Bye = 8;
         private const uint Welcome = 1, Actions = 2, Returns = 3, Error = 4, Finished = 5;
         private const int HandshakeBytes = 65536, Slice = 65536;
+        private const string SpeaksGrpc = "this port speaks gRPC, like the ports of parameter and replay servers: "
+            + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
+        // The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+        private static readonly byte[] Settings = { 4, 0, 0, 0, 0, 0 };
 
         private readonly Config config;
         private readonly int n;
@@ -156,6 +164,9 @@ namespace Rlx
             limit = HandshakeBytes;
             Framed(Hello, HelloOf(true));
         }
+
+        // The address whose turn it is.
+        private string Where { get { return config.Addresses[address % config.Addresses.Length]; } }
 
         private Autoreset Habit(int i) { return config.Autoreset[config.Autoreset.Length == 1 ? 0 : i]; }
 
@@ -296,7 +307,7 @@ namespace Rlx
             catch (Exception e) when (Broken(e)) { } // it is left in any case
             if (answered || gone) return Interrupted((ulong)code, "the server's mistake: " + what);
             HangUp();
-            return new RlxException(Meaning.Failed, (ulong)code, "the server's mistake: " + what);
+            return new RlxException(Meaning.Failed, (ulong)code, Where + ": the server's mistake: " + what + ": is it an RLX server?");
         }
 
         private byte[] Framed(uint kind, Part content)
@@ -344,9 +355,14 @@ namespace Rlx
         private ArraySegment<byte> Frame()
         {
             if (to - from < 4) return default(ArraySegment<byte>);
+            if (!answered && to - from >= 9 && buffer.Skip(from + 3).Take(6).SequenceEqual(Settings))
+            {
+                HangUp();
+                throw new RlxException(Meaning.Failed, Message.Malformed, Where + ": " + SpeaksGrpc);
+            }
             long size = (long)buffer[from] << 24 | (long)buffer[from + 1] << 16 | (long)buffer[from + 2] << 8 | buffer[from + 3];
             if (size == 0) throw Mistake(Message.Malformed, "a frame of length 0");
-            if (size > most || size > int.MaxValue - 64) throw Mistake(2, "a frame of " + size + " bytes");
+            if (size > most || size > int.MaxValue - 64) throw Mistake(2, "a frame of " + size + " bytes; the limit is " + most);
             if (to - from < 4 + size)
             {
                 int room = (int)Math.Min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
@@ -374,10 +390,16 @@ namespace Rlx
                     if (due == 0 && tcp.Available == 0) return;
                     size = stream.Read(buffer, to, buffer.Length - to);
                 }
-                catch (Exception e) when (Broken(e)) { throw Interrupted(0, "the server is gone or silent: " + (e.InnerException ?? e).Message); }
-                if (size <= 0 || (gone && left.ElapsedMilliseconds > 500)) throw Interrupted(0, "the server's stream ended");
+                catch (Exception e) when (Broken(e)) { throw Ended(due, "the server is gone or silent: " + (e.InnerException ?? e).Message); }
+                if (size <= 0 || (gone && left.ElapsedMilliseconds > 500)) throw Ended(due, "the server's stream ended");
                 to += size;
             }
+        }
+
+        private RlxException Ended(uint due, string why)
+        {
+            string question = ": is it an RLX server " + (config.Tls ? "with" : "without") + " TLS?";
+            return Interrupted(0, due == Welcome ? Where + ": no welcome: " + why + question : why);
         }
 
         // Take one frame; whether it was the one that is due.
@@ -444,7 +466,7 @@ namespace Rlx
         // One connection, to the address whose turn it is.
         private void Attempt()
         {
-            string where = config.Addresses[address % config.Addresses.Length];
+            string where = Where;
             int colon = where.LastIndexOf(':');
             string host = where.Substring(0, colon).Trim('[', ']');
             limit = most = HandshakeBytes;
@@ -464,7 +486,7 @@ namespace Rlx
             }
             catch (Exception e) when (Broken(e))
             {
-                throw Interrupted(0, "cannot connect to " + where + ": " + (e.InnerException ?? e).Message);
+                throw Interrupted(0, "cannot connect to " + where + ": " + (e.InnerException ?? e).Message + ": is an RLX server running there?");
             }
             finally { if (!welcomed) HangUp(); }
         }
@@ -523,6 +545,7 @@ namespace Rlx
             }
             failures++;
             address++;
+            config.OnRetry(reason, wait);
             Thread.Sleep((int)Math.Ceiling(1000 * wait));
         }
 

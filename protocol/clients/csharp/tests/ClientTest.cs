@@ -174,13 +174,16 @@ public static class ClientTest
     {
         var server = new Server(new[] { Welcome, Actions }, new[] { Full }, new[] { Welcome, Actions, Over });
         var config = Point(server.Address, server.Address);
+        var reasons = new List<string>();
         config.RetrySeconds = 60;
+        config.OnRetry = (reason, seconds) => reasons.Add(reason.Message);
         using (var client = new Client(config))
         {
             client.Init(Seen);
             Check(Thrown(() => client.Step(Result(1))).Meaning == Meaning.Interrupted, "the loss");
             var took = Stopwatch.StartNew();
             client.Init(Seen);
+            Check(reasons.SequenceEqual(new[] { "the server's stream ended", "full" }), string.Join(", ", reasons));
             Check(took.ElapsedMilliseconds >= 1000, "0.25 s at least, then the 0.75 s of the error");
             var end = Thrown(() => client.Step(Result(1)));
             Check(end.Meaning == Meaning.Finished && end.GlobalStep == 123456, end);

@@ -125,8 +125,7 @@ async function main() {
   const { addresses, episodes, seed, autoreset, environments, mode, token, tls } = commandLine();
   const spaces = { observation: box("float32", [4]), action: discrete(2) };
   const names = { environment: "CartPole", host: os.hostname() };
-  const onRetry = ({ message }, seconds) => console.error(`${message}; connecting again in ${seconds.toFixed(1)} s`);
-  const client = new Client(addresses, { ...spaces, ...names, environments, autoreset, mode, token, tls, onRetry });
+  const client = new Client(addresses, { ...spaces, ...names, environments, autoreset, mode, token, tls });
   const player = new Player(client, { environments, autoreset, episodes, random: generator(seed) });
   try {
     for (let lost = true; lost; ) {

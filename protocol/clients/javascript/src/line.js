@@ -33,7 +33,7 @@ export class Line {
   /** A length is judged before anything of its body is waited for. */
   static judge(size, limit) {
     if (size === 0) throw new Wrong(MALFORMED, "a frame of length 0");
-    if (size > limit) throw new Wrong(TOO_LARGE, `a frame of ${size} bytes`);
+    if (size > limit) throw new Wrong(TOO_LARGE, `a frame of ${size} bytes; the limit is ${limit}`);
   }
 }
 

@@ -209,6 +209,11 @@ export class Client {
     }
   }
 
+  /** The address whose turn it is. */
+  get #where() {
+    return this.addresses[this.#address % this.addresses.length];
+  }
+
   /** Wait before the next try, longer after each failure (section 9). Throws Failed when it is time to give up. */
   async #backOff(lost) {
     const growing = Math.min(0.5 * 2 ** this.#failures, 30) * (0.5 + Math.random() / 2);
@@ -227,7 +232,7 @@ export class Client {
 
   /** One connection, to the address whose turn it is. */
   async #attempt() {
-    const address = this.addresses[this.#address % this.addresses.length];
+    const address = this.#where;
     [this.limit, this.room, this.silence] = [HANDSHAKE_BYTES, HANDSHAKE_BYTES, QUIET_SECONDS];
     [this.answered, this.names] = [false, undefined];
     const hello = this.#hello();
@@ -236,7 +241,7 @@ export class Client {
     } catch (error) {
       if (error.constructor.name === "NoTls") throw new Failed(error.message);
       if (error.constructor !== Error) throw new RangeError(error.message);
-      this.#interrupt(`cannot connect to ${address}: ${error.message}`);
+      this.#interrupt(`cannot connect to ${address}: ${error.message}: is an RLX server running there?`);
     }
     if (this.#over) this.#hangUp(); // it was closed meanwhile
     else this.#line.heard = () => this.#busy || this.#overhear();
@@ -286,7 +291,7 @@ export class Client {
     for (;;) {
       const answer = this.#look(due);
       if (answer !== undefined) return answer;
-      if (!(await this.#line.wait(this.silence))) this.#interrupt("the server is silent");
+      if (!(await this.#line.wait(this.silence))) this.#ended(due, "the server is silent");
     }
   }
 
@@ -327,7 +332,7 @@ export class Client {
       if (error instanceof wire.Wrong) this.#mistake(error);
       throw error;
     }
-    if (this.#line?.ended) this.#interrupt(this.#line.ended);
+    if (this.#line?.ended) this.#ended(due, this.#line.ended);
     if (!this.#line && due) throw this.#over ?? this.#lost;
     return undefined;
   }
@@ -387,7 +392,8 @@ export class Client {
   /** Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9). */
   #mistake(error) {
     const { code, message } = error;
-    const sentence = error instanceof wire.NoRlx ? message : `the server's mistake: ${message}`;
+    let sentence = error instanceof wire.NoRlx ? message : `the server's mistake: ${message}`;
+    if (!this.answered) sentence = `${this.#where}: ${sentence}${error instanceof wire.NoRlx ? "" : ": is it an RLX server?"}`;
     try {
       this.#line.send([wire.bytes(BYE, wire.text(1, sentence.slice(0, 200)))]);
       this.#line.close();
@@ -396,6 +402,11 @@ export class Client {
     }
     if (this.answered) this.#interrupt(sentence, code);
     this.#fail(sentence, code);
+  }
+
+  #ended(due, why) {
+    const kind = /^wss?:/.test(this.#where) ? "" : this.options.tls ? " with TLS" : " without TLS";
+    this.#interrupt(due === WELCOME ? `${this.#where}: no welcome: ${why}: is it an RLX server${kind}?` : why);
   }
 
   #interrupt(sentence, code = 0, retryAfter = 0) {

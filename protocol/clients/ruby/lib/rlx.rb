@@ -55,15 +55,21 @@ module RLX
     HELLO, INIT, STEP, RESET, METRICS, PING, PONG, BYE = *1..8
     WELCOME, ACTIONS, RETURNS, ERROR, FINISHED = *1..5
     HANDSHAKE_BYTES = 65_536
+    SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " \
+                  "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
+    # The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+    SETTINGS = "\4\0\0\0\0\0".b.freeze
+    private_constant :SPEAKS_GRPC, :SETTINGS
 
     attr_reader :session_id, :algorithm
 
     # Make a client; it does not connect yet. +addresses+: "HOST:PORT", or several: the next one after each failure.
     # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +retry_seconds+: how long to go on
-    # after a failure. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
+    # after a failure. +on_retry+: called before each wait with the reason, an Interrupted, and the seconds; nil: a line
+    # on stderr. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
     def initialize(addresses, observation:, action:, environments: 1, autoreset: :disabled, mode: :train, token: "",
                    environment: "", host: "", session_id: "", frame_skip: 1, reports_episodes: false,
-                   retry_seconds: 300, tls: nil)
+                   retry_seconds: 300, on_retry: nil, tls: nil)
       @addresses = Array(addresses)
       unless @addresses.any? && @addresses.all? { |one| one.match?(/\A\S+:\d{1,5}\z/) }
         raise ArgumentError, "#{addresses.inspect}: HOST:PORT is needed, or several"
@@ -79,6 +85,7 @@ module RLX
       unless @count.between?(1, 65_536) && [1, @count].include?(@autoreset.size)
         raise ArgumentError, "#{@count} environments: 1 to 65536 are allowed, and one autoreset for all or for each"
       end
+      @on_retry = on_retry || ->(reason, wait) { $stderr.puts format("RLX: %s; trying again in %.1f s", reason, wait) }
       @autoreset_of = @autoreset.size == 1 ? @autoreset * @count : @autoreset
       @address = @failures = 0
       @buffer = String.new
@@ -188,6 +195,11 @@ module RLX
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
+    # The address whose turn it is.
+    def where
+      @addresses[@address % @addresses.size]
+    end
+
     def hang_up
       @tcp&.close
       @tcp = @socket = @gone = nil
@@ -211,7 +223,7 @@ module RLX
       end
       interrupted("the server's mistake: #{what}", code) if @answered || @gone
       hang_up
-      raise Failed.new("the server's mistake: #{what}", code)
+      raise Failed.new("#{where}: the server's mistake: #{what}: is it an RLX server?", code)
     end
 
     # A message in its frame. Raises ArgumentError where the server does not take one of this length.
@@ -252,9 +264,13 @@ module RLX
     def next_frame
       return if @buffer.bytesize < 4
 
+      if !@answered && @buffer.byteslice(3, 6) == SETTINGS
+        hang_up
+        raise Failed.new("#{where}: #{SPEAKS_GRPC}", Wire::MALFORMED)
+      end
       size = @buffer.unpack1("N")
       mistake(Wire::MALFORMED, "a frame of length 0") if size.zero?
-      mistake(2, "a frame of #{size} bytes") if size > @most
+      mistake(2, "a frame of #{size} bytes; the limit is #{@most}") if size > @most
       return if @buffer.bytesize < 4 + size
 
       frame = @buffer.slice!(0, 4 + size)
@@ -275,14 +291,19 @@ module RLX
     def read(due)
       loop do
         data = @socket.read_nonblock(65_536, exception: false)
-        interrupted("the server's stream ended") if data.nil? || @gone && now > @gone
+        ended(due, "the server's stream ended") if data.nil? || @gone && now > @gone
         return data if data.is_a?(String)
         return if due.zero?
 
         await(data)
       end
     rescue *@broken => e
-      interrupted("the connection is lost: #{e.message}")
+      ended(due, "the connection is lost: #{e.message}")
+    end
+
+    def ended(due, why)
+      why = "#{where}: no welcome: #{why}: is it an RLX server #{@tls ? 'with' : 'without'} TLS?" if due == WELCOME
+      interrupted(why)
     end
 
     # Take one frame; the answer, if it was the one that is due.
@@ -350,7 +371,7 @@ module RLX
 
     # One connection, to the address whose turn it is.
     def attempt
-      host, _, port = @addresses[@address % @addresses.size].rpartition(":")
+      host, _, port = where.rpartition(":")
       @limit = @most = HANDSHAKE_BYTES
       @silence, @answered = 60, false
       said = framed(HELLO, hello)
@@ -359,7 +380,7 @@ module RLX
         @tcp.setsockopt(Socket::IPPROTO_TCP, Socket::TCP_NODELAY, 1)
         @socket = @tls ? secured(host) : @tcp
       rescue *@broken => e
-        interrupted("cannot connect to #{host}:#{port}: #{e.message}")
+        interrupted("cannot connect to #{where}: #{e.message}: is an RLX server running there?")
       end
       write(said)
       welcomed = hear(WELCOME)
@@ -402,6 +423,7 @@ module RLX
       end
       @failures += 1
       @address += 1
+      @on_retry.call(lost, wait)
       sleep wait
     end
 

@@ -215,12 +215,14 @@ class TestRLX < Minitest::Test
 
   def test_connects_again
     told = serve([WELCOME, ACTIONS], [FULL], [WELCOME, ACTIONS, OVER]) do |address|
-      client = client([address, address], retry_seconds: 60)
+      reasons = []
+      client = client([address, address], retry_seconds: 60, on_retry: ->(reason, _) { reasons << reason.message })
       client.init(SEEN)
       assert_raises(RLX::Interrupted) { client.step([1], SEEN) }
       began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
       client.init(SEEN)
       assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :>=, 1 # 0.25 s, and 0.75 s of the error
+      assert_equal ["the server's stream ended", "full"], reasons
       finished = assert_raises(RLX::Finished) { client.step([1], SEEN) }
       assert_equal 123_456, finished.global_step
       assert_raises(RLX::Finished) { client.init(SEEN) }

@@ -32,6 +32,10 @@ const WELCOME: u64 = 1;
 const ACTIONS: u64 = 2;
 const RETURNS: u64 = 3;
 const HANDSHAKE_BYTES: usize = 65_536;
+const SPEAKS_GRPC: &str = "this port speaks gRPC, like the ports of parameter and replay servers: \
+    connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
+/// The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+const SETTINGS: [u8; 6] = [4, 0, 0, 0, 0, 0];
 
 /// Why a call did not do what it should. `code` is that of section 9 of the page, or 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -101,6 +105,8 @@ pub struct Config {
     pub reports_episodes: bool,
     /// How long to go on trying after a failure; zero: not at all.
     pub retry: Duration,
+    /// Called before each wait, with the reason. That of `Config::new` prints a line on stderr.
+    pub on_retry: fn(&str, Duration),
 }
 
 impl fmt::Debug for Config {
@@ -131,6 +137,7 @@ impl Config {
             mode: Mode::Train,
             reports_episodes: false,
             retry: Duration::from_secs(300),
+            on_retry: |reason, wait| eprintln!("RLX: {reason}; trying again in {:.1} s", wait.as_secs_f64()),
         }
     }
 }
@@ -261,6 +268,11 @@ impl Client {
         self.config.autoreset[if self.config.autoreset.len() == 1 { 0 } else { i }]
     }
 
+    /// The address whose turn it is.
+    fn place(&self) -> &str {
+        &self.config.addresses[self.address % self.config.addresses.len()]
+    }
+
     fn hang_up(&mut self) {
         self.stream = None;
         (self.playing, self.broken) = (false, false);
@@ -288,7 +300,7 @@ impl Client {
             return self.interrupted(code, sentence);
         }
         self.hang_up();
-        Error::Failed { code, sentence }
+        Error::Failed { code, sentence: format!("{}: {sentence}: is it an RLX server?", self.place()) }
     }
 
     /// Write a message in one call, the gathered scalars before it.
@@ -338,11 +350,15 @@ impl Client {
     fn frame(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let Some(head) = self.buffer.get(..4) else { return Ok(None) };
         let size = u32::from_be_bytes(head.try_into().expect("4 bytes")) as usize;
+        if !self.answered && self.buffer.get(3..9) == Some(&SETTINGS) {
+            self.hang_up();
+            return Err(Error::Failed { code: MALFORMED, sentence: format!("{}: {SPEAKS_GRPC}", self.place()) });
+        }
         if size == 0 {
             return Err(self.mistake(MALFORMED, "a frame of length 0"));
         }
         if size > self.limit {
-            return Err(self.mistake(2, &format!("a frame of {size} bytes")));
+            return Err(self.mistake(2, &format!("a frame of {size} bytes; the limit is {}", self.limit)));
         }
         if self.buffer.len() < 4 + size {
             return Ok(None);
@@ -367,7 +383,10 @@ impl Client {
                     return Ok(answer);
                 }
             }
-            self.read().map_err(|why| self.interrupted(0, why))?;
+            if let Err(why) = self.read() {
+                let question = format!("{}: no welcome: {why}: is it an RLX server without TLS?", self.place());
+                return Err(self.interrupted(0, if due == WELCOME { question } else { why }));
+            }
         }
     }
 
@@ -473,11 +492,14 @@ impl Client {
 
     /// One connection, to the address whose turn it is.
     fn attempt(&mut self) -> Result<(), Error> {
-        let address = self.config.addresses[self.address % self.config.addresses.len()].clone();
+        let address = self.place().to_owned();
         (self.limit, self.answered) = (HANDSHAKE_BYTES, false);
         match self.open(&address) {
             Ok(stream) => self.stream = Some(stream),
-            Err(error) => return Err(self.interrupted(0, format!("cannot connect to {address}: {error}"))),
+            Err(error) => {
+                let sentence = format!("cannot connect to {address}: {error}: is an RLX server running there?");
+                return Err(self.interrupted(0, sentence));
+            }
         }
         let g = &self.config;
         let hello = Part::default().integer(1, 1).text(2, "relaax-rust").text(3, env!("CARGO_PKG_VERSION"));
@@ -494,7 +516,7 @@ impl Client {
     }
 
     /// Wait before the next try, longer after each failure; false: it is time to give up.
-    fn back_off(&mut self) -> bool {
+    fn back_off(&mut self, reason: &str) -> bool {
         let chance = RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
         let wait = (0.5 * 2f64.powi(self.failures.min(6))).min(30.0) * (0.5 + chance / 2.0);
         let wait = Duration::from_secs_f64(wait.max(self.retry_after * (1.0 + chance / 5.0)));
@@ -508,6 +530,7 @@ impl Client {
         }
         self.failures += 1;
         self.address += 1;
+        (self.config.on_retry)(reason, wait);
         sleep(wait);
         true
     }
@@ -519,7 +542,7 @@ impl Client {
                 return Err(end.clone());
             }
             if let Some(Error::Interrupted { code, sentence }) = self.lost.take() {
-                if !self.back_off() {
+                if !self.back_off(&sentence) {
                     return Err(Error::Failed { code, sentence });
                 }
             }

@@ -4,6 +4,7 @@
 use rlx::{bytes, values, Autoreset, Client, Config, Dtype, Episode, Error, Leaves, Outcome, Space};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::thread::{sleep, spawn, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -227,6 +228,8 @@ fn some_seconds_of_silence() {
     server.join().unwrap();
 }
 
+static REASONS: Mutex<Vec<String>> = Mutex::new(vec![]);
+
 #[test]
 fn connects_again() {
     let full = unhex("000000152213080b120466756c6c180121000000000000e83f");
@@ -235,11 +238,13 @@ fn connects_again() {
         serve(vec![vec![unhex(WELCOME), unhex(ACTIONS)], vec![full], vec![unhex(WELCOME), unhex(ACTIONS), end]]);
     let mut config = point(&format!("{address},{address}"));
     config.retry = Duration::from_secs(60);
+    config.on_retry = |reason, _| REASONS.lock().unwrap().push(reason.to_owned());
     let mut client = Client::new(config).unwrap();
     client.init(&seen(0.0, 0.0), &[]).unwrap();
     assert!(matches!(client.step(&step(1.0, seen(0.0, 0.0))), Err(Error::Interrupted { .. })));
     let began = Instant::now();
     client.init(&seen(0.0, 0.0), &[]).unwrap();
+    assert_eq!(REASONS.lock().unwrap()[..], ["the server's stream ended", "full"]);
     assert!(began.elapsed() >= Duration::from_secs(1)); // 0.25 s at least, then the 0.75 s of the error
     let end = client.step(&step(1.0, seen(0.0, 0.0)));
     assert!(matches!(end, Err(Error::Finished { global_step: 123_456, .. })), "{end:?}");

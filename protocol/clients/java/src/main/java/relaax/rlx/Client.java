@@ -10,10 +10,12 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLException;
 import javax.net.ssl.SSLParameters;
@@ -36,6 +38,10 @@ public final class Client implements AutoCloseable {
     private static final int HELLO = 1, INIT = 2, STEP = 3, RESET = 4, METRICS = 5, PING = 6, PONG = 7, BYE = 8;
     private static final int WELCOME = 1, ACTIONS = 2, RETURNS = 3, ERROR = 4, FINISHED = 5;
     private static final int HANDSHAKE_BYTES = 65536, SLICE = 65536;
+    private static final String SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: "
+        + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
+    /** The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does. */
+    private static final byte[] SETTINGS = {4, 0, 0, 0, 0, 0};
 
     /** How an environment passes from one episode to the next. */
     public enum Autoreset { DISABLED, SAME_STEP, NEXT_STEP }
@@ -65,6 +71,9 @@ public final class Client implements AutoCloseable {
         public boolean reportsEpisodes;
         /** How long to go on trying after a failure; below 0: not at all. */
         public double retrySeconds = 300;
+        /** Called before each wait: the reason, and how many seconds. */
+        public BiConsumer<RlxException, Double> onRetry =
+            (reason, seconds) -> System.err.printf(Locale.ROOT, "RLX: %s; trying again in %.1f s%n", reason.getMessage(), seconds);
         /** For TLS; null: none. */
         public SSLContext tls;
     }
@@ -238,6 +247,11 @@ public final class Client implements AutoCloseable {
         }
     }
 
+    /** The address whose turn it is. */
+    private String where() {
+        return config.addresses.get(address % config.addresses.size());
+    }
+
     private void hangUp() {
         try {
             if (socket != null) socket.close();
@@ -266,7 +280,7 @@ public final class Client implements AutoCloseable {
         }
         if (answered || gone) return interrupted(code, "the server's mistake: " + what, 0);
         hangUp();
-        return new RlxException(Meaning.FAILED, code, "the server's mistake: " + what, 0, 0);
+        return new RlxException(Meaning.FAILED, code, where() + ": the server's mistake: " + what + ": is it an RLX server?", 0, 0);
     }
 
     private byte[] framed(int kind, Part content) {
@@ -330,9 +344,13 @@ public final class Client implements AutoCloseable {
     /** The next frame, null where it is not there yet. Its length is judged before anything of its body is waited for. */
     private ByteBuffer frame() throws RlxException {
         if (to - from < 4) return null;
+        if (!answered && to - from >= 9 && Arrays.equals(buffer, from + 3, from + 9, SETTINGS, 0, 6)) {
+            hangUp();
+            throw new RlxException(Meaning.FAILED, Wire.MALFORMED, where() + ": " + SPEAKS_GRPC, 0, 0);
+        }
         long size = ByteBuffer.wrap(buffer, from, 4).getInt() & 0xffffffffL;
         if (size == 0) throw mistake(Wire.MALFORMED, "a frame of length 0");
-        if (size > most || size > Integer.MAX_VALUE - 64) throw mistake(2, "a frame of " + size + " bytes");
+        if (size > most || size > Integer.MAX_VALUE - 64) throw mistake(2, "a frame of " + size + " bytes; the limit is " + most);
         if (to - from < 4 + size) {
             int room = (int) Math.min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
             if (buffer.length < room) buffer = Arrays.copyOf(buffer, room);
@@ -357,11 +375,16 @@ public final class Client implements AutoCloseable {
                 if (due == 0 && in.available() == 0) return;
                 size = in.read(buffer, to, buffer.length - to);
             } catch (IOException e) {
-                throw interrupted(0, "the server is gone or silent: " + e.getMessage(), 0);
+                throw ended(due, "the server is gone or silent: " + e.getMessage());
             }
-            if (size < 0 || gone && System.nanoTime() > until) throw interrupted(0, "the server's stream ended", 0);
+            if (size < 0 || gone && System.nanoTime() > until) throw ended(due, "the server's stream ended");
             to += size;
         }
+    }
+
+    private RlxException ended(int due, String why) {
+        String question = ": is it an RLX server " + (config.tls == null ? "without" : "with") + " TLS?";
+        return interrupted(0, due == WELCOME ? where() + ": no welcome: " + why + question : why, 0);
     }
 
     /** Take one frame; whether it was the one that is due. */
@@ -427,7 +450,7 @@ public final class Client implements AutoCloseable {
 
     /** One connection, to the address whose turn it is. */
     private void attempt() throws RlxException {
-        String where = config.addresses.get(address % config.addresses.size());
+        String where = where();
         int colon = where.lastIndexOf(':');
         String host = where.substring(0, colon).replaceAll("[\\[\\]]", "");
         int port = Integer.parseInt(where.substring(colon + 1));
@@ -450,7 +473,7 @@ public final class Client implements AutoCloseable {
             if (e.getCause() instanceof IOException) throw interrupted(0, "no TLS with " + where + ": " + e.getMessage(), 0);
             throw new RlxException(Meaning.FAILED, 0, "no TLS with " + where + ": " + e.getMessage(), 0, 0);
         } catch (IOException e) {
-            throw interrupted(0, "cannot connect to " + where + ": " + e.getMessage(), 0);
+            throw interrupted(0, "cannot connect to " + where + ": " + e.getMessage() + ": is an RLX server running there?", 0);
         } finally {
             if (!welcomed) hangUp();
         }
@@ -504,6 +527,7 @@ public final class Client implements AutoCloseable {
         }
         failures++;
         address++;
+        config.onRetry.accept(reason, wait);
         try {
             Thread.sleep((long) Math.ceil(1000 * wait));
         } catch (InterruptedException e) {

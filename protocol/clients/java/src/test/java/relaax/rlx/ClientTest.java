@@ -11,6 +11,7 @@ import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.KeyStore;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
@@ -199,12 +200,15 @@ final class ClientTest {
     private static void connectsAgain() throws Exception {
         Server server = new Server(new Object[] {WELCOME, ACTIONS}, new Object[] {FULL}, new Object[] {WELCOME, ACTIONS, OVER});
         Client.Config config = point(server.address(), server.address());
+        List<String> reasons = new ArrayList<>();
         config.retrySeconds = 60;
+        config.onRetry = (reason, seconds) -> reasons.add(reason.getMessage());
         try (Client client = new Client(config)) {
             client.init(SEEN, null);
             check(meaningOf(() -> client.step(outcome(1, SEEN))) == Meaning.INTERRUPTED, "the loss");
             long began = System.nanoTime();
             client.init(SEEN, null);
+            check(reasons.equals(List.of("the server's stream ended", "full")), reasons);
             check(System.nanoTime() - began >= 1_000_000_000L, "0.25 s at least, then the 0.75 s of the error");
             try {
                 client.step(outcome(1, SEEN));
