@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import reprlib
 import sysconfig
-import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy.typing as npt
 
 from relaax import rlx
 from relaax.client.autoreset import autoreset_of
+from relaax.client.check_limits import CheckLimits
 from relaax.client.check_outcome import OutcomeCheck
 from relaax.client.check_report import CheckReport, Findings
 from relaax.client.checked_env import is_of_signal
@@ -28,7 +27,6 @@ from relaax.client.values import values_of
 EPISODES, STEPS, SECONDS = 3, 10_000, 30.0
 """Limits of a check, summed over all environments: the first one that is reached ends it."""
 _REPEATED_STEPS = 32
-_LONG = 10  # steps; a shorter episode does not make later ones of one step suspicious
 _STEP = "observation, reward, terminated, truncated, info"
 _LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parent))
 _OPTIONS = "write `def reset(self, *, seed=None, options=None)`"
@@ -41,40 +39,6 @@ _NO_CONCERN = ("infinity", "symmetric and normalized", "different from the unwra
 
 class _Unusable(Exception):
     """The environment cannot be played any further. The findings have the reason."""
-
-
-@dataclass
-class _Limits:
-    """Limits of a check, and what was played so far."""
-
-    episodes: int
-    steps: int
-    seconds: float
-    lengths: tuple[int, ...] = ()
-    """Lengths of the episodes that have ended, in steps."""
-    taken: int = 0
-
-    def __post_init__(self) -> None:
-        self._until = time.monotonic() + self.seconds
-
-    @property
-    def reached(self) -> bool:
-        return len(self.lengths) >= self.episodes or self.taken >= self.steps or time.monotonic() > self._until
-
-    def report(self, findings: Findings, where: str) -> None:
-        """Add what the lengths of the episodes say."""
-        if not self.lengths:
-            findings.warning(
-                "endless",
-                f"{where}no episode ended in {self.taken:,} steps: there will be no returns to report; truncate"
-                " episodes, as by max_episode_steps of gymnasium.register, or check with more --steps",
-            )
-        elif self.lengths[0] >= _LONG and set(self.lengths[1:]) == {1}:
-            findings.warning(
-                "begins",
-                f"{where}the first episode had {self.lengths[0]:,} steps, and each later one ended in its first step:"
-                " let reset() set back everything that ends an episode",
-            )
 
 
 def check(
@@ -104,14 +68,18 @@ def check(
             vector.envs = []  # they are closed one by one
         episodes, steps = episodes or max(EPISODES, 2 * len(ones)), steps or STEPS
         for index, one in enumerate(ones):
-            limits = _Limits(max(1, (episodes + index) // len(ones)), max(1, steps // len(ones)), SECONDS / len(ones))
+            limits = CheckLimits(
+                max(1, (episodes + index) // len(ones)), max(1, steps // len(ones)), SECONDS / len(ones)
+            )
             place = f"environment {index} of {len(ones)}: " if len(ones) > 1 else ""
             checks.append(made(one, place, findings, limits, 0 if seed is None else seed + index))
             checks[-1].run()
     if is_vector or not checks:  # the check of one environment closes it
         _closed(env, "", findings)
-    played = sum(len(one.limits.lengths) for one in checks)
-    return CheckReport(spaces, played, sum(one.limits.taken for one in checks), list(findings))
+    limits_of = [one.limits for one in checks]
+    played = sum(len(limits.lengths) for limits in limits_of)
+    mean = sum(limits.returns for limits in limits_of) / played if played else None
+    return CheckReport(spaces, played, sum(limits.taken for limits in limits_of), mean, list(findings))
 
 
 def _spaces(env: Any, is_vector: bool, findings: Findings) -> tuple[rlx.Space, rlx.Space] | None:
@@ -128,7 +96,7 @@ def _spaces(env: Any, is_vector: bool, findings: Findings) -> tuple[rlx.Space, r
 class _Check:
     """Base of the checks of one environment and of a vector."""
 
-    def __init__(self, env: Any, place: str, findings: Findings, limits: _Limits, seed: int) -> None:
+    def __init__(self, env: Any, place: str, findings: Findings, limits: CheckLimits, seed: int) -> None:
         self._env, self._place, self._findings, self.limits, self._seed = env, place, findings, limits, seed
         self._steps = 0  # of the episode, or of the vector
 
@@ -175,7 +143,7 @@ class _Check:
 class _SingleCheck(_Check):
     """Plays one environment."""
 
-    def __init__(self, env: Any, place: str, findings: Findings, limits: _Limits, seed: int) -> None:
+    def __init__(self, env: Any, place: str, findings: Findings, limits: CheckLimits, seed: int) -> None:
         super().__init__(_without_checker(env), place, findings, limits, seed)
         self._agent = RandomAgent(env.action_space, seed=seed)
         self._outcome = OutcomeCheck(env.observation_space, findings)
@@ -191,15 +159,16 @@ class _SingleCheck(_Check):
         while not self.limits.reached:
             self._steps = 0
             self._keep(self._reset(seed))
-            seed, over = None, False
+            seed, over, total = None, False, 0.0
             while not over and not self.limits.reached:
                 action = self._agent.init(None)
                 if len(self._actions) < _REPEATED_STEPS:
                     self._actions.append(action)
                 outcome, over = self._step(action)
                 self._keep(outcome)
+                total += outcome[1] or 0.0
             if over:
-                self.limits.lengths += (self._steps,)
+                self.limits.add(self._steps, total, truncated=outcome[3])
         if not self._findings.errors:
             self._repeat()
         if not self._findings:
@@ -274,12 +243,12 @@ class _VectorCheck(_Check):
         agent = RandomAgent(self._env.single_action_space, count, self._seed)
         outcome = OutcomeCheck(self._env.single_observation_space, self._findings, axes=1)
         self._rows(outcome, self._unpacked("reset", self._call("reset", seed=self._seed), 2, "observations, infos")[0])
-        lengths, begins = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        lengths, totals, begins = np.zeros(count, np.int64), np.zeros(count), np.zeros(count, np.bool_)
         while not self.limits.reached:
             self._steps += 1
             states, rewards, *flags, infos = self._unpacked("step", self._call("step", agent.init(None)), 5, _STEP)
             self._rows(outcome, states)
-            self._batch("rewards", rewards, count, "iufb")
+            rewards = self._batch("rewards", rewards, count, "iufb")
             terminated, truncated = (
                 self._batch(what, flag, count, "b")
                 for what, flag in zip(("terminated", "truncated"), flags, strict=True)
@@ -287,8 +256,10 @@ class _VectorCheck(_Check):
             ended = terminated | truncated
             self.limits.taken += int(np.count_nonzero(~begins))
             lengths[~begins] += 1
-            self.limits.lengths += tuple(int(length) for length in lengths[ended])
-            lengths[ended] = 0
+            totals[~begins] += rewards[~begins]
+            for index in np.flatnonzero(ended):
+                self.limits.add(int(lengths[index]), float(totals[index]), bool(truncated[index]))
+            lengths[ended] = totals[ended] = 0
             if mode == "same_step" and ended.any():
                 self._final(infos, truncated & ~terminated)
             if mode == "disabled" and ended.any():

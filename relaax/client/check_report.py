@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from relaax.client.left_processes import left_processes
 from relaax.log_lines import one_line
+from relaax.number_format import shown
 from relaax.rlx import Space, space_from_dict, space_to_dict
 
 Level = Literal["error", "warning"]
@@ -62,11 +63,16 @@ class Findings:
 
 @dataclass
 class CheckReport:
-    """Amount that was played, and findings. `spaces`: the spaces of one environment; None if they cannot be sent."""
+    """Amount that was played, and findings.
+
+    `spaces`: the spaces of one environment; None if they cannot be sent. `mean_return`: of the whole episodes, None
+    without any.
+    """
 
     spaces: tuple[Space, Space] | None
     episodes: int
     steps: int
+    mean_return: float | None
     findings: list[CheckFinding] = field(default_factory=list)
 
     @property
@@ -85,6 +91,8 @@ class CheckReport:
         found += [_counted(warnings, "warning")] if warnings else []
         verdict = "failed" if self.errors else "ok"
         played = f"{_counted(self.episodes, 'episode')}, {_counted(self.steps, 'step')}"
+        if self.mean_return is not None and not self.errors:
+            played += f", mean return {shown(self.mean_return)} at random"
         yield f"{verdict}: {'; '.join([played, ', '.join(found) or 'no warnings'])}"
 
     def finish(self, file: Path | None) -> bool:
@@ -105,6 +113,7 @@ class CheckReport:
             "spaces": spaces,
             "episodes": self.episodes,
             "steps": self.steps,
+            "mean_return": self.mean_return,
             "findings": findings,
         }
         file.write_text(json.dumps(report), "utf-8")
@@ -115,7 +124,7 @@ class CheckReport:
         report = json.loads(file.read_text("utf-8"))
         spaces = report["spaces"] and tuple(space_from_dict(space) for space in report["spaces"])
         findings = [CheckFinding(**finding) for finding in report["findings"]]
-        return cls(spaces, report["episodes"], report["steps"], findings)
+        return cls(spaces, report["episodes"], report["steps"], report["mean_return"], findings)
 
 
 def _counted(number: int, what: Any) -> str:

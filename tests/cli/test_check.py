@@ -37,7 +37,7 @@ def test_an_id_is_checked_and_its_algorithms_are_listed() -> None:
     assert code == 0
     assert lines[:-1] == ["observations Box(float32, [4]), actions Discrete(2)", ALL]
     assert lines[-1].startswith("ok: 2 episodes, ")
-    assert lines[-1].endswith(" steps; no warnings")
+    assert lines[-1].endswith(" at random; no warnings")
 
 
 def test_a_configuration_whose_algorithm_refuses_the_spaces_fails() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from relaax.cli.app import app
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
@@ -124,6 +127,19 @@ def test_one_step_shows_what_is_wrong(tmp_path: Path, fault: str, kind: type[Exc
     with EnvironmentCheck(odd(tmp_path, fault)) as check, pytest.raises(kind) as raised:
         check.wait(PATIENCE)
     assert sentence in str(raised.value)
+
+
+def test_failed_environment_names_the_check_that_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = odd(tmp_path, "error")
+    assert plan.checked_words == ["odd:Odd-v0", "--", "--kwarg", 'fault="error"', "--path", str(tmp_path)]
+    monkeypatch.chdir(tmp_path)
+    with EnvironmentCheck(plan) as check, pytest.raises(StartError) as raised:
+        check.wait(PATIENCE)
+    command = str(raised.value).split("`")[1]
+    assert shlex.split(command) == ["relaax", "check", "odd:Odd-v0", "--", "--kwarg", 'fault="error"']
+    result = CliRunner().invoke(app, shlex.split(command)[1:], prog_name="relaax")
+    assert result.exit_code == 1
+    assert "error: episode 1, step 1: step() raised RuntimeError: out of fuel (odd.py, line" in result.stdout
 
 
 @pytest.mark.parametrize("fault", ["slow", "unmade"])

@@ -210,9 +210,44 @@ def test_a_sound_environment_has_no_findings_and_is_closed() -> None:
     report = report_of(env)
     assert list(report.lines()) == [
         "observations Box(float32, [2], -5..5), actions Discrete(2)",
-        "ok: 3 episodes, 60 steps; no warnings",
+        "ok: 3 episodes, 60 steps, mean return 20.0 at random; no warnings",
     ]
     assert env.closed == 1
+
+
+def test_mean_return_at_random_covers_whole_episodes_only() -> None:
+    assert report_of(Good(), steps=50).mean_return == 20.0
+    assert report_of(Good(), steps=15).mean_return is None
+    assert report_of(OwnVector("none")).mean_return == 4.0
+    assert report_of(OwnVector("none", AutoresetMode.NEXT_STEP), steps=20).mean_return == 3.5  # 4, 4, 3 and 3
+
+
+class TimeIsOver(Good):
+    episodes = 0
+
+    def __init__(self, lengths: tuple[int, ...] = (20,)) -> None:
+        self.lengths = lengths
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.limit = self.lengths[self.episodes % len(self.lengths)]
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *_, info = super().step(action)
+        return observation, reward, self.steps >= self.limit, False, info
+
+
+def test_terminations_at_one_last_step_are_suspected() -> None:
+    (found,) = findings(TimeIsOver())
+    assert found == (
+        "warning: 3 of 3 episodes terminated after 20 steps, and none later: if that is a limit of time, return"
+        " terminated=False and truncated=True at it"
+    )
+    assert findings(TimeIsOver(), episodes=2) == []
+    assert "3 of 4 episodes" in findings(TimeIsOver((20, 20, 12, 20)), episodes=4)[0]
+    for lengths in ((20, 20, 20, 21), (20, 20, 20, 12, 13, 14, 15), (5,)):
+        assert findings(TimeIsOver(lengths), episodes=len(lengths)) == [], lengths
 
 
 @pytest.mark.parametrize("id_", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "MountainCar-v0"])

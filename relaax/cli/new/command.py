@@ -107,8 +107,11 @@ def environment(
     except ScaffoldError as refused:
         _refuse("environment", refused)
     print(f"wrote {name}/main.py, {name}.yaml and {name}.Procfile")
-    check = {f"relaax check {name}.yaml": "plays it at random and reports its faults"}
-    _say_next(name, "the environment", f"{name}/main.py", more=check)
+    more = {
+        f"relaax check {name}.yaml": "plays it at random and reports its faults and mean return",
+        f"relaax eval runs/{name}": "scores what a run has learned",
+    }
+    _say_next(name, "the environment", f"{name}/main.py", more=more)
 
 
 def _refuse(what: str, reason: ScaffoldError) -> NoReturn:

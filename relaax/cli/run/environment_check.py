@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 from types import TracebackType
@@ -28,6 +29,7 @@ class EnvironmentCheck:
 
     def __init__(self, plan: Plan) -> None:
         self._name = plan.environment_name
+        self._by_hand = shlex.join(["relaax", "check", *plan.checked_words])
         self._prefix = f"{plan.environment_main.parent.name}/main: "
         self._popen: subprocess.Popen[str] | None = None
         if plan.environment_main.is_relative_to(bundled_folder("environments")):
@@ -79,7 +81,8 @@ class EnvironmentCheck:
         if code != 0:
             words = "\n".join(f"  {line}" for line in complained.splitlines()[-_LINES:])
             raise StartError(
-                f"{self._name} could not be made and take one step; its program exited with code {code}:\n{words}"
+                f"{self._name} could not be made and take one step; its program exited with code {code}; "
+                f"`{self._by_hand}` reports its faults:\n{words}"
             )
         return said.strip().rpartition("\n")[2]
 

@@ -119,11 +119,19 @@ class Plan:
             str(count),
             "--seed",
             str(self.seed * 1000 + first),
-            *self._gymnasium_options(),
+            *self._gymnasium_options(self.search_path),
             *self.run.arguments,
         ]
 
-    def _gymnasium_options(self) -> Iterator[str]:
+    @property
+    def checked_words(self) -> list[str]:
+        """Return how `relaax check` names an environment of a bundled family."""
+        family = [] if self.environment_main == GYMNASIUM else [self.environment_main.parent.name]
+        elsewhere = [folder for folder in self.search_path if folder.absolute() != Path.cwd()]
+        options = [*self._gymnasium_options(elsewhere), *self.run.arguments]
+        return [*family, self.environment_name, *(["--", *options] if options else [])]
+
+    def _gymnasium_options(self, folders: Sequence[Path]) -> Iterator[str]:
         """Yield the keys for gymnasium as options of the environment's program."""
         run, modules = self.run, [self.environment_name]
         for name, value in run.kwargs.items():
@@ -138,7 +146,7 @@ class Plan:
         for module in run.modules:
             yield from ("--import", module)
         if self.environment_main == GYMNASIUM and (run.modules or any(":" in name for name in modules)):
-            for folder in self.search_path:
+            for folder in folders:
                 yield from ("--path", str(folder))
 
 
