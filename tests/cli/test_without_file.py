@@ -14,11 +14,13 @@ from relaax.cli.run.fitting import require_fitting
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file
 from relaax.configuration import ConfigurationError
+from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from support.processes import Processes
 from support.run import PATIENCE, SMALL, Run
 from support.service import RELAAX
 
-VECTOR = "observations Box(float32, [3]), actions "
+VECTOR = Box(-1, 1, (3,))
+IMAGE = Box(0, 255, (32, 32, 3), "uint8")
 
 
 @pytest.fixture
@@ -152,19 +154,49 @@ def test_environment_that_does_not_fit_is_refused_before_start() -> None:
 @pytest.mark.parametrize(
     ("actions", "able"),
     [
-        ("Discrete(3)", "apex, async_q, async_sarsa, da3c, gorila, n_step_q"),
-        ("MultiDiscrete([2, 3])", "da3c"),
-        ("MultiBinary([4])", "da3c"),
+        (Discrete(3), "apex, async_q, async_sarsa, da3c, gorila, n_step_q"),
+        (MultiDiscrete([2, 3]), "da3c"),
+        (MultiBinary([4]), "da3c"),
     ],
 )
-def test_algorithms_that_can_are_named(actions: str, able: str) -> None:
+def test_algorithms_that_can_are_named(actions: Space, able: str) -> None:
     with pytest.raises(ConfigurationError, match=f"bundled algorithms that can: {able}$"):
-        require_fitting(make_plan("da3cc_gym_pendulum", []), f"{VECTOR}{actions}")
+        require_fitting(make_plan("da3cc_gym_pendulum", []), (VECTOR, actions))
 
 
-@pytest.mark.parametrize("said", [None, "", f"{VECTOR}Dict(a: Discrete(2))", f"{VECTOR}MultiDiscrete(20 elements)"])
-def test_spaces_that_are_not_known_are_left_to_the_server(said: str | None) -> None:
-    require_fitting(make_plan("da3cc_gym_pendulum", []), said)
+@pytest.mark.parametrize("observations", [Dict({"left": IMAGE, "right": IMAGE}), Tuple([IMAGE, IMAGE])])
+def test_composed_observations_that_do_not_fit_are_refused(observations: Space) -> None:
+    with pytest.raises(ConfigurationError, match="da3c cannot handle the observation space .*: 2 of its parts are"):
+        require_fitting(make_plan("da3c_gym_cartpole", []), (observations, Discrete(3)))
+
+
+def test_spaces_that_are_not_known_are_left_to_the_server() -> None:
+    require_fitting(make_plan("da3cc_gym_pendulum", []), None)
+
+
+TWO_IMAGES = """
+import gymnasium
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Eyes(gymnasium.Env):
+    observation_space = Dict({side: Box(0, 255, (32, 32, 3), "uint8") for side in ("left", "right")})
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+"""
+
+
+def test_two_images_are_refused_before_a_start(here: Path) -> None:
+    (here / "eyes.py").write_text(TWO_IMAGES)
+    done = CliRunner().invoke(app, ["run", "--algorithm", "da3c", "--environment", "eyes:Eyes"])
+    assert done.exit_code == 2, done.output
+    assert "eyes:Eyes: da3c cannot handle the observation space Dict(left: Box(uint8, [32, 32, 3]" in done.output
+    assert not Path("runs").exists()
 
 
 @pytest.mark.slow
