@@ -8,7 +8,6 @@ import sysconfig
 import time
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from relaax import rlx
 from relaax.client.autoreset import autoreset_of
 from relaax.client.check_outcome import OutcomeCheck
 from relaax.client.check_report import CheckReport, Findings
-from relaax.client.checked_env import is_of_signal
+from relaax.client.checked_env import closing_error, is_of_signal
 from relaax.client.failure import EnvironmentExit, EnvironmentFault
 from relaax.client.random_agent import RandomAgent
 from relaax.client.values import values_of
@@ -337,17 +336,10 @@ class _VectorCheck(_Check):
 
 
 def _closed(env: Any, place: str, findings: Findings) -> None:
-    close: Callable[[], Any] | None = getattr(env, "close", None)
-    if close is None:
-        return
-    try:
-        close()
-    except SystemExit as end:
-        if is_of_signal(end):
-            raise
-        findings.error("close", f"{place}close() called sys.exit()")
-    except Exception as error:
-        findings.error("close", f"{place}{_raised('close', error)}")
+    error = closing_error(env)
+    if error is not None:
+        text = "close() called sys.exit()" if isinstance(error, SystemExit) else _raised("close", error)
+        findings.error("close", f"{place}{text}")
 
 
 def _raised(name: str, error: Exception) -> str:
