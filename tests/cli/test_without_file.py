@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from relaax.bundled import BundledConfiguration, bundled_configurations, bundled
 from relaax.cli.app import app
 from relaax.cli.run.fitting import require_fitting
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file
+from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file, write_file
 from relaax.configuration import ConfigurationError
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from support.processes import Processes
@@ -21,6 +22,13 @@ from support.service import RELAAX
 
 VECTOR = Box(-1, 1, (3,))
 IMAGE = Box(0, 255, (32, 32, 3), "uint8")
+OWN_ALGORITHM = """
+from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase
+class Config(ConfigBase):
+    depth: int = 1
+class Agent(AgentBase): pass
+class ParameterServer(ParameterServerBase): pass
+"""
 
 
 @pytest.fixture
@@ -99,14 +107,32 @@ def test_other_task_gets_no_network_and_no_target(algorithm: str) -> None:
 
 
 def test_own_algorithm_gets_its_defaults(here: Path) -> None:
-    (here / "mine.py").write_text(
-        "from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase\n"
-        "class Config(ConfigBase): pass\nclass Agent(AgentBase): pass\n"
-        "class ParameterServer(ParameterServerBase): pass\n"
-    )
+    (here / "mine.py").write_text(OWN_ALGORITHM)
     plan, remark = plan_without_file("mine.py", "CartPole-v1", [])
     assert (plan.name, remark) == ("mine_CartPole-v1", "settings: defaults of the algorithm")
     assert plan.target_return is None
+
+
+def test_written_configuration_makes_the_same_plan_in_any_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "mine.py").write_text(OWN_ALGORITHM)
+    plan, _ = plan_without_file("mine.py", "alone.py x --option 3", ["algorithm.depth=4", "run.clients=2"])
+    file = write_file(plan, here / "runs" / "mine_x")
+    monkeypatch.chdir("/")
+    again = make_plan(str(file), [], here=False)
+    for name in ("name", "algorithm", "environment_main", "environment_name", "seed", "title", "task"):
+        assert getattr(again, name) == getattr(plan, name)
+    assert again.run.model_dump(exclude={"path"}) == plan.run.model_dump(exclude={"path"})
+    assert again.configuration.algorithm["depth"] == 4
+    assert "drain" not in again.configuration.rlx_server.model_fields_set, "a default of Ray's would be overridden"
+
+
+def test_run_on_ray_needs_no_file(here: Path, processes: Processes) -> None:
+    words = ("run", "--algorithm", "da3c", "--environment", "alone.py", "--on", "ray")
+    running = processes.start(*RELAAX, *words, cwd=here, env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"})
+    assert running.wait(PATIENCE) == 2, running.report()
+    assert "no target: `relaax cluster stop da3c_alone` saves and ends the run" in running.report()
+    assert "no Ray cluster at 127.0.0.1:1" in running.report()
+    assert (here / "runs/da3c_alone/da3c_alone.yaml").is_file()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +150,6 @@ def test_own_algorithm_gets_its_defaults(here: Path) -> None:
         (["--algorithm", "da3c", "--environment", "ALE"], "name one of its environments, as in ALE/NAME"),
         (["--algorithm", "da3c", "--environment", "'"], "No closing quotation"),
         (["--algorithm", "da3c", "--environment", " "], "a name is missing"),
-        (["--algorithm", "da3c", "--environment", "X-v0", "--on", "ray"], "--on ray needs a configuration"),
         (["--algorithm", "da3c", "--environment", "X-v0", "--set", "parameter-server.bind=a:1"], "has no effect"),
         (["gorila_gym_pong"], "did you mean 'gorila_ale_pong'?"),
         (["da3c_pong"], "alike are da3c_ale_pong, da3c_lstm_pong"),
