@@ -39,8 +39,7 @@ def docs(
         for name, (_, about) in entries.items():
             print(f"{name:{max(map(len, entries))}}  {about}")
         print(f"\n`relaax docs PAGE` shows one. The files are in {folder}")
-        print(f"Clients in other languages have pages, too: {', '.join(_client_pages())}")
-        print(f"Clients in other languages are in {_clients()}")
+        print(f"Clients in other languages: {', '.join(_client_pages())}. Their files are in {_clients()}")
         return
     pages = _pages()
     file = pages.get(page.removesuffix(".md")) or _linked(page)

@@ -7,7 +7,6 @@ import reprlib
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from relaax.client.autoreset import autoreset_of
 from relaax.client.check_limits import CheckLimits
 from relaax.client.check_outcome import OutcomeCheck
 from relaax.client.check_report import CheckReport, Findings
-from relaax.client.checked_env import is_of_signal
+from relaax.client.checked_env import closing_error, is_of_signal
 from relaax.client.failure import EnvironmentExit, EnvironmentFault
 from relaax.client.random_agent import RandomAgent
 from relaax.client.values import values_of
@@ -308,17 +307,10 @@ class _VectorCheck(_Check):
 
 
 def _closed(env: Any, place: str, findings: Findings) -> None:
-    close: Callable[[], Any] | None = getattr(env, "close", None)
-    if close is None:
-        return
-    try:
-        close()
-    except SystemExit as end:
-        if is_of_signal(end):
-            raise
-        findings.error("close", f"{place}close() called sys.exit()")
-    except Exception as error:
-        findings.error("close", f"{place}{_raised('close', error)}")
+    error = closing_error(env)
+    if error is not None:
+        text = "close() called sys.exit()" if isinstance(error, SystemExit) else _raised("close", error)
+        findings.error("close", f"{place}{text}")
 
 
 def _raised(name: str, error: Exception) -> str:

@@ -88,18 +88,12 @@ class CheckedEnv:
 
     def close(self) -> None:
         """Close the environment. An error is logged: nothing depends on it any more."""
-        close = getattr(self.env, "close", None)
-        if close is None:
-            return
-        try:
-            close()
-        except SystemExit as end:
-            if is_of_signal(end):
-                raise
-            logger.warning("environment %s: close() called sys.exit(%r)", self._described, end.code)
-        except Exception as error:
+        error = closing_error(self.env)
+        if isinstance(error, SystemExit):
+            logger.warning("environment %s: close() called sys.exit(%s)", self._described, _code(error))
+        elif error is not None:
             logger.warning("environment %s: close() failed: %s: %s", self._described, type(error).__name__, error)
-            logger.debug("origin of the error:", exc_info=True)
+            logger.debug("origin of the error:", exc_info=error)
 
     @property
     def _described(self) -> str:
@@ -196,6 +190,24 @@ def require_final(observation: Any, terminated: bool, truncated: bool) -> None:
             "the final observation of a truncated episode is None: its value is part of what the agent learns, so"
             " return the last observation"
         )
+
+
+def closing_error(env: Any) -> SystemExit | Exception | None:
+    """Close an environment, if it can be closed; return what close() raised.
+
+    Raises SystemExit if a signal handler of this program raised it meanwhile.
+    """
+    close = getattr(env, "close", None)
+    try:
+        if close is not None:
+            close()
+    except SystemExit as end:
+        if is_of_signal(end):
+            raise
+        return end
+    except Exception as error:
+        return error
+    return None
 
 
 def is_of_signal(end: SystemExit) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from relaax.client.unknown import require_known
 from relaax.client.values import values_of
 from relaax.client.vector_client import Autoreset, VectorClient
 from relaax.extras import explained
-from relaax.rlx import Episode
+from relaax.rlx import Episode, space_to_dict
 
 if TYPE_CHECKING:  # a client that is not watched and has a server does without
     from relaax.client.local_agent import Game, LocalClient
@@ -142,12 +143,12 @@ def _check(env: Any, name: str, episodes: int | None, steps: int | None, seed: i
 
 
 def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
-    """Reset once and take one step with a random action; return the spaces in the summary.
+    """Reset once and take one step with a random action; return the spaces in the summary, as JSON.
 
     Raises UnsupportedSpace and EnvironmentFault.
     """
     observe, act = _single_spaces(env, is_vector)
-    spaces = f"observations {values_of(observe).space}, actions {values_of(act).space}"
+    spaces = json.dumps([space_to_dict(values_of(space).space) for space in (observe, act)])
     agent = CheckingAgent(observe, act, env.num_envs if is_vector else None, seed)
     tally = Tally(env.num_envs if is_vector else 1, steps=1)
     (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _Turn(None, None))

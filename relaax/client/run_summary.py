@@ -26,7 +26,7 @@ class RunSummary:
     `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
     `returns`: their returns, the last 100 if no number of episodes was asked for.
     `training_finished`: the server's sentence if it ended the run, else None.
-    `spaces`: what is observed and done, if that was all that was asked for. `report`: of a check.
+    `spaces`: of one environment, as JSON, if that was all that was asked for. `report`: of a check.
     """
 
     episodes: int

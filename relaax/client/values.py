@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from relaax import rlx
 from relaax.rlx.misfit import Misfit, array_of, check_keys, check_sequence, check_shape
+from relaax.rlx.space_encoding import check_space
 
 Exact = tuple[np.dtype[Any], tuple[int, ...]]
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
 
 
 class UnsupportedSpace(ValueError):
-    """The protocol does not carry this kind of space."""
+    """The protocol does not carry a space of this kind or size."""
 
 
 class Values(Protocol):
@@ -39,13 +40,22 @@ class Values(Protocol):
 def values_of(space: Any) -> Values:
     """Return the converter for a space of `relaax.rlx` or of gymnasium, found by the name of its class or of a base.
 
-    Raises UnsupportedSpace for a kind that the protocol does not carry.
+    Raises UnsupportedSpace for a kind or a size that the protocol does not carry.
     """
+    values = _converter(space)
+    try:
+        check_space(values.space, f"the {type(space).__name__}")
+    except rlx.ProtocolError as error:
+        raise UnsupportedSpace(error.message) from None
+    return values
+
+
+def _converter(space: Any) -> Values:
     kind = next((base.__name__ for base in type(space).__mro__ if base.__name__ in KINDS), None)
     if kind == "Tuple":
-        return _Tuple([values_of(part) for part in space.spaces])
+        return _Tuple([_converter(part) for part in space.spaces])
     if kind == "Dict":
-        return _Dict({key: values_of(part) for key, part in space.spaces.items()})
+        return _Dict({key: _converter(part) for key, part in space.spaces.items()})
     if kind == "Box":
         return _Array(rlx.Box(space.low, space.high, space.shape, space.dtype), space)
     if kind == "Discrete":

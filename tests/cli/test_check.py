@@ -74,6 +74,18 @@ def test_a_programs_own_refusal_has_its_exit_code(capfd: pytest.CaptureFixture[s
     assert "has no game 'boxin'; the nearest is 'boxing'" in capfd.readouterr().err
 
 
+def test_program_with_own_client_ends_with_the_reason(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import sys\nfrom relaax.client import Box, Client, Discrete\n"
+        "print('starting')\n"
+        "Client(sys.argv[1], observation_space=Box(shape=(4,)), action_space=Discrete(2))\n"
+    )
+    assert check(str(program)) == (1, [])
+    *_, last = capfd.readouterr().err.splitlines()
+    assert last.startswith("ValueError: address 'check' is for relaax.client.run and the programs of `relaax new env")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -160,6 +160,8 @@ def test_environments_are_made_where_that_can_be(tmp_path: Path) -> None:
     assert "CartPole-v1 can be made: obs" in only(found(written(tmp_path, run=gym), "environment"), Severity.OK)
     findings = found(written(tmp_path, run={**gym, "name": "CartPoel-v1"}), "environment")
     assert "'CartPoel-v1'; the nearest is 'CartPole-v1'" in only(findings, Severity.WARNING)
+    findings = found(written(tmp_path, run={**gym, "name": "Pendulum-v1"}), "environment")
+    assert "da3c cannot handle the action space Box(float32, [1], -2..2)" in only(findings, Severity.WARNING)
     (tmp_path / "mine.py").write_text("open('started', 'w')")
     findings = found(written(tmp_path, run={"environment": "mine.py", "name": "any"}), "environment")
     assert "mine.py is your own program, and was not started" in only(findings, Severity.OK)

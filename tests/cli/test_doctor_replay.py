@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 
 from relaax.cli.doctor.command import checks, line
 from relaax.cli.doctor.finding import Finding, Severity, Subject
-from relaax.cli.run.fitting import spaces_of
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
-from relaax.rlx import Box, Discrete
 from support.keys import Keys
 from support.nobody import nobody
 from support.processes import Processes
@@ -148,15 +145,6 @@ def test_room_for_the_tables(
 
 def test_room_is_not_told_of_spaces_that_are_not_known(tmp_path: Path) -> None:
     assert found(written(tmp_path), "replay memory") == []
-    assert spaces_of("observations Box(uint8, [84, 84], 0..255), actions Discrete(4, start=2)") == (
-        Box(0, 255, (84, 84), "uint8"),
-        Discrete(4, 2),
-    )
-    assert spaces_of("observations Box(float32, [4]), actions Discrete(2)") == (
-        Box(-math.inf, math.inf, (4,)),
-        Discrete(2),
-    )
-    assert spaces_of("observations Dict(a=Discrete(2)), actions Discrete(2)") is None
 
 
 def test_a_port_of_a_running_replay_server(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from relaax.cli.app import app
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
+from relaax.rlx import Box, Discrete
 from relaax.supervision.process import StartError
 from support.processes import wait_until
 from support.run import PATIENCE, is_alive
@@ -29,7 +31,9 @@ def plan_of_ones_own(folder: Path) -> Plan:
 
 def test_what_an_environment_observes_and_does() -> None:
     with EnvironmentCheck(make_plan(CARTPOLE, ["run.clients=3"])) as check:
-        assert check.wait(PATIENCE) == "observations Box(float32, [4]), actions Discrete(2)"
+        observations, actions = check.wait(PATIENCE) or (None, None)
+    assert isinstance(observations, Box)
+    assert (observations.shape, observations.dtype, actions) == ((4,), np.float32, Discrete(2))
 
 
 @pytest.mark.parametrize(

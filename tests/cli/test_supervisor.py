@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -303,15 +304,47 @@ def test_server_that_is_not_wanted_any_more_before_its_turn_is_never_started(
         assert (starting.rlx_server.is_ready, second[0].pid) == (True, None)
 
 
-def test_a_client_whose_agent_fails_names_the_rlx_servers_log(
+@pytest.mark.usefixtures("plan")
+def test_same_error_of_the_agent_is_logged_once_and_ends_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent_error = "the agent failed at mine.py, line 3: KeyError: 'policy'"
+    (tmp_path / "mine.py").write_text(
+        f"import os, sys; sys.exit(f'mine/main: 127.0.0.1:{{os.getpid()}}: ' + {agent_error!r})"
+    )
+    two_clients = make_plan(str(tmp_path / "small.yaml"), ["run.clients=2"])
+    with supervised(two_clients, tmp_path / "run") as supervisor:
+        supervisor.start_clients()
+        wait_for_exits(supervisor)
+        supervisor.watch()
+        wait_for_exits(supervisor)
+        with pytest.raises(StartError) as failed:
+            supervisor.watch()
+    log = tmp_path / "run" / "logs" / "rlx-server.log"
+    assert re.sub(r":\d+:", ":PORT:", str(failed.value)) == (
+        f"client-0 fails repeatedly: mine/main: 127.0.0.1:PORT: {agent_error}; see {log}"
+    )
+    first, second = [record.getMessage() for record in caplog.records if "died" in record.getMessage()]
+    assert re.sub(r":\d+:", ":PORT:", first) == (
+        f"client-0 died (1) and was restarted: mine/main: 127.0.0.1:PORT: {agent_error}; see {log}"
+    )
+    assert second == f"client-1 died (1) and was restarted: the same error of the agent; see {log}"
+
+
+def wait_for_exits(supervisor: Supervisor) -> None:
+    for client in supervisor.clients:
+        wait_until(lambda c=client: c.exit_code() is not None, "it has ended")  # type: ignore[misc]
+
+
+def test_other_errors_of_a_client_end_the_run_at_the_third(
     plan: Plan, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = "mine/main: 127.0.0.1:7001: the agent failed at mine.py, line 3: KeyError: 'policy'"
+    said = "mine/main: 127.0.0.1:7001: the server has no room"
     (tmp_path / "mine.py").write_text(f"import sys; sys.exit({said!r})")
     with supervised(plan, tmp_path / "run") as supervisor:
         supervisor.start_clients()
         with pytest.raises(StartError) as failed:
             wait_until(lambda: supervisor.watch() is not None, "it is given up")
-    log = tmp_path / "run" / "logs" / "rlx-server.log"
+        log = supervisor.clients[0].log
     assert str(failed.value) == f"client-0 fails repeatedly: {said}; see {log}"
-    assert f"client-0 died (1) and was restarted: {said}; see {log}" in caplog.text
+    assert caplog.text.count(f"client-0 died (1) and was restarted: {said}; see {log}") == 2

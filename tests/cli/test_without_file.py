@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ from relaax.bundled import BundledConfiguration, bundled_configurations, bundled
 from relaax.cli.app import app
 from relaax.cli.run.fitting import require_fitting
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file
+from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file, write_file
 from relaax.configuration import ConfigurationError
+from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from support.processes import Processes
 from support.run import PATIENCE, SMALL, Run
 from support.service import RELAAX
 
-VECTOR = "observations Box(float32, [3]), actions "
+VECTOR = Box(-1, 1, (3,))
+IMAGE = Box(0, 255, (32, 32, 3), "uint8")
+OWN_ALGORITHM = """
+from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase
+class Config(ConfigBase):
+    depth: int = 1
+class Agent(AgentBase): pass
+class ParameterServer(ParameterServerBase): pass
+"""
 
 
 @pytest.fixture
@@ -97,14 +107,32 @@ def test_other_task_gets_no_network_and_no_target(algorithm: str) -> None:
 
 
 def test_own_algorithm_gets_its_defaults(here: Path) -> None:
-    (here / "mine.py").write_text(
-        "from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase\n"
-        "class Config(ConfigBase): pass\nclass Agent(AgentBase): pass\n"
-        "class ParameterServer(ParameterServerBase): pass\n"
-    )
+    (here / "mine.py").write_text(OWN_ALGORITHM)
     plan, remark = plan_without_file("mine.py", "CartPole-v1", [])
     assert (plan.name, remark) == ("mine_CartPole-v1", "settings: defaults of the algorithm")
     assert plan.target_return is None
+
+
+def test_written_configuration_makes_the_same_plan_in_any_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "mine.py").write_text(OWN_ALGORITHM)
+    plan, _ = plan_without_file("mine.py", "alone.py x --option 3", ["algorithm.depth=4", "run.clients=2"])
+    file = write_file(plan, here / "runs" / "mine_x")
+    monkeypatch.chdir("/")
+    again = make_plan(str(file), [], here=False)
+    for name in ("name", "algorithm", "environment_main", "environment_name", "seed", "title", "task"):
+        assert getattr(again, name) == getattr(plan, name)
+    assert again.run.model_dump(exclude={"path"}) == plan.run.model_dump(exclude={"path"})
+    assert again.configuration.algorithm["depth"] == 4
+    assert "drain" not in again.configuration.rlx_server.model_fields_set, "a default of Ray's would be overridden"
+
+
+def test_run_on_ray_needs_no_file(here: Path, processes: Processes) -> None:
+    words = ("run", "--algorithm", "da3c", "--environment", "alone.py", "--on", "ray")
+    running = processes.start(*RELAAX, *words, cwd=here, env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1"})
+    assert running.wait(PATIENCE) == 2, running.report()
+    assert "no target: `relaax cluster stop da3c_alone` saves and ends the run" in running.report()
+    assert "no Ray cluster at 127.0.0.1:1" in running.report()
+    assert (here / "runs/da3c_alone/da3c_alone.yaml").is_file()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +150,6 @@ def test_own_algorithm_gets_its_defaults(here: Path) -> None:
         (["--algorithm", "da3c", "--environment", "ALE"], "name one of its environments, as in ALE/NAME"),
         (["--algorithm", "da3c", "--environment", "'"], "No closing quotation"),
         (["--algorithm", "da3c", "--environment", " "], "a name is missing"),
-        (["--algorithm", "da3c", "--environment", "X-v0", "--on", "ray"], "--on ray needs a configuration"),
         (["--algorithm", "da3c", "--environment", "X-v0", "--set", "parameter-server.bind=a:1"], "has no effect"),
         (["gorila_gym_pong"], "did you mean 'gorila_ale_pong'?"),
         (["da3c_pong"], "alike are da3c_ale_pong, da3c_lstm_pong"),
@@ -152,19 +179,49 @@ def test_environment_that_does_not_fit_is_refused_before_start() -> None:
 @pytest.mark.parametrize(
     ("actions", "able"),
     [
-        ("Discrete(3)", "apex, async_q, async_sarsa, da3c, gorila, n_step_q"),
-        ("MultiDiscrete([2, 3])", "da3c"),
-        ("MultiBinary([4])", "da3c"),
+        (Discrete(3), "apex, async_q, async_sarsa, da3c, gorila, n_step_q"),
+        (MultiDiscrete([2, 3]), "da3c"),
+        (MultiBinary([4]), "da3c"),
     ],
 )
-def test_algorithms_that_can_are_named(actions: str, able: str) -> None:
+def test_algorithms_that_can_are_named(actions: Space, able: str) -> None:
     with pytest.raises(ConfigurationError, match=f"bundled algorithms that can: {able}$"):
-        require_fitting(make_plan("da3cc_gym_pendulum", []), f"{VECTOR}{actions}")
+        require_fitting(make_plan("da3cc_gym_pendulum", []), (VECTOR, actions))
 
 
-@pytest.mark.parametrize("said", [None, "", f"{VECTOR}Dict(a: Discrete(2))", f"{VECTOR}MultiDiscrete(20 elements)"])
-def test_spaces_that_are_not_known_are_left_to_the_server(said: str | None) -> None:
-    require_fitting(make_plan("da3cc_gym_pendulum", []), said)
+@pytest.mark.parametrize("observations", [Dict({"left": IMAGE, "right": IMAGE}), Tuple([IMAGE, IMAGE])])
+def test_composed_observations_that_do_not_fit_are_refused(observations: Space) -> None:
+    with pytest.raises(ConfigurationError, match="da3c cannot handle the observation space .*: 2 of its parts are"):
+        require_fitting(make_plan("da3c_gym_cartpole", []), (observations, Discrete(3)))
+
+
+def test_spaces_that_are_not_known_are_left_to_the_server() -> None:
+    require_fitting(make_plan("da3cc_gym_pendulum", []), None)
+
+
+TWO_IMAGES = """
+import gymnasium
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Eyes(gymnasium.Env):
+    observation_space = Dict({side: Box(0, 255, (32, 32, 3), "uint8") for side in ("left", "right")})
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+"""
+
+
+def test_two_images_are_refused_before_a_start(here: Path) -> None:
+    (here / "eyes.py").write_text(TWO_IMAGES)
+    done = CliRunner().invoke(app, ["run", "--algorithm", "da3c", "--environment", "eyes:Eyes"])
+    assert done.exit_code == 2, done.output
+    assert "eyes:Eyes: da3c cannot handle the observation space Dict(left: Box(uint8, [32, 32, 3]" in done.output
+    assert not Path("runs").exists()
 
 
 @pytest.mark.slow

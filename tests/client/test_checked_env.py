@@ -379,6 +379,16 @@ def test_a_close_that_fails_is_logged_and_others_are_closed(caplog: pytest.LogCa
     ]
 
 
+@pytest.mark.parametrize(("code", "call"), [(None, "sys.exit()"), (3, "sys.exit(3)")])
+def test_exit_in_close_is_logged(code: int | None, call: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Quits(Place):
+        def close(self) -> None:
+            sys.exit(code)
+
+    run(Quits, "random", steps=2)
+    assert [record.getMessage() for record in caplog.records] == [f"environment Quits: close() called {call}"]
+
+
 @pytest.mark.parametrize("code", [None, 0, 3, "the window was closed"])
 @pytest.mark.parametrize("call", ["reset", "step"])
 def test_an_exit_of_the_environment_is_a_failure(call: str, code: Any) -> None:

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -266,7 +267,8 @@ def test_a_probe_resets_once_and_takes_one_step(mode):
     env = Growing(False)
     made = env if mode is None else SyncVectorEnv([lambda: env], autoreset_mode=mode)
     summary = run(made, "probe")
-    assert summary.spaces == "observations Box(float32, [3], -1..1), actions Discrete(2)"
+    spaces = [rlx.space_from_dict(space) for space in json.loads(summary.spaces)]
+    assert spaces == [rlx.Box(-1, 1, (3,)), rlx.Discrete(2)]
     assert (summary.steps, summary.episodes, env.resets, env.steps) == (0, 0, 1, 1)
 
 

@@ -114,6 +114,11 @@ def test_a_space_that_cannot_be_sent_is_named():
         values_of(spaces.Tuple([spaces.Text(3)]))
 
 
+def test_space_of_too_many_leaves_cannot_be_sent():
+    with pytest.raises(UnsupportedSpace, match="^the Dict has more than 256 leaves$"):
+        values_of(spaces.Dict({str(number): spaces.Discrete(2) for number in range(257)}))
+
+
 def test_rows_are_filled_where_there_are_any():
     values = values_of(spaces.Dict({"a": spaces.Discrete(9), "b": spaces.Box(0, 9, (2,))}))
     current = values.leaves({"a": [1, 2, 3], "b": np.ones((3, 2), np.float32)}, 1)

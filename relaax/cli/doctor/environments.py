@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning
 from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck
-from relaax.cli.run.fitting import spaces_of
+from relaax.cli.run.fitting import require_fitting
 from relaax.cli.run.plan import plan_of
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
@@ -24,13 +24,14 @@ def environment(subject: Subject) -> Iterator[Finding]:
         plan = plan_of(subject.name, subject.configuration)
         with EnvironmentCheck(plan) as check:
             spaces = check.wait()
+        require_fitting(plan, spaces)
     except (ConfigurationError, StartError) as error:
         way_out = "fix what is named; servers run without environments"
         yield warning(f"`relaax run` cannot start its environments: {error}", way_out)
         return
     if spaces is not None:
-        subject.spaces = spaces_of(spaces)
-        yield ok(f"{run.name} can be made: {spaces}")
+        subject.spaces = spaces
+        yield ok("{} can be made: observations {}, actions {}".format(run.name, *spaces))
     elif not check.is_possible:
         yield ok(f"{plan.environment_main} is your own program, and was not started")
     else:

@@ -124,19 +124,26 @@ def run(
     overrides = [*(set_ or []), *overrides_of(given)]
     log_to_stderr("relaax run: %(message)s", stream=resilient(sys.stderr))
     try:
+        on_ray = on == "ray" and not (print_config or check_config)
         if config is None:
-            plan, remark = _without_file(algorithm, environment, overrides, on)
+            plan, remark = _without_file(algorithm, environment, overrides, here=not on_ray)
         else:
             _refuse_both(config, algorithm, environment)
             from relaax.cli.run.plan import make_plan
 
-            if on == "ray" and not (print_config or check_config):
-                from relaax.cli.cluster.command import begin
-
-                address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
-                begin(config, overrides, address, None, run_dir, fresh, True, summary, progress)
-            plan, remark = make_plan(config, overrides), ""
+            plan, remark = make_plan(config, overrides, here=not on_ray), ""
         place = run_dir if run_dir is not None else Path("runs") / plan.name
+        if on_ray:
+            from relaax.cli.cluster.command import begin
+
+            if config is None:
+                from relaax.cli.run.without_file import write_file
+
+                config, overrides = str(write_file(plan, place)), []
+                if not no_progress:
+                    print(remark, file=resilient(sys.stdout), flush=True)
+            address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
+            begin(config, overrides, address, None, place, fresh, True, summary, progress)
         if print_config or check_config:
             _show(config or plan.name, plan, place, print_config)
             raise typer.Exit(0)
@@ -149,7 +156,7 @@ def run(
     raise typer.Exit(code)
 
 
-def _without_file(algorithm: str | None, environment: str | None, overrides: list[str], on: str) -> tuple[Plan, str]:
+def _without_file(algorithm: str | None, environment: str | None, overrides: list[str], here: bool) -> tuple[Plan, str]:
     """Return the plan of an algorithm and an environment, and a remark for the user. Raises ConfigurationError."""
     if algorithm is None and environment is None:
         raise ConfigurationError(
@@ -160,16 +167,13 @@ def _without_file(algorithm: str | None, environment: str | None, overrides: lis
         raise ConfigurationError(f"--algorithm {algorithm} needs --environment, such as --environment CartPole-v1")
     if algorithm is None:
         raise ConfigurationError(f"--environment {environment} needs --algorithm, such as --algorithm da3c")
-    if on == "ray":
-        raise ConfigurationError(
-            "--on ray needs a configuration: with --print-config in place of --on ray, this command prints one"
-        )
     from relaax.cli.run.without_file import plan_without_file
 
-    plan, settings = plan_without_file(algorithm, environment, overrides)
+    plan, settings = plan_without_file(algorithm, environment, overrides, here)
     run = plan.run
     endless = all(end is None for end in (run.target_return, run.target_evaluation, run.max_steps, run.max_time))
-    return plan, f"{settings}{'; no target: Ctrl-C saves and ends the run' if endless else ''}"
+    end = "Ctrl-C saves and ends the run" if here else f"`relaax cluster stop {plan.name}` saves and ends the run"
+    return plan, f"{settings}; no target: {end}" if endless else settings
 
 
 def _refuse_both(config: str, algorithm: str | None, environment: str | None) -> None:

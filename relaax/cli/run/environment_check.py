@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -13,6 +14,7 @@ from relaax.bundled import bundled_folder
 from relaax.cli.run.plan import Plan
 from relaax.client.address import PROBE
 from relaax.configuration import ConfigurationError
+from relaax.rlx import Space, space_from_dict
 from relaax.supervision.process import EXIT_ENVIRONMENT, EXIT_REFUSED, StartError, ending_with_parent, environment_of
 
 CHECK_SECONDS = 10.0
@@ -62,8 +64,8 @@ class EnvironmentCheck:
         """Return whether the program supports the check."""
         return self._popen is not None
 
-    def wait(self, seconds: float = CHECK_SECONDS) -> str | None:
-        """Return the environment's spaces; None if the program does not report them, or not in time.
+    def wait(self, seconds: float = CHECK_SECONDS) -> tuple[Space, Space] | None:
+        """Return the spaces of observations and actions; None if the program does not report them, or not in time.
 
         Raises ConfigurationError if its program refuses it, and StartError if it fails.
         """
@@ -84,9 +86,18 @@ class EnvironmentCheck:
                 f"{self._name} could not be made and take one step; its program exited with code {code}; "
                 f"`{self._by_hand}` reports its faults:\n{words}"
             )
-        return said.strip().rpartition("\n")[2]
+        return _spaces(said.strip().rpartition("\n")[2])
 
     def _refusal(self, text: str) -> str:
         """Return the program's message, without earlier output of libraries."""
         before, prefix, sentence = text.strip().rpartition(self._prefix)
         return f"{prefix}{sentence}" if prefix else before or sentence
+
+
+def _spaces(line: str) -> tuple[Space, Space] | None:
+    """Return the spaces that a program prints as JSON; None for any other line."""
+    try:
+        observations, actions = json.loads(line)
+        return space_from_dict(observations), space_from_dict(actions)
+    except (ValueError, TypeError):
+        return None

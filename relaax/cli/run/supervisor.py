@@ -23,6 +23,8 @@ _CLIENT_DONE = (0, EXIT_ENVIRONMENT)
 
 AGENT_FAILED = "the agent failed at "
 """Part of the error of a client whose agent failed, which is in the log of the RLX server."""
+MAX_SAME_FAILURES = 2
+"""Quick failures in a row after which a client is given up if the agent's error is the same: its code is the cause."""
 START_LOOK_SECONDS = 0.05
 """Pause between two checks of processes that start."""
 
@@ -45,6 +47,7 @@ class Supervisor:
         self._watched: Sequence[Role] = ()
         self._unstarted: set[Supervised] = set()
         self._exited: set[Supervised] = set()
+        self._agent_errors: dict[Supervised, str] = {}
         self._leaving: list[tuple[Role, Supervised, float]] = []
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
@@ -205,9 +208,16 @@ class Supervisor:
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
         code, said = process.exit_code(), process.last_sentence()
-        process.restart(self._command(role, number), 1 if self._is_new(role, process) else MAX_FAILURES)
+        agent_error = said.partition(AGENT_FAILED)[2]  # without the address, which differs between servers
+        is_known = bool(agent_error) and agent_error in self._agent_errors.values()
+        attempts = 1 if self._is_new(role, process) else MAX_FAILURES
+        if is_known and self._agent_errors.get(process) == agent_error:
+            attempts = MAX_SAME_FAILURES
+        process.restart(self._command(role, number), attempts)
         if role.module is None:
-            why = f": {said}; see {self._log_of(said, process)}" if said else ""
+            self._agent_errors[process] = agent_error
+            reason = "the same error of the agent" if is_known else said
+            why = f": {reason}; see {self._log_of(said, process)}" if said else ""
             _log.warning("%s died (%s) and was restarted%s", process.name, code, why)
             return
         several = len(self._processes[role.name]) > 1

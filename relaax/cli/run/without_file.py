@@ -17,6 +17,7 @@ from typing import Any
 
 from relaax.algorithm_base import find_algorithm
 from relaax.algorithm_base.loader import load_config
+from relaax.atomic_file import write_whole
 from relaax.bundled import (
     EXAMPLES,
     BundledConfiguration,
@@ -25,7 +26,7 @@ from relaax.bundled import (
     bundled_names,
 )
 from relaax.cli.run.plan import Plan, find_program, planned, refuse_decided
-from relaax.configuration import ConfigurationError, assemble_configuration, nearest, overrides_of
+from relaax.configuration import ConfigurationError, assemble_configuration, nearest, overrides_of, printed
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
 from relaax.server.native_messages import load_tensorflow_quietly
@@ -63,8 +64,13 @@ class NamedEnvironment:
         return self.name in (configuration.task, re.sub(r"-v\d+$", "", configuration.task))
 
 
-def plan_without_file(algorithm: str, environment: str, overrides: Sequence[str]) -> tuple[Plan, str]:
-    """Return the plan, and a sentence about the origin of its settings. Raises ConfigurationError."""
+def plan_without_file(
+    algorithm: str, environment: str, overrides: Sequence[str], here: bool = True
+) -> tuple[Plan, str]:
+    """Return the plan, and a sentence about the origin of its settings. Raises ConfigurationError.
+
+    `here`: as `make_plan` has it.
+    """
     source = find_algorithm(algorithm, Path.cwd())
     named = named_environment(environment)
     document: dict[str, Any] = {}
@@ -83,8 +89,32 @@ def plan_without_file(algorithm: str, environment: str, overrides: Sequence[str]
     load_tensorflow_quietly()  # if the algorithm's module imports it
     everything = [*overrides_of(given), *overrides]
     configuration = assemble_configuration(document, origin, Path.cwd(), everything, os.environ, load_config)
-    refuse_decided(configuration)
+    refuse_decided(configuration, here)
     return planned(_run_name(source.stem, environment, named), "--environment", configuration), sentence
+
+
+def write_file(plan: Plan, folder: Path) -> Path:
+    """Write a plan without a file as a configuration of its name, and return it. Raises ConfigurationError.
+
+    It has the keys that are not defaults, and finds algorithm and programs from any folder.
+    """
+    configuration = plan.configuration
+    given = {path[:2] for path in configuration.origins}
+    document = {
+        section: {key: value for key, value in keys.items() if (section, key) in given}
+        for section, keys in configuration.as_dict().items()
+    }
+    document["algorithm"]["path"] = str(plan.algorithm)
+    document["relaax-run"]["path"] = [str(found.absolute()) for found in dict.fromkeys([*plan.search_path, Path.cwd()])]
+    file = folder / f"{plan.name}.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(file, [printed(document, configuration.origins).encode()], 0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} cannot be written: {error.strerror}; --run-dir names another folder"
+        ) from None
+    return file
 
 
 def named_environment(text: str) -> NamedEnvironment:
