@@ -55,12 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 _WAITING = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")
+_FIXTURES_OF_MINUTES = ("test_images.py", "test_packaging.py")
 
 
 class SomeTogether(LoadScopeScheduling):
-    """Has one worker run all tests of the images, which a fixture builds in minutes, one all those of Ray, which
-    takes some ports of a machine for itself, and one all slow tests that wait for what is away, a minute and longer,
-    while they leave the processors to others; each other test goes to any.
+    """Run tests together in one worker: those of the images and those of the wheel, for which a fixture takes minutes;
+    those of Ray, which takes some ports of a machine for itself; and the slow ones that wait for what is away, a minute
+    and longer, while they leave the processors to others. Each other test goes to any worker.
 
     The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.
     """
@@ -71,7 +72,7 @@ class SomeTogether(LoadScopeScheduling):
             return "cluster"
         if file.endswith(_WAITING):
             return "waiting"
-        return file if file.endswith("test_images.py") else nodeid
+        return file if file.endswith(_FIXTURES_OF_MINUTES) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
