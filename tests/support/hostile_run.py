@@ -73,6 +73,8 @@ class Watch:
         self._urls = {name: status_url(server) for name, server in servers.items()}
         self._manager = CheckpointManager(store)
         self._folder = Path(store.location.removeprefix("file://"))
+        for name, url in self._urls.items():  # a status port answers 503 before its server's first sample
+            wait_until(lambda url=url: health(url)[0] == 200, f"the {name} is ready", 60)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
