@@ -59,9 +59,9 @@ _FIXTURES_OF_MINUTES = ("test_images.py", "test_packaging.py")
 
 
 class SomeTogether(LoadScopeScheduling):
-    """Run tests together in one worker: those of the images and those of the wheel, for which a fixture takes minutes;
-    those of Ray, which takes some ports of a machine for itself; and the slow ones that wait for what is away, a minute
-    and longer, while they leave the processors to others. Each other test goes to any worker.
+    """Keep some tests in one worker: the tests of the images and of the wheel share a fixture that takes minutes, the
+    tests of Ray share ports of the machine, and some slow tests wait for a minute or longer without using a processor.
+    Every other test goes to any worker.
 
     The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.
     """

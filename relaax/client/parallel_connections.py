@@ -109,7 +109,7 @@ def leave(code: int) -> NoReturn:
         if "multiprocessing" in sys.modules:
             for child in sys.modules["multiprocessing"].active_children():
                 child.terminate()  # an environment, perhaps in a half done step
-            sys.modules["multiprocessing.util"]._run_finalizers()  # removes semaphores, of which Python would warn
+            sys.modules["multiprocessing.util"]._run_finalizers()  # without it, Python warns of leaked semaphores
         sys.stdout.flush()
         sys.stderr.flush()
     finally:  # also after another signal

@@ -216,7 +216,7 @@ def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, 
 
 
 def test_processes_of_connections_in_threads_are_not_forked(odd: Path) -> None:
-    """A fork copies the locks that other threads hold, those of imports for instance, and waits for them for ever."""
+    """A forked process waits for ever for a lock that another thread held during the fork, such as an import lock."""
     connections = ("--connections", "2")
     done = program(GYM, "random", "odd:StartMethod-v0", "2", "--path", str(odd), *ASYNC, "--steps", "3", *connections)
     assert done.returncode == 0, done.stderr
