@@ -211,7 +211,7 @@ class Supervisor:
         agent_error = said.partition(AGENT_FAILED)[2]  # without the address, which differs between servers
         is_known = bool(agent_error) and agent_error in self._agent_errors.values()
         attempts = 1 if self._is_new(role, process) else MAX_FAILURES
-        if is_known and self._agent_errors.get(process) == agent_error:
+        if agent_error and self._agent_errors.get(process) == agent_error:
             attempts = MAX_SAME_FAILURES
         process.restart(self._command(role, number), attempts)
         if role.module is None:
