@@ -80,11 +80,12 @@ def servers(running: Supervisor) -> list[Supervised]:
 
 
 def kill(*victims: Supervised) -> None:
-    for victim in victims:
-        assert victim.pid is not None
-        os.kill(victim.pid, signal.SIGKILL)
-    for victim in victims:
-        wait_until(lambda v=victim: v.exit_code() is not None, "it has ended")  # type: ignore[misc]
+    pids = [victim.pid for victim in victims]
+    for pid in pids:
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    for victim, pid in zip(victims, pids, strict=True):  # a supervisor in another thread may have restarted it
+        wait_until(lambda v=victim, p=pid: v.pid != p or v.exit_code() is not None, "it has ended")  # type: ignore[misc]
 
 
 def watch_until_ended(running: Supervisor, watched: Supervised) -> None:
