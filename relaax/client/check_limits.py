@@ -13,7 +13,7 @@ _SEVERAL = 3  # episodes
 
 @dataclass
 class CheckLimits:
-    """Limits of a check, and what was played so far."""
+    """Limits of a check, and a count of the episodes that were played."""
 
     episodes: int
     steps: int
