@@ -19,6 +19,7 @@ export PYTEST_ARGS
 # Further options of the studies: make speed SPEED_ARGS="--only latency --rounds 1"
 SPEED_ARGS ?=
 GROWTH_ARGS ?=
+PLANTED_ARGS ?=
 # Images to build, with those that they stand on; all of them if it is empty: make images IMAGES="relaax relaax-ale"
 IMAGES ?=
 
@@ -34,7 +35,7 @@ else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
 STALE := always
 endif
 
-.PHONY: help setup run test test-slow test-slow-short clients-check benchmarks speed growth format docs pictures protocol-baseline images wheel clean always
+.PHONY: help setup run test test-slow test-slow-short clients-check benchmarks speed growth planted-errors format docs pictures protocol-baseline images wheel clean always
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -70,6 +71,9 @@ speed: setup ## measure speed beside the environments alone and beside peers, in
 
 growth: setup ## measure how cost grows with work, into docs/results (hours)
 	@$(BIN)/python tests/benchmarks/growth.py $(GROWTH_ARGS)
+
+planted-errors: setup ## plant one error at a time and see the tests notice (hours): PLANTED_ARGS="--check", or names
+	@$(BIN)/python tests/planted_errors.py $(PLANTED_ARGS)
 
 format: setup ## format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix-only .
