@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from relaax import rlx
-from relaax.bounded_file import read_bounded_text
 from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.session import Patience, Session
 from relaax.client.values import values_of
+from relaax.files import read_bounded_text
 from relaax.tls import client_context
 
 Mode = Literal["train", "exploit"]

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.bounded_file import read_bounded_text
 from relaax.client.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.checked_env import is_of_signal
@@ -29,10 +28,9 @@ from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
 from relaax.client.unknown import did_you_mean
 from relaax.client.values import UnsupportedSpace
 from relaax.client.watching import Watching, has_screen
-from relaax.extras import missing, named
-from relaax.log_lines import log_to_stderr, one_line, print_error
-from relaax.number_format import shown
-from relaax.output import replace_unknown_characters
+from relaax.console import log_to_stderr, one_line, print_error, replace_unknown_characters, shown
+from relaax.files import read_bounded_text
+from relaax.libraries import missing, named
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 

@@ -19,7 +19,7 @@ from relaax.client import closing, command
 from relaax.client.loop import run
 from relaax.client.parallel_connections import start_method
 from relaax.client.run_summary import RunSummary
-from relaax.extras import missing
+from relaax.libraries import missing
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 

@@ -25,7 +25,7 @@ from relaax.client.run_summary import RunSummary, Tally
 from relaax.client.unknown import require_known
 from relaax.client.values import values_of
 from relaax.client.vector_client import Autoreset, VectorClient
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 
 if TYPE_CHECKING:  # a client that is not watched and has a server does without

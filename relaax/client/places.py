@@ -6,9 +6,9 @@ import secrets
 import zlib
 from pathlib import Path
 
-from relaax.bounded_file import read_bounded_text
 from relaax.client.address import PORT, SERVERLESS, Endpoint, parse_endpoint
 from relaax.client.failure import ConnectionInterrupted
+from relaax.files import read_bounded_text
 from relaax.rlx import ErrorCode
 
 FILE = "@"

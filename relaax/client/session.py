@@ -18,7 +18,7 @@ from relaax.client.latency import Latency
 from relaax.client.places import Places
 from relaax.client.scalars import Scalars
 from relaax.client.wire import ClientWire
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.tls import client_context
 
 logger = logging.getLogger("relaax.client")

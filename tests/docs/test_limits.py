@@ -25,7 +25,8 @@ from relaax.metrics import copying
 from relaax.replay import messages as replay_messages
 from relaax.replay import remote_writer, spec, table_copy, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
-from relaax.server import checkpointing, status, strikes, tokens
+from relaax.server import status
+from relaax.server.checkpoints import checkpointing
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
 from relaax.server.parameter_server import core, requests
@@ -42,6 +43,7 @@ from relaax.server.rlx_server import (
     peer,
     websocket_layer,
 )
+from relaax.server.security import strikes, tokens
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")

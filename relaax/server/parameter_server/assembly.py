@@ -23,9 +23,10 @@ from relaax.metrics import MetricsWriter
 from relaax.metrics.run_description import RunDescription
 from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.parameters.grpc_options import MAX_PARAMETERS
-from relaax.server.checkpoint_storage import patiently
-from relaax.server.checkpointing import Checkpointer, Saved
-from relaax.server.command_configuration import description
+from relaax.server.checkpoints.checkpointing import Checkpointer, Saved
+from relaax.server.checkpoints.storage import patiently
+from relaax.server.command.configuration import description
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction
@@ -38,7 +39,6 @@ from relaax.server.parameter_server.server import Server
 from relaax.server.parameter_server.shard_position import ShardPosition
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool
 from relaax.server.targets import shard_target
-from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.server.grpc_port.credentials import Credentials, port_credentials
 from relaax.server.grpc_port.guard import token_sentences
 from relaax.server.parameter_server.roles import refusal
-from relaax.server.tls import PARAMETER_SERVER, parameter_server_token
+from relaax.server.security.tls import PARAMETER_SERVER, parameter_server_token
 
 SENTENCES = token_sentences("parameter server", "relaax-rlx-server.parameter_server_token_file", WORKERS_TOKEN)
 """What callers without the token are told."""

@@ -9,14 +9,13 @@ from typing import Any
 from relaax import __version__
 from relaax.parameters.status import TrainingStatus
 from relaax.server.address import listen
-from relaax.server.checkpointing import Checkpointer
+from relaax.server.checkpoints.checkpointing import Checkpointer
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample, labelled
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.status import StatusServer
+from relaax.server.status import Families, Family, StatusServer, registry_of
 
 
 @dataclass(frozen=True)

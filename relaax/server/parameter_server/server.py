@@ -10,7 +10,8 @@ from relaax.metrics import MetricsWriter
 from relaax.parameters.frames import FrameSocket
 from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.wire import add_to_server
-from relaax.server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
+from relaax.server.checkpoints.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.grpc_port.port import GrpcPort
@@ -23,7 +24,6 @@ from relaax.server.parameter_server.local_connection import LocalConnection, sha
 from relaax.server.parameter_server.prometheus import status_server
 from relaax.server.parameter_server.roles import JOIN
 from relaax.server.parameter_server.service import ParameterService
-from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0

@@ -12,9 +12,9 @@ from relaax.configuration import ParameterServerSection
 from relaax.configuration.home import NoHome
 from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.writer import newest_number
-from relaax.server.checkpoint_storage import open_leased, patiently, warn_of_versions
-from relaax.server.spool import Spool, default_folder
-from relaax.server.termination import EndRequests
+from relaax.server.checkpoints.spool import Spool, default_folder
+from relaax.server.checkpoints.storage import open_leased, patiently, warn_of_versions
+from relaax.server.command.termination import EndRequests
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from relaax.server.rlx_server.pending_connections import PendingConnection, has_ended
-from relaax.server.strikes import network_of
+from relaax.server.security.strikes import network_of
 
 STALE_SECONDS = 5.0
 """A client that has waited this long and has closed its sending side is assumed to have left."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from relaax.configuration import RlxServerSection
-from relaax.server.tls import rlx_server_context, rlx_server_token
-from relaax.server.tokens import Token, digest
+from relaax.server.security.tls import rlx_server_context, rlx_server_token
+from relaax.server.security.tokens import Token, digest
 
 NO_TOKEN = "this server asks for a token, and none was shown: --token-file or RELAAX_TOKEN gives a client one"
 WRONG_TOKEN = "the token that was shown is not this server's"

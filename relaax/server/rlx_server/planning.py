@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.extras import missing
-from relaax.server.command_configuration import check_bridge
-from relaax.server.devices import device_of
-from relaax.server.native_messages import load_tensorflow_quietly
+from relaax.libraries import missing
+from relaax.server.command.configuration import check_bridge
+from relaax.server.command.hardware import device_of
+from relaax.server.command.logs import load_tensorflow_quietly
 from relaax.server.replay_access import replay_source
 from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.targets import targets

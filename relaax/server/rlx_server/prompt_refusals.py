@@ -12,7 +12,7 @@ import socket
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Error, ErrorCode, ProtocolError, ServerConnection
 from relaax.rlx.framing import HEADER_BYTES
-from relaax.server.strikes import SECONDS
+from relaax.server.security.strikes import SECONDS
 
 NO_ROOM_RETRY_SECONDS = 5.0
 TURNED_AWAY = ServerConnection().send(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.server.devices import device_error
-from relaax.server.logs import configure_logging
+from relaax.server.command.hardware import device_error
+from relaax.server.command.logs import configure_logging
 from relaax.server.rlx_server.authentication import read_authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.server.anonymous_file import anonymous_file
+from relaax.files import anonymous_file
 from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE, inheritable, program_of
 from relaax.server.rlx_server.exit_codes import EXIT_DONE

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, inheritable, program_of
-from relaax.server.tokens import without_tokens
+from relaax.server.security.tokens import without_tokens
 
 _log = logging.getLogger(__name__)
 

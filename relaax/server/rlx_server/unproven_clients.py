@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from relaax.server.strikes import network_of
+from relaax.server.security.strikes import network_of
 
 FREE, MORE = 16, 16
 UNPROVEN_SECONDS = 2.0

@@ -55,7 +55,7 @@ from relaax.rlx import (
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
-from relaax.server.logs import may_not_raise
+from relaax.server.command.logs import may_not_raise
 from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.claims import REVOKED
 from relaax.server.rlx_server.client_entry import ClientEntrance, called

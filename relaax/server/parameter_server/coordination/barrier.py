@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaax.server.checkpointing import Late, ModelState
+from relaax.server.checkpoints.checkpointing import Late, ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.introduction import HOLD
 from relaax.server.parameter_server.coordination.member import ShardLost

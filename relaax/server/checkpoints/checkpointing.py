@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from relaax.checkpoint import Arrays, Checkpoint, Lease, LeaseLost, Store, StoreError
-from relaax.server.spool import Spool
+from relaax.server.checkpoints.spool import Spool
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Choice of OpenBLAS kernels for the matrix products of workers and learners."""
+"""The hardware that workers and learners compute on: their device, and the kernels of OpenBLAS for the processor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+from relaax.configuration import ConfigurationError, LearnerSection, RlxServerSection
+from relaax.configuration.roles import section_of
+
+if TYPE_CHECKING:
+    from relaax.algorithm_base import ConfigBase
 
 _log = logging.getLogger(__name__)
 
@@ -61,3 +67,14 @@ def start_anew(environment: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def device_of(settings: RlxServerSection | LearnerSection, config: ConfigBase) -> str:
+    """Return the device: `algorithm.gpu` applies if the process's own section has none."""
+    return settings.device or ("gpu" if config.gpu else "cpu")
+
+
+def device_error(settings: RlxServerSection | LearnerSection, refusal: str) -> ConfigurationError:
+    """Return the error for a device that cannot be used, with the key that chose it."""
+    by = "" if settings.device else " (by algorithm.gpu)"
+    return ConfigurationError(f"{section_of(settings)}.device{by}: {refusal}")

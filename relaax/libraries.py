@@ -1,10 +1,30 @@
-"""Libraries that may not be installed, and the extra that provides each: `pip install 'relaax[server]'`."""
+"""Libraries: environment variables for them, late imports, and the extra that provides one that is not installed.
+
+A command sets the variables before its first import of a library, so this module imports only the standard library.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+LIBRARY_VARIABLES = {
+    "GRPC_VERBOSITY": "NONE",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+"""One thread, because a process with several cannot be forked and a machine has many processes; no messages
+of TensorFlow, nor of gRPC, which logs each failed handshake and each malformed header."""
+
+
+def missing_from(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the user has not set."""
+    return {name: value for name, value in LIBRARY_VARIABLES.items() if name not in environment}
+
 
 _BY_EXTRA = {
     "server": "cryptography grpc grpc_health grpc_reflection honcho numba packaging prometheus_client psutil pydantic "
@@ -74,3 +94,18 @@ def named(program: str) -> Iterator[None]:
             raise
         print(f"{program}: {sentence}", file=sys.stderr)
         sys.exit(2)
+
+
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a package whose exports are imported when they are first used (PEP 562).
+
+    `modules`: name -> module of the package, as in `.agent`. A process then imports only what it uses: `relaax run` the
+    configuration of an algorithm, and completion the errors of `relaax.configuration`.
+    """
+
+    def export(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(modules[name], package), name)
+
+    return export

@@ -23,8 +23,8 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.address import require_loopback, require_private
-from relaax.server.native_messages import load_tensorflow_quietly
-from relaax.server.tokens import asks_for_token
+from relaax.server.command.logs import load_tensorflow_quietly
+from relaax.server.security.tokens import asks_for_token
 
 _HOGWILD = ("rms_prop", "momentum", "adagrad")
 
@@ -41,9 +41,9 @@ def configured(name: str, overrides: Sequence[str]) -> Configuration:
 def whole(configuration: Configuration) -> Configuration:
     """Check the sections against each other, and the addresses. Raises ConfigurationError and AddressError."""
     require_private_ports(
-        configuration.parameter_server, configuration.replay_server, configuration.rlx_server, configuration.learner
+        *(configuration.parameter_server, configuration.replay_server, configuration.rlx_server),
+        *(configuration.learner, configuration.tensorboard),
     )
-    require_private_board(configuration.tensorboard)
     configuration.algorithm_path  # noqa: B018 - raises if there is none
     if isinstance(configuration.algorithm_config, ConfigBase):
         check_bridge(configuration.rlx_server, configuration.algorithm_config)
@@ -69,21 +69,19 @@ def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
 
 
 def require_private_ports(
-    *sections: ParameterServerSection | ReplayServerSection | RlxServerSection | LearnerSection,
+    *sections: ParameterServerSection | ReplayServerSection | RlxServerSection | LearnerSection | TensorBoardSection,
 ) -> None:
-    """Refuse ports that other machines can reach without authentication.
+    """Refuse ports that other machines can reach without authentication, unless anonymous access is allowed.
 
     A client certificate that a server requires counts as a token. Raises AddressError.
     """
     for section in sections:
+        if isinstance(section, TensorBoardSection):
+            require_private(section.bind, section.allow_anonymous, "relaax-tensorboard.bind")
+            continue
         if not isinstance(section, LearnerSection):  # which has a status port only
             require_loopback(section.bind, section.allow_anonymous, _asks_for_proof(section))
         require_private(section.status_bind, section.allow_anonymous)
-
-
-def require_private_board(section: TensorBoardSection) -> None:
-    """Refuse to show TensorBoard to other machines unless anonymous access is allowed. Raises AddressError."""
-    require_private(section.bind, section.allow_anonymous, "relaax-tensorboard.bind")
 
 
 def _asks_for_proof(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:

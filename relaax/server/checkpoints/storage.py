@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from relaax.checkpoint import (
     Lease,
@@ -18,10 +18,8 @@ from relaax.checkpoint import (
     highest_fence,
     open_store,
 )
-from relaax.configuration import ConfigurationError
 from relaax.configuration.checkpoint_keys import CheckpointKeys
-from relaax.configuration.roles import Role
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.command.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -31,15 +29,6 @@ STORE_PATIENCE = 60.0
 _PAUSE = 2.0
 KEEPS_VERSIONS = "the bucket keeps old versions, also of deleted checkpoints and of the lease, which changes every 5 s"
 EXPIRE_VERSIONS = "add a lifecycle rule with NoncurrentVersionExpiration, or turn versioning off"
-
-
-def location_overrides(role: Role, given: Mapping[str, Any]) -> list[str]:
-    """Override the file's location, of either kind, if the command line gives one. Raises ConfigurationError."""
-    keys = (f"{role.section}.checkpoint_dir", f"{role.section}.checkpoint_aws_s3")
-    absent = [key for key in keys if given.get(key) is None]
-    if not absent:
-        raise ConfigurationError("--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place")
-    return [f"{absent[0]}=null"] if len(absent) == 1 else []
 
 
 def checkpoint_store(section: CheckpointKeys, quick: bool = False) -> Store | None:

@@ -7,11 +7,11 @@ import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from relaax.bounded_file import read_bounded
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection, RlxServerSection
 from relaax.configuration.home import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
-from relaax.server.tokens import read_token
+from relaax.files import read_bounded
+from relaax.server.security.tokens import read_token
 from relaax.tls import client_context
 
 _log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from relaax.bounded_file import read_bounded
 from relaax.configuration import ConfigurationError
 from relaax.configuration.environment import SECRETS
 from relaax.configuration.home import with_home
+from relaax.files import read_bounded
 
 _log = logging.getLogger(__name__)
 

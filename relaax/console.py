@@ -1,7 +1,8 @@
-"""Log messages and errors on stderr in which no text from a peer or a file can begin a line."""
+"""What programs print: log messages, errors and numbers, in which no text from a peer or a file can begin a line."""
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -73,3 +74,17 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
 def _uncaught_in_thread(said: threading.ExceptHookArgs) -> None:
     if said.exc_value is not None and said.exc_type is not SystemExit:  # as Python's own hook
         _log.critical("a thread has ended with an exception", exc_info=said.exc_value)
+
+
+def replace_unknown_characters() -> None:
+    """Print `?` for characters that the encoding of standard output lacks. Called first by every command.
+
+    Otherwise print raises UnicodeEncodeError. Python treats standard error likewise by itself.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def shown(value: float) -> str:
+    """Format with one decimal, or three digits if small or huge: 475.2, -1,234.5, 19.3, 0.74, 0.0133, 2.5e+12."""
+    return format(value, ",.1f" if 10 <= abs(value) < 1e9 else ".3g")
