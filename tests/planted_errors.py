@@ -1672,7 +1672,7 @@ ERRORS = (
     planted(
         "names-as-sent",
         "names of metrics are kept as clients send them",
-        [("relaax/server/rlx_server/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
+        [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1788,7 +1788,7 @@ ERRORS = (
         "the reward of a void step enters the reported return",
         [
             (
-                "relaax/server/rlx_server/session.py",
+                "relaax/server/rlx_server/workers/session.py",
                 "count(message.reward, ~first)",
                 "count(message.reward, ~self._none)",
             )

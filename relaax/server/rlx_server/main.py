@@ -28,6 +28,10 @@ from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.spawning import SpawnSpawner
 from relaax.server.rlx_server.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
+from relaax.server.rlx_server.workers.device_probe import device_refusal
+from relaax.server.rlx_server.workers.planning import plan_workers
+from relaax.server.rlx_server.workers.spawner import ForkSpawner, UnsafeFork
+from relaax.server.rlx_server.workers.spawning import SpawnSpawner
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
