@@ -16,8 +16,8 @@ from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.validation import validate_section
 from relaax.server.command.termination import EndRequests
 from relaax.server.parameter_server.storage import open_spool
-from relaax.server.rlx_server.authentication import OPEN
-from relaax.server.rlx_server.client_accounts import ClientAccounts
+from relaax.server.rlx_server.clients.accounts import ClientAccounts
+from relaax.server.rlx_server.clients.authentication import OPEN
 from relaax.server.security.tls import authority
 from relaax.server.security.tokens import read_token
 

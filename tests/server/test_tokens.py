@@ -11,7 +11,7 @@ from relaax.configuration import ConfigurationError, ParameterServerSection, Rlx
 from relaax.server.address import AddressError
 from relaax.server.command.configuration import require_private_ports
 from relaax.server.parameter_server.credentials import read_credentials
-from relaax.server.rlx_server.authentication import NO_TOKEN, NOBODY, read_authentication
+from relaax.server.rlx_server.clients.authentication import NO_TOKEN, NOBODY, read_authentication
 from relaax.server.security.certificates import LOCAL, Authority
 from relaax.server.security.tokens import Token, read_token
 from relaax.server.targets import shard_target, targets

@@ -51,7 +51,6 @@ from relaax.server.rlx_server.listening.prompt_refusals import say_no_room, turn
 from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.listening.unproven_clients import FREE, UnprovenClients
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.rlx_server.unproven_clients import FREE, UnprovenClients
 from relaax.server.security.strikes import Strikes
 
 _log = logging.getLogger(__name__)

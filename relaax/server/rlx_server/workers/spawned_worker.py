@@ -18,7 +18,6 @@ from typing import Any
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.command.hardware import device_error
 from relaax.server.command.logs import configure_logging
-from relaax.server.rlx_server.authentication import read_authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE
 from relaax.server.rlx_server.clients.authentication import read_authentication
 from relaax.server.rlx_server.clients.meters import Meters

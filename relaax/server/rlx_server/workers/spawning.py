@@ -19,7 +19,6 @@ from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.files import anonymous_file
-from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE, inheritable, program_of
 from relaax.server.rlx_server.clients.authentication import OPEN, Authentication
 from relaax.server.rlx_server.clients.meters import Meters

@@ -56,10 +56,9 @@ from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
 from relaax.server.command.logs import may_not_raise
-from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication, Identity
-from relaax.server.rlx_server.claims import REVOKED
-from relaax.server.rlx_server.client_entry import ClientEntrance, called
-from relaax.server.rlx_server.disconnects import (
+from relaax.server.rlx_server.clients.authentication import NO_TLS, OPEN, Authentication, Identity
+from relaax.server.rlx_server.clients.claims import REVOKED
+from relaax.server.rlx_server.connection.disconnects import (
     PeerGone,
     PeerLeft,
     PeerSilent,
