@@ -78,8 +78,7 @@ def algorithm(subject: Subject) -> Iterator[Finding]:
     """Check whether the algorithm can be imported, accepts its section, and supports the bridge."""
     from relaax.algorithm_base import ConfigBase, load_algorithm
     from relaax.server.command.configuration import check_bridge
-    from relaax.server.command.hardware import device_of
-    from relaax.server.command.logs import load_tensorflow_quietly
+    from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 
     found = subject.configuration
     try:

@@ -29,7 +29,7 @@ from relaax.configuration import ConfigurationError, assemble_configuration, nea
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
 from relaax.files import write_whole
-from relaax.server.command.logs import load_tensorflow_quietly
+from relaax.server.command.hardware import load_tensorflow_quietly
 
 _ATARI, _GYMNASIUM = "ALE", "OpenAI_Gym"
 _PLACES = ("bind", "parameter-server", "replay-server", "checkpoint-dir", "metrics-dir")

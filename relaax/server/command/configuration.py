@@ -23,7 +23,7 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.address import require_loopback, require_private
-from relaax.server.command.logs import load_tensorflow_quietly
+from relaax.server.command.hardware import load_tensorflow_quietly
 from relaax.server.security.tokens import asks_for_token
 
 _HOGWILD = ("rms_prop", "momentum", "adagrad")

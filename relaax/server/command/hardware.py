@@ -1,4 +1,4 @@
-"""The hardware that workers and learners compute on: their device, and the kernels of OpenBLAS for the processor."""
+"""What workers and learners compute on: their device, the kernels of OpenBLAS for the processor, TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from relaax.configuration import ConfigurationError, LearnerSection, RlxServerSection
 from relaax.configuration.roles import section_of
+from relaax.files import anonymous_file
+from relaax.nn.tensorflow_loading import load_within
 
 if TYPE_CHECKING:
     from relaax.algorithm_base import ConfigBase
@@ -78,3 +80,28 @@ def device_error(settings: RlxServerSection | LearnerSection, refusal: str) -> C
     """Return the error for a device that cannot be used, with the key that chose it."""
     by = "" if settings.device else " (by algorithm.gpu)"
     return ConfigurationError(f"{section_of(settings)}.device{by}: {refusal}")
+
+
+@contextlib.contextmanager
+def native_messages_held_back() -> Iterator[None]:
+    """Hold back output to stderr, also of C libraries; write it out if an exception is raised."""
+    stderr = 2
+    sys.stderr.flush()
+    own = os.dup(stderr)
+    with anonymous_file() as held:
+        os.dup2(held.fileno(), stderr)
+        try:
+            yield
+        except Exception:
+            os.dup2(own, stderr)
+            held.seek(0)
+            os.write(stderr, held.read())
+            raise
+        finally:
+            os.dup2(own, stderr)
+            os.close(own)
+
+
+def load_tensorflow_quietly() -> None:
+    """Hold back what TensorFlow's libraries write while they load, such as that there is no GPU, if they do."""
+    load_within(native_messages_held_back)

@@ -1,23 +1,15 @@
-"""Logs of the servers, on stderr: lines for people, or one JSON object per line for machines.
-
-What TensorFlow's libraries write there while they load, such as that there is no GPU, is suppressed.
-"""
+"""Logs of the servers, on stderr: lines for people, or one JSON object per line for machines."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from types import FrameType
 from typing import Any
 
 from relaax.console import LineFormatter, log_uncaught_exceptions
-from relaax.files import anonymous_file
-from relaax.nn.tensorflow_loading import load_within
 
 _TEXT = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s"
 _DEAF = frozenset({logging.__name__, "numba", "llvmlite"})
@@ -63,30 +55,3 @@ def configure_logging(level: str, format_: str = "text") -> None:
     logging.basicConfig(handlers=[handler], level=level, force=True)
     logging.captureWarnings(format_ == "json")
     log_uncaught_exceptions()
-
-
-STDERR = 2
-
-
-@contextlib.contextmanager
-def native_messages_held_back() -> Iterator[None]:
-    """Hold back output to stderr, also of C libraries; write it out if an exception is raised."""
-    sys.stderr.flush()
-    own = os.dup(STDERR)
-    with anonymous_file() as held:
-        os.dup2(held.fileno(), STDERR)
-        try:
-            yield
-        except Exception:
-            os.dup2(own, STDERR)
-            held.seek(0)
-            os.write(STDERR, held.read())
-            raise
-        finally:
-            os.dup2(own, STDERR)
-            os.close(own)
-
-
-def load_tensorflow_quietly() -> None:
-    """Hold back these messages if this process imports TensorFlow."""
-    load_within(native_messages_held_back)

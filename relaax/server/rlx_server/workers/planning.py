@@ -11,8 +11,7 @@ from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.libraries import missing
 from relaax.server.command.configuration import check_bridge
-from relaax.server.command.hardware import device_of
-from relaax.server.command.logs import load_tensorflow_quietly
+from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 from relaax.server.replay_access import replay_source
 from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
 from relaax.server.targets import targets

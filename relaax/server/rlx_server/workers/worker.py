@@ -58,6 +58,7 @@ from relaax.server.address import served_at
 from relaax.server.command.logs import may_not_raise
 from relaax.server.rlx_server.clients.authentication import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.clients.claims import REVOKED
+from relaax.server.rlx_server.clients.meters import Meter, Meters
 from relaax.server.rlx_server.connection.disconnects import (
     PeerGone,
     PeerLeft,
