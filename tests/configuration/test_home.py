@@ -11,10 +11,10 @@ import pytest
 
 from relaax import machine_code
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.checkpoint.aws_keys import read_keys
+from relaax.checkpoint.s3 import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.validation import validate_section
-from relaax.server.parameter_server.storage import open_spool
+from relaax.server.parameter_server.command.assembly import open_spool
 from relaax.server.rlx_server.authentication import OPEN
 from relaax.server.rlx_server.client_accounts import ClientAccounts
 from relaax.server.termination import EndRequests

@@ -28,8 +28,11 @@ from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, message
 from relaax.server import checkpointing, status, strikes, tokens
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
-from relaax.server.parameter_server import core, requests
-from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
+from relaax.server.parameter_server.coordination import follower, leader
+from relaax.server.parameter_server.coordination import leader as barrier
+from relaax.server.parameter_server.coordination import members as introduction
+from relaax.server.parameter_server.service import core
+from relaax.server.parameter_server.service import service as requests
 from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server import (

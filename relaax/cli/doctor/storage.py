@@ -98,8 +98,7 @@ def _probe(opened: object) -> None:
 
 def _lease(opened: object) -> Iterator[Finding]:
     from relaax.checkpoint import NotFound, Store
-    from relaax.checkpoint.holder import Holder
-    from relaax.checkpoint.lease import KEY, TTL
+    from relaax.checkpoint.lease import KEY, TTL, Holder
 
     assert isinstance(opened, Store)
     try:

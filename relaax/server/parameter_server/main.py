@@ -42,7 +42,7 @@ from relaax.server.shard_option import check_position, position_keys
 from relaax.server.termination import EndRequests, Reason, signal_reasons
 
 if TYPE_CHECKING:
-    from relaax.server.parameter_server.server import Server
+    from relaax.server.parameter_server.command.server import Server
 
 _log = logging.getLogger(__name__)
 
@@ -135,8 +135,8 @@ def _load(configuration: Configuration) -> Algorithm:
 
 def _assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
     """Assemble the server; on failure end the process with one sentence."""
-    from relaax.server.parameter_server.assembly import assemble
-    from relaax.server.parameter_server.model import ModelRefused
+    from relaax.server.parameter_server.command.assembly import assemble
+    from relaax.server.parameter_server.shard.model import ModelRefused
 
     try:
         return assemble(configuration, algorithm, ends, closing)

@@ -24,7 +24,7 @@ from relaax.server.learner import model_spaces
 from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState
 from relaax.server.learner.process import LearnerPlan, run
-from relaax.server.parameter_server.factory import AlgorithmModels
+from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.replay_access import ReplayUse, use_of
 from support import replay_algorithm
 from support.nobody import nobody

@@ -10,7 +10,7 @@ import grpc
 
 from relaax.checkpoint import Checkpoint, CheckpointManager
 from relaax.server.checkpointing import Checkpointer
-from relaax.server.parameter_server.core import ParameterServerCore
+from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.spool import Spool
 from relaax.server.termination import Reason
 

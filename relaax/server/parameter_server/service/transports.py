@@ -1,7 +1,8 @@
-"""Serve one worker of this host: its requests, its gradient's memory, and the snapshots that it reads."""
+"""Two transports of the parameter service: gRPC, and shared memory for a worker of this host."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,11 +14,62 @@ from relaax.parameters.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame,
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
 from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.status_codes import errors_as_status
 from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.service import ParameterService
-from relaax.server.parameter_server.snapshot_segments import Segment
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.service.service import ParameterService
+from relaax.server.parameter_server.shard.snapshot_segments import Segment
+
+SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
+
+
+class GrpcService:
+    """Pass each gRPC call to a `ParameterService`.
+
+    Long vectors travel beside their messages: see `relaax.parameters.wire`.
+    """
+
+    def __init__(
+        self, service: ParameterService, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None
+    ) -> None:
+        """`on_pulled` is told the peer and the id of each worker that fetches parameters."""
+        self._service = service
+        self._on_pulled = on_pulled
+
+    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
+        with errors_as_status(context):
+            return self._service.register(request)
+
+    def Push(  # noqa: N802
+        self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
+    ) -> Carrier[pb.PushResponse]:
+        with errors_as_status(context):
+            return self._service.push(carrier)
+
+    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
+        with errors_as_status(context):
+            answer = self._service.pull(request)
+        if not answer.message.incarnation_ended:
+            self._on_pulled(context.peer(), request.worker_id)
+        return answer
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
+        with errors_as_status(context):
+            return self._service.report(request)
+
+    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
+        with errors_as_status(context):
+            return self._service.leave(request)
+
+    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
+        return self._service.status()
+
+    def ListWorkers(  # noqa: N802
+        self, request: pb.ListWorkersRequest, context: grpc.ServicerContext
+    ) -> pb.ListWorkersResponse:
+        return self._service.workers()
+
 
 MOST_HELD = 16
 """Vectors that a worker may read at a time, each in a segment of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,30 +18,92 @@ import safetensors
 
 import relaax
 from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
-from relaax.checkpoint import Checkpoint, CheckpointManager, sequence
-from relaax.configuration import Configuration, redacted
+from relaax.checkpoint import Checkpoint, CheckpointManager, StoreAway, open_store, sequence
+from relaax.configuration import Configuration, ParameterServerSection, redacted
+from relaax.configuration.home import NoHome
 from relaax.metrics import MetricsWriter
+from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.run_description import RunDescription
+from relaax.metrics.writer import newest_number
 from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.parameters.grpc_options import MAX_PARAMETERS
-from relaax.server.checkpoint_storage import patiently
+from relaax.server.checkpoint_storage import open_leased, patiently, warn_of_versions
 from relaax.server.checkpointing import Checkpointer, Saved
 from relaax.server.command_configuration import description
+from relaax.server.parameter_server.command.credentials import read_credentials
+from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.server.parameter_server.command.server import Server
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.coordination.follower import Follower
-from relaax.server.parameter_server.coordination.introduction import introduction
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.credentials import read_credentials
-from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.resharding import parts_for
-from relaax.server.parameter_server.server import Server
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool
+from relaax.server.parameter_server.coordination.members import introduction
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ShardPosition
+from relaax.server.parameter_server.shard.persistence import parts_for
+from relaax.server.spool import Spool, default_folder
 from relaax.server.targets import shard_target
 from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
+
+
+def open_manager(
+    section: ParameterServerSection, ends: EndRequests, closing: ExitStack, leads: bool = True
+) -> CheckpointManager | None:
+    """Return the manager of checkpoints; None if no location is configured. See `open_leased`."""
+    opened = open_leased(section, ends, closing, leads)
+    if opened is None:
+        return None
+    store, lease = opened
+    return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept, lease)
+
+
+def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: EndRequests) -> Spool | None:
+    """Return the spool for a last checkpoint; None if checkpoints are in a folder, or go to several shards, which keep
+    a part each. Delivers what an earlier process has left there.
+
+    Raises StoreError and LeaseWaitInterrupted.
+    """
+    if section.checkpoint_aws_s3 is None or section.shards > 1:
+        return None
+    try:
+        folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
+    except NoHome:
+        _log.warning(
+            "the last checkpoint is lost if S3 is unreachable then: set checkpoint_spool, XDG_STATE_HOME or HOME"
+        )
+        return None
+    spool = Spool(folder, manager, section.aws_endpoint)
+    patiently(spool.deliver, ends)
+    return spool
+
+
+def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:
+    """Return the folder of the TensorBoard run; None if there is none. Copying to S3 lasts until `closing` ends it.
+
+    Raises StoreError and ConfigurationError.
+    """
+    if section.metrics_aws_s3 is None:
+        return None if section.metrics_dir is None else Path(section.metrics_dir)
+    store = open_store(section.metrics_aws_s3, section.aws_keys, section.aws_endpoint)
+    names = []
+    try:
+        store.check()
+        warn_of_versions(store)
+        names = [name for name in store.list() if newest_number([name])]
+    except StoreAway as error:
+        _log.warning("metrics are copied later: %s", error)
+    if section.metrics_dir is None:
+        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
+    else:
+        folder = Path(section.metrics_dir)
+    if names:  # later files must sort after those in the store, too
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / max(names, key=lambda name: newest_number([name]))).touch()
+    copy = MetricsCopy(folder, store)
+    copy.start()
+    closing.callback(copy.close)
+    return folder
 
 
 def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:

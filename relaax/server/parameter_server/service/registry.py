@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relaax.parameters.purposes import Purpose
-from relaax.server.parameter_server.activity import WorkerActivity
-from relaax.server.parameter_server.actors import ActorTable, Indices
-from relaax.server.parameter_server.ranks import ActorRanks
+from relaax.server.parameter_server.service.actors import ActorRanks, ActorTable, Indices
+from relaax.server.parameter_server.service.metrics import WorkerActivity
 
 
 @dataclass(frozen=True, slots=True)

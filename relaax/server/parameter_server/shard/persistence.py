@@ -1,4 +1,4 @@
-"""Convert a model to a checkpoint, and back."""
+"""Convert a shard to its part of a checkpoint, and back, also from another number of shards."""
 
 from __future__ import annotations
 
@@ -15,19 +15,45 @@ import numpy.typing as npt
 from relaax.algorithm_base import without_bounds
 from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
-from relaax.checkpoint.flat_vectors import check_parts, cut, length
+from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
 from relaax.optim.vector import FlatVector
 from relaax.parameters.moments import Moments, from_arrays, to_arrays
-from relaax.server.parameter_server.counters import Counters
-from relaax.server.parameter_server.ledger import Ledger
-from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.resharding import SLOT, recut
-from relaax.server.parameter_server.shard import Shard
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.snapshot import Snapshot
-from relaax.server.parameter_server.target import GENERATION, TARGET, TargetCopy, restored_generation
+from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition
+from relaax.server.parameter_server.shard.shard import Shard
+from relaax.server.parameter_server.shard.state import Counters, Ledger, Snapshot, TargetCopy
+from relaax.server.parameter_server.shard.target import GENERATION, TARGET, restored_generation
 
 _log = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+SLOT = "slots/"
+
+
+def parts_for(manifest: Mapping[str, Any], position: ShardPosition) -> list[str]:
+    """Return the parts of a checkpoint that a shard reads: its own, or those that it overlaps. Raises Damaged."""
+    start, end = position.range(length(manifest))
+    return [shard["part"] for shard in overlapping(manifest, start, end)]
+
+
+def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[np.float32], dict[str, Array]]:
+    """Return parameters and slots of the shard's range. Raises Damaged.
+
+    A slot with one float32 for each element of its part is cut like the parameters. Any other, such as Adam's count of
+    updates, is the largest of those that the parts have.
+    """
+    start, end = position.range(length(checkpoint.manifest))
+    shards = overlapping(checkpoint.manifest, start, end)
+    names = sorted({name for shard in shards for name in checkpoint.parts[shard["part"]] if name.startswith(SLOT)})
+    slots: dict[str, Array] = {}
+    for name in names:
+        parts = [(shard["end"] - shard["start"], checkpoint.parts[shard["part"]].get(name)) for shard in shards]
+        found = [(size, array) for size, array in parts if array is not None]
+        if all(array.shape == (size,) and array.dtype == np.float32 for size, array in found):
+            slots[name.removeprefix(SLOT)] = cut(checkpoint, name, start, end)
+        else:
+            slots[name.removeprefix(SLOT)] = max((array for _, array in found), key=lambda array: tuple(array.ravel()))
+    return np.asarray(cut(checkpoint, "parameters", start, end), np.float32), slots
+
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
 """Slots of which optimizers take the root, or by powers of which they divide."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from relaax.algorithm_base.target_interval import TargetInterval
-from relaax.optim.vector import FlatVector, Vector
-from relaax.server.parameter_server.counters import Counters
+from relaax.optim.vector import Vector
+from relaax.server.parameter_server.shard.state import Counters, TargetCopy
 
 TARGET = "target"
 """Name of the vector in a pull, and of its array in a checkpoint."""
@@ -17,14 +16,6 @@ GENERATION = "target_generation"
 
 MAX_AHEAD = 8
 """Generations by which one message of a worker can advance another shard than shard 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetCopy:
-    """The target network, float32 [size], which never changes, and its generation."""
-
-    generation: int
-    vector: FlatVector
 
 
 class TargetNetwork:

@@ -15,8 +15,8 @@ from relaax.algorithm_base.resuming import changed_keys
 from relaax.checkpoint import Damaged
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
-from relaax.server.parameter_server.delay_compensation import DelayCompensation
-from relaax.server.parameter_server.model import ModelRefused, ModelSpec
+from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec
+from relaax.server.parameter_server.shard.shard import DelayCompensation
 
 _log = logging.getLogger(__name__)
 

@@ -21,23 +21,27 @@ from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
 from relaax.server.checkpointing import Late, ModelState, Saved
 from relaax.server.local_port.shared_budget import SharedBudget
-from relaax.server.parameter_server.counters import Counters
-from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
-from relaax.server.parameter_server.model_access import ModelAccess
-from relaax.server.parameter_server.model_creation import Model, make_model
-from relaax.server.parameter_server.periodic_metrics import PeriodicMetrics
-from relaax.server.parameter_server.persistence import (
+from relaax.server.parameter_server.service.metrics import PeriodicMetrics, Rates
+from relaax.server.parameter_server.service.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
+from relaax.server.parameter_server.shard.model import (
+    Difference,
+    Model,
+    ModelAccess,
+    ModelFactory,
+    ModelRefused,
+    ShardPosition,
+    make_model,
+)
+from relaax.server.parameter_server.shard.persistence import (
     as_written,
     check_origin,
     describe_shard,
     restore_shard,
     shard_arrays,
 )
-from relaax.server.parameter_server.rates import Rates
-from relaax.server.parameter_server.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
-from relaax.server.parameter_server.shard import Applied, Push
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.snapshot_segments import Segments
+from relaax.server.parameter_server.shard.shard import Applied, Push
+from relaax.server.parameter_server.shard.snapshot_segments import Segments
+from relaax.server.parameter_server.shard.state import Counters
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.moments import MAX_STATISTIC_NAME, Float64Vector, Moments, NotUsable
-from relaax.server.parameter_server.snapshot import Statistics
+from relaax.server.parameter_server.shard.state import Statistics
 
 _log = logging.getLogger(__name__)
 
