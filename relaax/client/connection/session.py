@@ -58,7 +58,7 @@ class Session:
         self._places = Places(address, tls is not None)
         if self._places.over_websocket:
             with explained("websocket"):
-                import relaax.client.connection.websocket  # noqa: F401  # a missing library is to be missed now
+                from relaax.client.connection import websocket  # noqa: F401  # a missing library is to be missed now
         self._hello = replace(
             hello, client_name="relaax-python", client_version=relaax.__version__, host=socket.gethostname()
         )
