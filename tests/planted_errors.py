@@ -135,7 +135,7 @@ TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
-CLIENT_PLACES_PY = "relaax/client/places.py"
+CLIENT_PLACES_PY = "relaax/client/connection/address.py"
 CLIENT_PLACES = "tests/client/test_places.py"
 PROCESS_PY = "relaax/supervision/process.py"
 SCALING_PY = "relaax/cluster/scaling.py"
@@ -1817,7 +1817,7 @@ ERRORS = (
     planted(
         "void-rewards-returned",
         "a void reward is added where the connection was interrupted",
-        [("relaax/client/vector_client.py", "if self._between is not None:", "if False:")],
+        [("relaax/client/connection/vector_client.py", "if self._between is not None:", "if False:")],
         "tests/client/test_vector_client.py",
     ),
     planted(
@@ -1880,7 +1880,7 @@ ERRORS = (
     planted(
         "final-states-written-over",
         "final states of a lost end are those of the environments by now",
-        [("relaax/client/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
+        [("relaax/client/connection/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
         "tests/client/test_vector_client.py",
     ),
     planted(
@@ -1888,7 +1888,7 @@ ERRORS = (
         "an end that was lost is told once more after a reset",
         [
             (
-                "relaax/client/vector_client.py",
+                "relaax/client/connection/vector_client.py",
                 "self._between = self._ended = None\n        return",
                 "self._between = None\n        return",
             )
@@ -1898,7 +1898,13 @@ ERRORS = (
     planted(
         "interrupted-for-ever",
         "after one interrupted episode returns are never the server's again",
-        [("relaax/client/base.py", "        self._interrupted = False\n\n    def _check", "\n    def _check")],
+        [
+            (
+                "relaax/client/connection/client.py",
+                "        self._interrupted = False\n\n    def _check",
+                "\n    def _check",
+            )
+        ],
         "tests/client/test_reconnect.py",
     ),
     planted(
@@ -1906,7 +1912,7 @@ ERRORS = (
         "the session id of the first welcome is said for ever",
         [
             (
-                "relaax/client/session.py",
+                "relaax/client/connection/session.py",
                 "session_id=welcome.session_id)",
                 "session_id=self._hello.session_id or welcome.session_id)",
             )

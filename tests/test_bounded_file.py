@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from relaax.bounded_file import MAX_BYTES, read_bounded
-from relaax.client.base import secret, tls_context
+from relaax.client.connection.client import secret, tls_context
 from relaax.configuration import ConfigurationError
 from relaax.configuration.yaml_file import read_yaml
 from relaax.parameters.moving import read_addresses

@@ -12,7 +12,8 @@ from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
 from relaax.cli.run import environment_check
-from relaax.client import base, scalars
+from relaax.client.connection import client as base
+from relaax.client.connection import scalars
 from relaax.configuration import (
     LearnerSection,
     ParameterServerSection,

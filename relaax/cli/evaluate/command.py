@@ -158,8 +158,8 @@ def _evaluated(
     from relaax.cli.evaluate import report
     from relaax.cli.evaluate.playing import EpisodesAsked, play
     from relaax.cli.evaluate.progress import shown_progress
-    from relaax.client.address import LOCAL
     from relaax.client.command import NOOP
+    from relaax.client.connection.address import LOCAL
     from relaax.evaluation.result import statistics_of
 
     start = time.monotonic()
