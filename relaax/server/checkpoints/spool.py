@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from relaax.checkpoint import Arrays, CheckpointManager, Damaged, LocalStore, StoreError
-from relaax.checkpoint.copying import copy
-from relaax.checkpoint.ids import age
+from relaax.checkpoint.manager import copy
+from relaax.checkpoint.manifest import age
 from relaax.configuration.home import with_home
 
 _log = logging.getLogger(__name__)
