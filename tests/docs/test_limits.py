@@ -26,7 +26,8 @@ from relaax.metrics import copying
 from relaax.replay import messages as replay_messages
 from relaax.replay import remote_writer, spec, table_copy, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
-from relaax.server import checkpointing, status, strikes, tokens
+from relaax.server import status
+from relaax.server.checkpoints import checkpointing
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
 from relaax.server.parameter_server.coordination import follower, leader
@@ -40,6 +41,7 @@ from relaax.server.rlx_server.clients import accounts as client_accounts
 from relaax.server.rlx_server.clients import claims, meters
 from relaax.server.rlx_server.connection import dead_peers, peer, websocket_layer
 from relaax.server.rlx_server.listening import children, listener
+from relaax.server.security import strikes, tokens
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")

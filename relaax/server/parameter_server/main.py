@@ -16,7 +16,7 @@ from relaax.server.command.termination import EndRequests, Reason
 
 if TYPE_CHECKING:
     from relaax.algorithm_base import Algorithm
-    from relaax.server.parameter_server.server import Server
+    from relaax.server.parameter_server.command.server import Server
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ def _load(configuration: Configuration) -> Algorithm:
 
 
 def _assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
-    from relaax.server.parameter_server.assembly import assemble
-    from relaax.server.parameter_server.model import ModelRefused
+    from relaax.server.parameter_server.command.assembly import assemble
+    from relaax.server.parameter_server.shard.model import ModelRefused
 
     try:
         return assemble(configuration, algorithm, ends, closing)

@@ -19,7 +19,7 @@ from relaax.parameters.interfaces import ParameterServerError, ParameterServerUn
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 from relaax.rlx import Box, Discrete
-from relaax.server.command_configuration import description
+from relaax.server.command.configuration import description
 from relaax.server.learner import model_spaces
 from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState

@@ -9,7 +9,7 @@ from relaax.server.grpc_port.certificate_roles import SERVER, WORKER, role_of
 from relaax.server.grpc_port.credentials import Credentials, port_credentials
 from relaax.server.grpc_port.guard import token_sentences
 from relaax.server.parameter_server.coordination import coordination_pb2
-from relaax.server.tls import PARAMETER_SERVER, parameter_server_token
+from relaax.server.security.tls import PARAMETER_SERVER, parameter_server_token
 
 _JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
 JOIN = f"/{_JOIN.containing_service.full_name}/{_JOIN.name}"

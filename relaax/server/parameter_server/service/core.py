@@ -19,7 +19,7 @@ from relaax.metrics import Aggregator
 from relaax.metrics.memory import available_memory
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
-from relaax.server.checkpointing import Late, ModelState, Saved
+from relaax.server.checkpoints.checkpointing import Late, ModelState, Saved
 from relaax.server.local_port.shared_budget import SharedBudget
 from relaax.server.parameter_server.service.metrics import PeriodicMetrics, Rates
 from relaax.server.parameter_server.service.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
