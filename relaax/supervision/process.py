@@ -292,11 +292,9 @@ class Process(Supervised):
 
     @property
     def pid(self) -> int | None:
-        """Return the process id, once started."""
         return self._popen.pid if self._popen else None
 
     def exit_code(self) -> int | None:
-        """Return the exit code: None while it runs; negative if a signal ended it."""
         return self._popen.poll() if self._popen else None
 
     @property
@@ -307,11 +305,9 @@ class Process(Supervised):
         return self._done
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and those that it started."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -324,7 +320,6 @@ class Process(Supervised):
                 self._popen.send_signal(number)
 
     def wait(self, timeout: float) -> bool:
-        """Return whether the process has ended within `timeout` seconds."""
         if self._popen is None:
             return True
         try:

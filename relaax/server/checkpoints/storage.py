@@ -18,7 +18,7 @@ from relaax.checkpoint import (
     highest_fence,
     open_store,
 )
-from relaax.configuration.checkpoint_keys import CheckpointKeys
+from relaax.configuration.sections import CheckpointKeys
 from relaax.server.command.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)

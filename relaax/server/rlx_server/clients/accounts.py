@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from relaax.configuration import ConfigurationError
-from relaax.configuration.home import with_home
+from relaax.configuration.key_types import with_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
 from relaax.server.rlx_server.clients.authentication import Authentication

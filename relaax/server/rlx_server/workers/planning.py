@@ -10,11 +10,10 @@ from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.libraries import missing
+from relaax.server.access import replay_source, targets
 from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
-from relaax.server.replay_access import replay_source
 from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
-from relaax.server.targets import targets
 
 if TYPE_CHECKING:
     from relaax.parameters.channel import Target

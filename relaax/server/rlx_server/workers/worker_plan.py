@@ -11,7 +11,7 @@ from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory
 from relaax.rlx import Hello
 from relaax.rlx.messages import Mode
-from relaax.server.replay_access import MakeReplay, use_of
+from relaax.server.access import MakeReplay, use_of
 
 
 @dataclass(frozen=True, slots=True)
