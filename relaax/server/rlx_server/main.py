@@ -33,19 +33,15 @@ from relaax.server.options import (
     VersionOption,
     command_app,
 )
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import Authentication, read_authentication
+from relaax.server.rlx_server.clients.accounts import Authentication, ClientAccounts, read_authentication
 from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.listening.admission import FORKED, SPAWNED, Admission
-from relaax.server.rlx_server.listening.interfaces import Spawner
-from relaax.server.rlx_server.listening.listener import Listener
+from relaax.server.rlx_server.listening.listener import Listener, Spawner
 from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
-from relaax.server.rlx_server.workers.device_probe import device_refusal
-from relaax.server.rlx_server.workers.planning import plan_workers
-from relaax.server.rlx_server.workers.spawner import ForkSpawner, UnsafeFork
-from relaax.server.rlx_server.workers.spawning import SpawnSpawner
+from relaax.server.rlx_server.workers.plan import plan_workers
+from relaax.server.rlx_server.workers.spawners import ForkSpawner, SpawnSpawner, UnsafeFork, device_refusal
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
