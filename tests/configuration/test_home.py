@@ -11,7 +11,7 @@ import pytest
 
 from relaax import machine_code
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.checkpoint.aws_keys import read_keys
+from relaax.checkpoint.s3 import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.validation import validate_section
 from relaax.server.parameter_server.storage import open_spool

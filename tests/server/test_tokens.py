@@ -14,7 +14,6 @@ from relaax.server.command_configuration import require_private_ports
 from relaax.server.parameter_server.credentials import read_credentials
 from relaax.server.rlx_server.clients.accounts import NO_TOKEN, NOBODY, read_authentication
 from relaax.server.targets import shard_target, targets
-from relaax.server.tokens import Token, read_token
 from support.keys import OTHER_TOKEN, Keys
 
 KEY, VARIABLE = "relaax-rlx-server.token_file", "RELAAX_TOKEN"

@@ -274,7 +274,7 @@ def _own(text: str) -> Any:
 @mistake("a checkpoint of another algorithm")
 def _other_checkpoint() -> object:
     from relaax.checkpoint import Checkpoint
-    from relaax.server.parameter_server.persistence import check_origin
+    from relaax.server.parameter_server.shard.persistence import check_origin
 
     def described(name: str) -> str:
         algorithm = load_algorithm(name, Path())

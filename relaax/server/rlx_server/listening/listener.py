@@ -54,7 +54,7 @@ from relaax.server.rlx_server.listening.children import Children
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection, PendingConnections
 from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.strikes import Strikes
+from relaax.server.security.strikes import Strikes
 
 _log = logging.getLogger(__name__)
 
