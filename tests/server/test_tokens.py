@@ -9,10 +9,10 @@ import pytest
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
 from relaax.server.address import AddressError
-from relaax.server.certificates import LOCAL, Authority
-from relaax.server.command_configuration import require_private_ports
-from relaax.server.parameter_server.credentials import read_credentials
+from relaax.server.command.configuration import require_private_ports
+from relaax.server.parameter_server.command.credentials import read_credentials
 from relaax.server.rlx_server.clients.accounts import NO_TOKEN, NOBODY, read_authentication
+from relaax.server.security.certificates import LOCAL, Authority
 from relaax.server.targets import shard_target, targets
 from support.keys import OTHER_TOKEN, Keys
 

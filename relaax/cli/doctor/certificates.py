@@ -25,8 +25,8 @@ from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS
 from relaax.files import read_bounded
 from relaax.server.address import split_address
 from relaax.server.rlx_server.clients.accounts import KEY, ClientAccounts, read_authentication
-from relaax.server.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
-from relaax.server.tokens import read_token
+from relaax.server.security.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
+from relaax.server.security.tokens import read_token
 
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
 _WHO = {RLX_SERVER: "workers", LEARNER: "learners"}

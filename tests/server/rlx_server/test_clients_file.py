@@ -11,7 +11,7 @@ import pytest
 
 from relaax.configuration import ConfigurationError
 from relaax.server.rlx_server.clients.accounts import NOBODY, Authentication, ClientAccounts, Identity
-from relaax.server.tokens import Token
+from relaax.server.security.tokens import Token
 from support.named_clients import ClientsFile, token_of
 
 LAB = hashlib.sha256(token_of("lab").encode()).hexdigest()

@@ -22,8 +22,8 @@ from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.home import with_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
-from relaax.server.tls import rlx_server_context, rlx_server_token
-from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS, Token, digest, read_token
+from relaax.server.security.tls import rlx_server_context, rlx_server_token
+from relaax.server.security.tokens import CLIENT_NAME, WHAT_A_NAME_IS, Token, digest, read_token
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from relaax.rlx import HANDSHAKE_FRAME_BYTES, Error, ErrorCode, ProtocolError, S
 from relaax.rlx.framing import HEADER_BYTES
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection, has_ended
 from relaax.server.rlx_server.worker_reports import NO_ROOM_RETRY_SECONDS
-from relaax.server.strikes import SECONDS, network_of
+from relaax.server.security.strikes import SECONDS, network_of
 
 MEGABYTE = 2**20
 SAMPLE_SECONDS = 5.0

@@ -16,7 +16,7 @@ from relaax.server.rlx_server import worker_reports as reports
 from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_TRAINING_FINISHED
 from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.listening.admission import UnprovenClients
-from relaax.server.strikes import network_of
+from relaax.server.security.strikes import network_of
 
 _log = logging.getLogger(__name__)
 

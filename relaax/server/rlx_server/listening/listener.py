@@ -16,7 +16,7 @@ How it stays open to honest clients whatever others do:
   WebSocket. With many such workers, whole hellos come first, then clients of the network with the fewest of them.
 - A client that has sent a hello and does not read its welcome loses its worker soon if others wait for the place (see
   `UnprovenClients`). If there are many such clients, the last to come is served first (see `AdmissionQueue`).
-- An address whose handshakes fail repeatedly gets no process for a while (see `relaax.server.strikes`).
+- An address whose handshakes fail repeatedly gets no process for a while (see `relaax.server.security.strikes`).
 - Queues are bounded: beyond `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
   for a new one, first among those that have not sent their hello.
 - Each turn does bounded work: it accepts at most 64 connections, handles the events that the kernel reports, and

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relaax.server.rlx_server.child_process import command_of, start
-from relaax.server.tokens import without_tokens
+from relaax.server.security.tokens import without_tokens
 
 _log = logging.getLogger(__name__)
 

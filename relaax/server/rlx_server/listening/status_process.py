@@ -17,10 +17,9 @@ import psutil
 
 from relaax import __version__
 from relaax.metrics.memory import available_memory
-from relaax.server.logs import configure_logging
-from relaax.server.metric_families import Families, Family, registry_of
+from relaax.server.command.logs import configure_logging
 from relaax.server.rlx_server.child_process import inherited
-from relaax.server.status import StatusServer
+from relaax.server.status import Families, Family, StatusServer, registry_of
 
 SILENT_SECONDS = 10.0
 """A server that sends no sample for this long is stuck or stopped, so it is not serving."""

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm
 from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.extras import missing
+from relaax.libraries import missing
 from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory
 from relaax.rlx import Hello, Mode
-from relaax.server.command_configuration import check_bridge
-from relaax.server.devices import device_of
-from relaax.server.native_messages import load_tensorflow_quietly
+from relaax.server.command.configuration import check_bridge
+from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 from relaax.server.replay_access import MakeReplay, replay_source, use_of
 from relaax.server.targets import targets
 

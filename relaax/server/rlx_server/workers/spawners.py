@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.server.anonymous_file import anonymous_file
-from relaax.server.devices import device_error
-from relaax.server.logs import configure_logging
+from relaax.files import anonymous_file
+from relaax.server.command.hardware import device_error
+from relaax.server.command.logs import configure_logging
 from relaax.server.rlx_server.child_process import (
     EXIT_DONE,
     NONE,

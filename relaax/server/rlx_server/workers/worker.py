@@ -57,7 +57,7 @@ from relaax.rlx import (
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
-from relaax.server.logs import may_not_raise
+from relaax.server.command.logs import may_not_raise
 from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED, GROUP_SIGNALS
 from relaax.server.rlx_server.clients.accounts import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.clients.claims import REVOKED
