@@ -12,20 +12,9 @@ import typer
 
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import RLX_SERVER
-from relaax.console import print_error, replace_unknown_characters
-from relaax.libraries import named
-from relaax.server.address import AddressError, listen, name_of
-from relaax.server.command.configuration import configured, require_private_ports, show, whole
-from relaax.server.command.hardware import device_error, restarting, use_kernels
-from relaax.server.command.logs import configure_logging
-from relaax.server.command.options import (
-    CheckConfigOption,
-    PrintConfigOption,
-    SetOption,
-    VersionOption,
-    command_app,
-)
-from relaax.server.command.role import key_options
+from relaax.server.address import listen, name_of
+from relaax.server.command.hardware import device_error
+from relaax.server.command.role import GivenUp, announce, role_app, run_app
 from relaax.server.rlx_server.clients.accounts import Authentication, ClientAccounts, read_authentication
 from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.clients.meters import Meters
