@@ -13,8 +13,7 @@ from relaax.configuration import ConfigurationError
 from relaax.configuration.yaml_file import read_yaml
 from relaax.files import MAX_BYTES, read_bounded
 from relaax.parameters.moving import read_addresses
-from relaax.server.rlx_server.clients.accounts import read_clients
-from relaax.server.rlx_server.clients.authentication import Authentication
+from relaax.server.rlx_server.clients.accounts import Authentication, read_clients
 from relaax.server.security.tls import authority
 from relaax.server.security.tokens import read_token
 

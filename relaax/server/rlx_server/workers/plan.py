@@ -1,23 +1,54 @@
-"""Plans of workers from the configuration: made once in a server that forks, and in each spawned worker."""
+"""Plan of a server's workers, from the configuration: made once in a server that forks, and in each spawned worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relaax.algorithm_base import ConfigBase, load_algorithm
+from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm
 from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.libraries import missing
-from relaax.server.access import replay_source, targets
+from relaax.parameters.interfaces import ParameterClientBase
+from relaax.replay.interfaces import ReplayMemory
+from relaax.rlx import Hello, Mode
 from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
-from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
+from relaax.server.replay_access import MakeReplay, replay_source, use_of
+from relaax.server.targets import targets
 
 if TYPE_CHECKING:
     from relaax.parameters.channel import Target
-    from relaax.parameters.interfaces import ParameterClientBase
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Data common to all workers of a server.
+
+    device: where they compute (see `relaax.nn.devices`).
+    make_replay: connects to the replay memory; None if the algorithm has none, or workers only act.
+    """
+
+    settings: RlxServerSection
+    algorithm: Algorithm
+    config: ConfigBase
+    device: str
+    make_client: Callable[[], ParameterClientBase]
+    make_replay: MakeReplay | None = None
+
+    def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
+        """Return the memory of a connection that has registered; None if it has none. Raises ReplayError.
+
+        `client`: the name that the connection's token proves.
+        """
+        if self.make_replay is None or hello.mode == Mode.EXPLOIT:
+            return None
+        spaces = hello.observation_space, hello.action_space
+        return self.make_replay(
+            use_of(self.algorithm, self.config, spaces, actors=actors, session=session, client=client)
+        )
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
