@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.ports import address_filter
+from relaax.server.ports import connections as address_filter
 from relaax.server.ports.connections import (
     GREEDY,
     LIMIT,

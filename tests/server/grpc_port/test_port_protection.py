@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relaax.server.ports import port_protection
+from relaax.server.ports import port as port_protection
 from relaax.server.ports.port import PortProtection
 from support.processes import wait_until
 
