@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.direct_http import open_directly
 from relaax.files import write_whole
-from relaax.supervision.process import Process
+from relaax.supervision.process import Process, open_directly
 
 ASKED = "asked.json"
 """Numbers of processes by role, as somebody asks for."""

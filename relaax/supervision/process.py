@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from relaax.configuration import without_variables
 from relaax.server.security.tokens import without_tokens
@@ -66,6 +66,13 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     if secrets is None:
         return {**_ENVIRONMENT, **inherited}
     return {**_ENVIRONMENT, **without_tokens(inherited), **secrets}
+
+
+def open_directly(url: str, timeout: float) -> Any:
+    """Open a page of a process of this machine as `urllib.request.urlopen` does, without a proxy."""
+    from urllib.request import ProxyHandler, build_opener
+
+    return build_opener(ProxyHandler({})).open(url, timeout=timeout)
 
 
 class Supervised(ABC):

@@ -16,8 +16,8 @@ from relaax import rlx
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import REPLAY_SERVER, own
-from relaax.direct_http import open_directly
 from relaax.server.address import AddressError, listen, split_address
+from relaax.supervision.process import open_directly
 
 SECONDS = 5.0
 _NO_HELLO = b"\xff\xff\xff\xff"
