@@ -1772,7 +1772,7 @@ ERRORS = (
     planted(
         "leftovers-stay",
         "what a killed server left in the temporary directory stays",
-        [("relaax/server/rlx_server/main.py", "        remove_leftovers()\n", "")],
+        [("relaax/server/rlx_server/main.py", "    remove_leftovers()\n", "")],
         f"{RLX_SERVER_TESTS}/test_temporary_files.py",
     ),
     planted(
