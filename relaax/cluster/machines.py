@@ -36,6 +36,8 @@ from relaax.files import write_whole
 from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised
 
+_log = logging.getLogger(__name__)
+
 _FIGURE = "relaax_rlx_server_{}"
 _REFUSALS = tuple(f'{_FIGURE.format("refusals_total")}{{reason="{reason}"}}' for reason in REFUSALS)
 
@@ -87,8 +89,6 @@ def _process(process: Supervised) -> dict[str, Any]:
         "refused": None if connections is None else connections.refused,
     }
 
-
-_log = logging.getLogger(__name__)
 
 ENVIRONMENTS = "environments"
 """The custom resource of machines that environment programs go to, where any has it: `ray start --resources`."""

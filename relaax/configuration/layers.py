@@ -23,6 +23,8 @@ from relaax.configuration.validation import (
 )
 from relaax.configuration.yaml_file import dump_line, parse_yaml
 
+_log = logging.getLogger(__name__)
+
 
 class Layers:
     """The values of all sections and their origins."""
@@ -110,8 +112,6 @@ def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, s
         else:
             yield f"{indent}{written}: {dump_line(value)}  # {origins.get((*path, key), 'default')}"
 
-
-_log = logging.getLogger(__name__)
 
 PREFIX = "RELAAX_"
 SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN)

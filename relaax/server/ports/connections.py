@@ -24,6 +24,8 @@ from urllib.parse import unquote
 
 from relaax.server.security.strikes import SECONDS, DisconnectionLog, Strikes, network_of
 
+_log = logging.getLogger(__name__)
+
 MAX_CONNECTIONS = 16_384
 """The maximum for a port, or half of the process's descriptors; further connections are closed at once."""
 MAX_STRANGERS = 1_024
@@ -327,8 +329,6 @@ def _end(host: str, port: int) -> _End:
     host = host.partition("%")[0]
     return _End(host.removeprefix("::ffff:") if "." in host else host, port)
 
-
-_log = logging.getLogger(__name__)
 
 LIMIT = 4
 """Connections of a network that sent much without a token, within a minute, after which it is blocked for a minute."""

@@ -19,6 +19,8 @@ from relaax.parameters.interfaces import FlatVector
 from relaax.server.ports.shared_budget import Loan, SharedBudget
 from relaax.server.service_errors import ServiceError, status_code
 
+_log = logging.getLogger(__name__)
+
 
 class MemoryOffer(NamedTuple):
     """The socket, and what each side proves itself by."""
@@ -57,9 +59,6 @@ class SharedMemoryOffers:
 
     def _proof(self, role: bytes, worker_id: str) -> bytes:
         return hmac.digest(self._secret, role + worker_id.encode(), "sha256")
-
-
-_log = logging.getLogger(__name__)
 
 
 class Refusal(NamedTuple):

@@ -26,6 +26,8 @@ from relaax.server.ports.request_reader import THREADS, RequestReader
 from relaax.server.security.strikes import DisconnectionLog
 from relaax.server.status import Family
 
+_log = logging.getLogger(__name__)
+
 ANY = "any"
 """The method of a call that was refused whatever its method is."""
 Handler = Any  # grpc.RpcMethodHandler, or None
@@ -120,7 +122,6 @@ class Health:
             self._servicer.set(name, status)
 
 
-_log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 SOON_SECONDS = 0.05
 """Seconds between two looks at connections while calls are refused or a connection has sent much without a token; at
