@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.interfaces import FlatVector
-from relaax.rlx.varint import varint
+from relaax.rlx.wire.varint import varint
 
 M = TypeVar("M", bound=Message)
 

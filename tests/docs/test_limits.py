@@ -25,7 +25,8 @@ from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
 from relaax.replay import messages as replay_messages
 from relaax.replay import remote_writer, spec, table_copy, wire
-from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
+from relaax.rlx import Limits, array_spaces, handshake, messages
+from relaax.rlx.wire import arrays, framing, space_encoding
 from relaax.server import status
 from relaax.server.checkpoints import checkpointing
 from relaax.server.learner import sampling
