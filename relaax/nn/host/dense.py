@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled, inlined, types
-from relaax.nn.host.tanh import tanh
+from relaax.nn.host.kernels import tanh
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]

@@ -1,6 +1,6 @@
 """A layer of long short-term memory on the host: forward over a rollout, and backward through time.
 
-The layer is that of `relaax.nn.tensorflow_lstm`: gates in the order input, forget, candidate, output. Products are
+The layer is that of `relaax.nn.tensorflow_engine`: gates in the order input, forget, candidate, output. Products are
 BLAS's, one for all steps if no step waits for another. What is done to each number is a compiled kernel, one call for
 each step.
 """
@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled
-from relaax.nn.host.products import product, product_transposed
-from relaax.nn.host.tanh import tanh
+from relaax.nn.host.kernels import product, product_transposed, tanh
 
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from relaax.nn.host.convolution import Images, relu_gradient
 from relaax.nn.host.dense import Dense
+from relaax.nn.host.kernels import product, product_of_relu, product_transposed
 from relaax.nn.host.lstm import LstmActivations
-from relaax.nn.host.products import product, product_of_relu, product_transposed
 from relaax.nn.host.trunk import Trunk
 from relaax.nn.specification import NetworkSpec
 

@@ -19,7 +19,7 @@ from relaax.configuration import Configuration, ConfigurationError, ReplayServer
 from relaax.configuration.roles import REPLAY_SERVER
 from relaax.extras import named
 from relaax.log_lines import print_error
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError

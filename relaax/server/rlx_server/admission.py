@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 
 MEGABYTE = 2**20
 SAMPLE_SECONDS = 5.0

@@ -18,7 +18,7 @@ from typing import IO, Any
 import psutil
 
 from relaax import __version__
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.server.logs import configure_logging
 from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS
