@@ -5,13 +5,12 @@ Each is one call where numpy's small calls would add up.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import ANY_ORDER, FLAT, READ, Kernel, compiled, inlined, types
+from relaax.machine_code import ANY_ORDER, FLAT, READ, compiled_once, inlined, types
 
 Array = npt.NDArray[np.float32]
 
@@ -21,6 +20,14 @@ _NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for
 def compile_kernels() -> None:
     """Compile everything, for a process that is forked later: seconds once, then milliseconds."""
     _multiply(), _softmax(), _log_probability(), _sums()
+
+
+_MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+_HEAD = types.Array(types.float32, 2, "A", readonly=True)  # columns of what the heads gave together
+_ROWS = types.Array(types.float32, 2, "C")
+_PLACES = types.Array(types.uint64, 1, "C")
+_ACTIONS = types.Array(types.int64, 1, "C", readonly=True)
+_FLOAT64 = types.Array(types.float64, 1, "C")
 
 
 # A rational function that is the hyperbolic tangent to some units of the last place, which is Eigen's, and so
@@ -45,7 +52,6 @@ _B0, _B2, _B4, _B6 = (
 
 
 def _tanh(values: Any) -> None:
-    """Apply the hyperbolic tangent in place, float32 [n]."""
     for i in range(len(values)):
         x = values[i]
         x = _LIMIT if x > _LIMIT else x  # nan stays nan
@@ -101,7 +107,8 @@ def product_of_relu(x: Array, kernel: Array, out: Array) -> None:
     _multiply()(x, kernel, np.empty(len(x), np.uint64), out)
 
 
-def _multiply_kernel(x: Any, kernel: Any, rows: Any, out: Any) -> None:
+@compiled_once(READ, _MATRIX, _PLACES, FLAT, fastmath=ANY_ORDER)
+def _multiply(x: Any, kernel: Any, rows: Any, out: Any) -> None:
     count = _ZERO
     for i in range(len(x)):
         if x[i] != _NULL:
@@ -120,14 +127,6 @@ def _multiply_kernel(x: Any, kernel: Any, rows: Any, out: Any) -> None:
         row = rows[at]
         for j in range(outputs):
             out[j] += x[row] * kernel[row, j]
-
-
-_KERNEL = types.Array(types.float32, 2, "C", readonly=True)
-
-
-@cache
-def _multiply() -> Kernel:
-    return compiled(_multiply_kernel, READ, _KERNEL, types.Array(types.uint64, 1, "C"), FLAT, fastmath=ANY_ORDER)
 
 
 def softmax_gradient(
@@ -163,14 +162,9 @@ def _checked(a_t: npt.NDArray[Any], logits: Array) -> npt.NDArray[np.int64]:
     return np.ascontiguousarray(a_t, np.int64)
 
 
-def _softmax_kernel(
-    logits: Any,
-    actions: Any,
-    by_log_probability: Any,
-    by_entropy: Any,
-    by_logits: Any,
-    log_probabilities: Any,
-    entropies: Any,
+@compiled_once(_HEAD, _ACTIONS, READ, READ, _ROWS, FLAT, FLAT)
+def _softmax(
+    logits: Any, actions: Any, by_log: Any, by_entropy: Any, by_logits: Any, log_probabilities: Any, entropies: Any
 ) -> None:
     count, choices = logits.shape
     for row in range(count):
@@ -193,11 +187,12 @@ def _softmax_kernel(
         # By logit j: of log pi(a) it is [j = a] - pi_j, of the entropy -pi_j * (log pi_j + entropy).
         for j in range(choices):
             surplus = logits[row, j] - largest - log_total + entropy
-            by_logits[row, j] *= -(surplus * by_entropy[row] + by_log_probability[row])
-        by_logits[row, taken] += by_log_probability[row]
+            by_logits[row, j] *= -(surplus * by_entropy[row] + by_log[row])
+        by_logits[row, taken] += by_log[row]
 
 
-def _log_probability_kernel(logits: Any, actions: Any, found: Any) -> None:
+@compiled_once(_HEAD, _ACTIONS, _FLOAT64)
+def _log_probability(logits: Any, actions: Any, found: Any) -> None:
     count, choices = logits.shape
     for row in range(count):
         largest = logits[row, 0]
@@ -212,31 +207,12 @@ def _log_probability_kernel(logits: Any, actions: Any, found: Any) -> None:
         found[row] = np.float64(logits[row, actions[row]]) - np.float64(largest) - np.log(total)
 
 
-_HEAD = types.Array(types.float32, 2, "A", readonly=True)  # columns of what the heads gave together
-_ROWS = types.Array(types.float32, 2, "C")
-_ACTIONS = types.Array(types.int64, 1, "C", readonly=True)
-
-
-@cache
-def _softmax() -> Kernel:
-    return compiled(_softmax_kernel, _HEAD, _ACTIONS, READ, READ, _ROWS, FLAT, FLAT)
-
-
-@cache
-def _log_probability() -> Kernel:
-    return compiled(_log_probability_kernel, _HEAD, _ACTIONS, types.Array(types.float64, 1, "C"))
-
-
 def discounted_sums(terms: Array, decays: Array) -> None:
     """Compute s_t = term_t + decay_t * s_{t+1} over a rollout, in place: contiguous float32 [T, N] each."""
     _sums()(terms.reshape(-1), decays.reshape(-1), terms.shape[1])
 
 
-def _sums_kernel(terms: Any, decays: Any, width: Any) -> None:
+@compiled_once(FLAT, READ, types.int64)
+def _sums(terms: Any, decays: Any, width: Any) -> None:
     for i in range(len(terms) - width - 1, -1, -1):
         terms[i] += decays[i] * terms[i + width]
-
-
-@cache
-def _sums() -> Kernel:
-    return compiled(_sums_kernel, FLAT, READ, types.int64)

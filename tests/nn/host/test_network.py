@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax.nn.host import kernels, trunk
+from relaax.nn.host import convolution, kernels
 from relaax.nn.host import network as module
 from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.initialization import orthogonal_parameters
@@ -125,7 +125,7 @@ def test_neither_chunks_nor_small_products_make_a_difference(
         return network.outputs(activations, 0, 7), gradient
 
     whole, whole_gradient = both()
-    monkeypatch.setattr(trunk, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
     monkeypatch.setattr(kernels, "SMALL_PRODUCT", 100)
     parts, parts_gradient = both()
     for head in whole:
