@@ -21,13 +21,14 @@ from environments.ALE import games
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import main as gym
 from relaax.algorithm_base import Box, Discrete
-from relaax.atomic_file import write_whole
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
-from relaax.client.address import LOCAL
-from relaax.client.local_agent import Game, playing
+from relaax.client.connection.address import LOCAL
+from relaax.client.program.agents import Game, playing
 from relaax.evaluation.result import seed_of
-from relaax.policy.file import PARAMETERS, policy_of, read
+from relaax.files import write_whole
+from relaax.policy import exporting
+from relaax.policy.file import PARAMETERS, read
 from support.films import film
 from support.policy_files import bundled, write
 from support.processes import Processes, wait_until
@@ -80,7 +81,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "shards": [{"part": "shard-0", "start": 0, "end": len(parameters)}],
         }
         manager.save(global_step, {"shard-0": {PARAMETERS: parameters}}, manifest)
-    write_whole(folder / "policy.safetensors", policy_of(manager.load("00000001-120")))
+    write_whole(folder / "policy.safetensors", exporting.policy_of(manager.load("00000001-120")))
     return folder
 
 

@@ -17,10 +17,10 @@ from relaax.algorithm_base import (
     parse_fingerprint,
 )
 from relaax.algorithm_base.testing import FakeParameters, make_agent
-from relaax.atomic_file import write_whole
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
-from relaax.policy.file import policy_of
+from relaax.files import write_whole
+from relaax.policy import exporting
 
 
 def write(
@@ -58,7 +58,7 @@ def write(
         },
     )
     path = folder / "policy.safetensors"
-    write_whole(path, policy_of(checkpoint))
+    write_whole(path, exporting.policy_of(checkpoint))
     return path, agent, bridge
 
 

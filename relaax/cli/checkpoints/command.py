@@ -12,11 +12,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
-from relaax.atomic_file import write_whole
 from relaax.cli import completion
 from relaax.configuration import ConfigurationError, nearest
-from relaax.log_lines import log_to_stderr, print_error
-from relaax.server.options import command_app
+from relaax.console import log_to_stderr, print_error
+from relaax.files import write_whole
+from relaax.server.command.options import command_app
 
 LIST = "list"
 SUFFIXES = (".safetensors", ".onnx")
@@ -188,7 +188,7 @@ def export(
     its normalisation, for programs without Python: the page Checkpoints says its inputs and outputs.
     """
     from relaax.cli.checkpoints import catalogue
-    from relaax.policy.file import description_of, policy_of
+    from relaax.policy import exporting
 
     with _sentences():
         if checkpoint_id is not None and best:
@@ -200,14 +200,14 @@ def export(
             raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         checkpoint = catalogue.loaded(store, checkpoint_id, best)
-        content = policy_of(checkpoint)
+        content = exporting.policy_of(checkpoint)
         if file.suffix == ".onnx":
             content = [_onnx(content, algorithm)]
         try:
             write_whole(file, content)
         except OSError as error:
             _give_up(f"{file} cannot be written: {error.strerror or error}", 1)
-        described = description_of(checkpoint)
+        described = exporting.description_of(checkpoint)
     algorithm = described.fingerprint.get("algorithm")
     if as_json:
         facts = {"checkpoint": checkpoint.checkpoint_id, "global_step": described.global_step, "algorithm": algorithm}

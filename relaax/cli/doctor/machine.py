@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
-from relaax.metrics.system import available_memory
+from relaax.metrics.memory import available_memory
 
 _SERVER_BYTES = 600e6
 """TensorFlow's memory in a server, needed once (docs/operating.md)."""
@@ -13,7 +13,7 @@ _SERVER_BYTES = 600e6
 
 def memory(subject: Subject) -> Iterator[Finding]:
     """Check how many workers fit beside a server, by the RLX server's estimate for one."""
-    from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED
+    from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED
 
     found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients

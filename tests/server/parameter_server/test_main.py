@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.metrics.writer import do_without_tensorflow
+from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
@@ -135,7 +135,7 @@ def test_killed_soon_after_the_start_it_leaves_a_checkpoint(processes: Processes
     # The real server, with an interval of 1000 s; what is counted in minutes is counted in tenths of seconds here.
     code = """
 import sys
-from relaax.server import checkpointing
+from relaax.server.checkpoints import checkpointing
 from relaax.server.parameter_server.main import main
 checkpointing.EARLY = tuple(seconds / 600 for seconds in checkpointing.EARLY)
 sys.argv[0] = "relaax-parameter-server"
