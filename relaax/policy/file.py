@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from relaax.checkpoint import Checkpoint, Damaged
 from relaax.checkpoint.array_file import Arrays, from_bytes, to_buffers
-from relaax.checkpoint.checkpoint import not_finite
-from relaax.checkpoint.flat_vectors import whole
+from relaax.checkpoint.checkpoint import not_finite, whole
 from relaax.configuration import redacted
 from relaax.parameters.moments import STATISTICS, Moments, from_arrays
 

@@ -26,7 +26,7 @@ from relaax.algorithm_base import (
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.parameters.interfaces import MetricsRecorder, Parameters, ParameterServerError, Pulled, Pushed
 from relaax.parameters.moments import Moments
 from relaax.policy.file import Description, PolicyError, PolicyFile, read
