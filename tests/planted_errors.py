@@ -62,10 +62,10 @@ FLEET = "tests/metrics/test_fleet.py"
 
 HOST_PY = "relaax/nn/host/engine.py"
 LSTM_PY = "relaax/nn/host/lstm.py"
-SOFTMAX_PY = "relaax/nn/host/softmax.py"
+SOFTMAX_PY = "relaax/nn/host/kernels.py"
 CLIPPING_PY = "relaax/optim/clipping.py"
 DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
-BESIDE_PY = "relaax/nn/host/beside.py"
+BESIDE_PY = "relaax/nn/host/trunk.py"
 LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
@@ -864,7 +864,7 @@ ERRORS = (
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/nn/host/recurrence.py", "decays[i] * terms[i + width]", "decays[i + width] * terms[i + width]")],
+        [("relaax/nn/host/kernels.py", "decays[i] * terms[i + width]", "decays[i + width] * terms[i + width]")],
         "tests/algorithm_base/test_returns.py",
         ROLLOUT,
     ),
@@ -1281,7 +1281,7 @@ ERRORS = (
     planted(
         "rmsprop-decay",
         "RMSProp forgets what it should keep",
-        [("relaax/optim/tensorflow_optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
+        [("relaax/optim/optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
         "tests/optim/test_optimizers.py",
     ),
     planted(
@@ -1300,15 +1300,15 @@ ERRORS = (
         "rmsprop-not-centered",
         "the centered RMSProp leaves out the square of the mean",
         [
-            ("relaax/optim/tensorflow_optimizers.py", "mean_square - mean * mean", "mean_square"),
-            ("relaax/optim/kernels.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]"),
+            ("relaax/optim/optimizers.py", "mean_square - mean * mean", "mean_square"),
+            ("relaax/optim/host_optimizers.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]"),
         ],
         "tests/optim/test_optimizers.py",
     ),
     planted(
         "rmsprop-centered-on-the-device-alone",
         "the host's centered RMSProp leaves out the square of the mean",
-        [("relaax/optim/kernels.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]")],
+        [("relaax/optim/host_optimizers.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]")],
         "tests/optim/test_optimizers.py",
     ),
     planted(
@@ -1316,7 +1316,7 @@ ERRORS = (
         "rounding makes the variance of centered RMSProp negative",
         [
             (
-                "relaax/optim/kernels.py",
+                "relaax/optim/host_optimizers.py",
                 "max(mean_square[i] - mean[i] * mean[i], np.float32(0.0))",
                 "mean_square[i] - mean[i] * mean[i]",
             )
@@ -1686,7 +1686,7 @@ ERRORS = (
         "swap counts as memory",
         [
             (
-                "relaax/metrics/memory.py",
+                "relaax/metrics/system.py",
                 "psutil.virtual_memory().available",
                 "psutil.virtual_memory().available + psutil.swap_memory().free",
             )
@@ -1778,14 +1778,14 @@ ERRORS = (
     planted(
         "names-of-the-gone",
         "names of connections that have ended keep their places",
-        [("relaax/metrics/fair_names.py", "self._unused[name] = None", "pass")],
+        [("relaax/metrics/names.py", "self._unused[name] = None", "pass")],
         "tests/metrics/test_fair_names.py",
     ),
     # The wire and the worker.
     planted(
         "big-endian",
         "float arrays travel in the wrong byte order, both ways",
-        [("relaax/rlx/wire/arrays.py", 'np.dtype("<f4")', 'np.dtype(">f4")')],
+        [("relaax/rlx/arrays.py", 'np.dtype("<f4")', 'np.dtype(">f4")')],
         "tests/rlx/test_arrays.py",
         "tests/rlx/test_vectors.py",
     ),
@@ -1805,7 +1805,7 @@ ERRORS = (
     planted(
         "frame-in-pieces",
         "a frame of the limit is refused where its last bytes come by themselves",
-        [("relaax/rlx/wire/framing.py", ">= HEADER_BYTES + self.max_frame_bytes:", ">= self.max_frame_bytes:")],
+        [("relaax/rlx/framing.py", ">= HEADER_BYTES + self.max_frame_bytes:", ">= self.max_frame_bytes:")],
         "tests/rlx/test_framing.py",
     ),
     planted(
@@ -1837,7 +1837,7 @@ ERRORS = (
         "a large array that lies otherwise in memory is sent as it lies",
         [
             (
-                "relaax/rlx/wire/layouts.py",
+                "relaax/rlx/layouts.py",
                 "array.nbytes > _FEW_BYTES and array.flags.c_contiguous",
                 "array.nbytes > _FEW_BYTES",
             )
@@ -1847,13 +1847,13 @@ ERRORS = (
     planted(
         "one-leaf-less",
         "a space of as many leaves as there may be is refused",
-        [("relaax/rlx/wire/space_encoding.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
+        [("relaax/rlx/space_encoding.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
         "one-level-less",
         "a space as deep as it may be is refused",
-        [("relaax/rlx/wire/space_encoding.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
+        [("relaax/rlx/space_encoding.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
@@ -1866,8 +1866,8 @@ ERRORS = (
         "two-messages",
         "the first of two messages in a Protobuf frame is taken",
         [
-            ("relaax/rlx/wire/codecs.py", "if len(found) > 1:", "if False:"),
-            ("relaax/rlx/wire/codecs.py", "((name, data),) = found", "name, data = found[0]"),
+            ("relaax/rlx/codecs.py", "if len(found) > 1:", "if False:"),
+            ("relaax/rlx/codecs.py", "((name, data),) = found", "name, data = found[0]"),
         ],
         "tests/rlx/test_codecs.py",
     ),
