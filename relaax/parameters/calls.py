@@ -10,20 +10,14 @@ from typing import Any
 import grpc
 import tenacity
 
-from relaax.parameters.channel import Target, authentication_error
-from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable
+from relaax.parameters.interfaces import (
+    ParameterServerError,
+    ParameterServerUnauthenticated,
+    ParameterServerUnavailable,
+)
+from relaax.transport.channel import Target, authentication_trouble, is_away
 
 _log = logging.getLogger(__name__)
-
-_AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
-
-
-def is_away(error: BaseException) -> bool:
-    """Return whether the same call may succeed later: the server is away, slow or stopping, or was disconnected."""
-    if not isinstance(error, grpc.RpcError):
-        return False
-    code: grpc.StatusCode = error.code()
-    return code in _AWAY or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +132,12 @@ def _raise(errors: Mapping[int, grpc.RpcError], calls: Sequence[Call]) -> None:
         _raise_unless_away(calls[index].target, failure)
     for index, failure in errors.items():
         raise _Away(calls[index].target.address, failure)
+
+
+def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
+    """Return the error to raise if a call to a parameter server failed as `authentication_trouble` says; else None."""
+    trouble = authentication_trouble(error, target)
+    return None if trouble is None else ParameterServerUnauthenticated(trouble)
 
 
 def _raise_unless_away(target: Target, error: grpc.RpcError) -> None:

@@ -15,9 +15,8 @@ from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.optim import kernels
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
-from relaax.parameters.local_socket import NoSharedMemory, Trouble
-from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import SharedMemory
+from relaax.parameters.shard_client import ShardClient, SharedMemory
+from relaax.transport.local_socket import NoSharedMemory, Trouble
 
 
 @dataclass(frozen=True, slots=True)

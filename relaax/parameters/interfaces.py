@@ -10,7 +10,38 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import TRAIN, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a registered process is there for."""
+
+    name: str
+    """The name in messages: `an exploit worker`."""
+    mode: str
+    """The same in one word, for tables."""
+    number: int
+    """Its `Role` in `parameter_server.proto`."""
+    acts: bool
+    """Whether it has environments, and so actor indices."""
+    changes: bool
+    """Whether it may change anything: push, gather statistics, update shared memory."""
+    outlives_training: bool
+    """Whether a server that started with a finished model serves it for ever: it wants to act with this model."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether its environments are actors of the training."""
+        return self.acts and self.changes
+
+
+TRAIN = Purpose("a training worker", "train", 1, acts=True, changes=True, outlives_training=False)
+EXPLOIT = Purpose("an exploit worker", "exploit", 2, acts=True, changes=False, outlives_training=True)
+LEARN = Purpose("a learner", "learn", 3, acts=False, changes=True, outlives_training=False)
+
+PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN)}
+"""All purposes by number."""
+
 
 FlatVector = npt.NDArray[np.float32]
 

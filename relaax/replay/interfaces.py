@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from relaax.replay.frame_store import Frames
+    from relaax.replay.table.frame_store import Frames
 
 
 class ReplayError(Exception):

@@ -14,9 +14,9 @@ from relaax.server.targets import replay_targets
 
 if TYPE_CHECKING:
     from relaax.configuration.sections import LearnerSection, RlxServerSection
-    from relaax.parameters.channel import Target
-    from relaax.replay.declaration import TableDeclaration
     from relaax.replay.interfaces import ReplayMemory
+    from relaax.replay.spec import TableDeclaration
+    from relaax.transport.channel import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
 
 
 def _connected(servers: Sequence[Target], use: ReplayUse, patience: float, share_memory: bool) -> ReplayMemory:
-    from relaax.replay.client import ReplayClient
+    from relaax.replay.client.client import ReplayClient
 
     return ReplayClient(
         servers,

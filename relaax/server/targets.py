@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
-from relaax.parameters.channel import Target
-from relaax.parameters.moving import FILE, Moving, read_addresses
 from relaax.server.tls import LEARNER, PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import read_token
+from relaax.transport.channel import FILE, Moving, Target, read_addresses
 
 
 def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:

@@ -22,12 +22,14 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
-from relaax.replay import messages as replay_messages
-from relaax.replay import remote_writer, spec, table_copy, wire
+from relaax.replay import spec, wire
+from relaax.replay import wire as replay_messages
+from relaax.replay.client import writer as remote_writer
+from relaax.replay.table import table_copy
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
 from relaax.server import checkpointing, status, strikes, tokens
 from relaax.server.grpc_port import connections, guard, request_reader
-from relaax.server.learner import sampling
+from relaax.server.learner import learning as sampling
 from relaax.server.parameter_server import core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.replay_server import held_table, keeping

@@ -23,23 +23,23 @@ from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import segments
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import (
+    EXPLOIT,
     FlatVector,
     ParameterServerError,
     ParameterServerUnavailable,
     ParameterServerUnusable,
     TrainingEnded,
 )
-from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import EXPLOIT
-from relaax.parameters.shared_memory import SharedMemory
+from relaax.parameters.shard_client import SharedMemory
 from relaax.server.command_configuration import check_bridge
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.shard import Push, PushRefused, Shard
+from relaax.transport import segments
+from relaax.transport.local_socket import NoSharedMemory, Trouble
 from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
 from support.processes import Processes, wait_until
 from support.shards import sharded

@@ -9,10 +9,9 @@ import pytest
 
 from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient, Way
-from relaax.parameters.moving import Moving, read_addresses
 from relaax.server.targets import placed, targets
+from relaax.transport.channel import Moving, Target, read_addresses
 from support.parameter_servers import gradient, registration, running
 
 

@@ -19,18 +19,22 @@ import pytest
 
 from relaax.nn.recycled_memory import own_memory
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import segments
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
-from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
-from relaax.parameters.local_socket import NoSharedMemory
+from relaax.parameters.interfaces import (
+    EXPLOIT,
+    TRAIN,
+    ParameterServerError,
+    ParameterServerUnavailable,
+    ParameterServerUnusable,
+)
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import EXPLOIT, TRAIN
-from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import SharedMemory
+from relaax.parameters.shard_client import ShardClient, SharedMemory
 from relaax.server.local_port import local_server
 from relaax.server.parameter_server.local_connection import MOST_HELD, LocalConnection
 from relaax.server.parameter_server.shard import Shard
+from relaax.transport import segments
+from relaax.transport.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.transport.local_socket import NoSharedMemory
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 
@@ -306,7 +310,7 @@ def test_without_memory_there_is_grpc(
 def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server, bridge_to(server.address, way="auto") as bridge:
-        monkeypatch.setattr("relaax.parameters.local_socket.socket", Without())
+        monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
         assert "by gRPC, memory is not shared: no socket can be had: no more descriptors" in caplog.text
@@ -524,7 +528,7 @@ def test_a_frame_that_comes_by_drips_has_one_deadline(
         now += 1.0
         return now
 
-    monkeypatch.setattr("relaax.parameters.frames.time.monotonic", drip)
+    monkeypatch.setattr("relaax.transport.frames.time.monotonic", drip)
     with pytest.raises(TimeoutError, match="it took too long"):
         frames.receive(deadline=5.0)
     assert now == 5.0

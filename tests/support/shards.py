@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.parameters.channel import Target
 from relaax.server.checkpointing import Checkpointer
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction
@@ -24,6 +23,7 @@ from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.server import Server, Timing
 from relaax.server.parameter_server.shard_position import ShardPosition
 from relaax.server.termination import EndRequests, Reason
+from relaax.transport.channel import Target
 from support.parameter_servers import Models
 from support.processes import wait_until
 

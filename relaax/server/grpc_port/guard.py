@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 import grpc
 
-from relaax.parameters.channel import AUTHORIZATION
 from relaax.server.strikes import Strikes
 from relaax.server.tokens import Token
+from relaax.transport.channel import AUTHORIZATION
 
 _log = logging.getLogger(__name__)
 

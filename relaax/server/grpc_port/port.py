@@ -8,7 +8,6 @@ from functools import partial
 
 import grpc
 
-from relaax.parameters.grpc_options import server_options
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.grpc_port.call_counter import ANY, CallCounter
 from relaax.server.grpc_port.credentials import Credentials
@@ -16,6 +15,7 @@ from relaax.server.grpc_port.guard import Refusals
 from relaax.server.grpc_port.health import Health
 from relaax.server.grpc_port.port_protection import PortProtection
 from relaax.server.grpc_port.request_reader import THREADS
+from relaax.transport.grpc_options import server_options
 
 _CONNECTIONS = "grpc.max_allowed_incoming_connections"
 

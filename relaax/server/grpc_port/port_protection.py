@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 
 import grpc
 
-from relaax.parameters.message_memory import return_freed_memory
 from relaax.server.grpc_port.connections import GREEDY, Connections
 from relaax.server.grpc_port.disconnection_log import DisconnectionLog
 from relaax.server.grpc_port.request_reader import RequestReader
+from relaax.transport.process_resources import return_freed_memory
 
 _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0

@@ -2,17 +2,151 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Literal, NoReturn
 
 from relaax.algorithm_base import LearnerBase
 from relaax.algorithm_base.learner import record_sample
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
-from relaax.replay.interfaces import ReplayTraffic, Sampled
-from relaax.server.learner.interruption import Interruption
-from relaax.server.learner.sampling import SampleAhead
+from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, Sampled
+from relaax.server.logs import may_not_raise
+
+WAIT_SECONDS = 1.0
+"""How long a learner may take until it looks; what it waits for is interrupted then, again and again."""
+AGAIN_SECONDS = 0.05
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+class SignalReceived(BaseException):
+    """A signal asks the process to end. As KeyboardInterrupt, it passes what handles mere exceptions."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Interruption:
+    """The first SIGINT or SIGTERM, for the main thread. Without `signals` it never comes.
+
+    It is raised as SignalReceived where a learner looks: between two steps, so that no library is left in the middle
+    of something. Whatever waits for longer is interrupted: again and again, as C code that calls Python may drop what
+    is raised in it.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._armed = False
+
+    def check(self) -> None:
+        """Raise SignalReceived if a signal has come."""
+        if self._number is not None:
+            raise SignalReceived(self._number)
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take note of signals. Afterwards they have their former handlers."""
+        before = {number: signal.signal(number, self._handle) for number in (*_ENDING, signal.SIGALRM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """Raise SignalReceived in what runs inside. Outside, as while it cleans up, signals disturb nothing."""
+        self._armed = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._armed = False
+            if self._number is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number in _ENDING:
+            if self._number is None:
+                self._number = number
+                self._come_again(WAIT_SECONDS)
+        elif self._number is not None and self._armed:
+            if may_not_raise(frame):
+                self._come_again(AGAIN_SECONDS)
+            else:
+                self._come_again(WAIT_SECONDS)
+                raise SignalReceived(self._number)
+
+    def _come_again(self, seconds: float) -> None:
+        if self._armed:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+AHEAD = 2
+"""Batches that are ready while one is learned from."""
+SAMPLE_SECONDS = 0.5
+END_SECONDS = 2.0
+
+
+class SampleAhead:
+    """Draw batches of `batch_size` items, up to `AHEAD` of them before they are asked for."""
+
+    def __init__(self, replay: ReplayMemory, batch_size: int) -> None:
+        self._replay = replay
+        self._batch_size = batch_size
+        self._ready: queue.Queue[Sampled | Exception] = queue.Queue(AHEAD)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
+        self._thread.start()
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        """See `ReplayMemory.traffic`."""
+        return self._replay.traffic
+
+    @property
+    def dropped_updates(self) -> int:
+        """See `ReplayMemory.dropped_updates`."""
+        return self._replay.dropped_updates
+
+    def take(self, timeout: float) -> Sampled | None:
+        """Return the next batch; None if there was none for `timeout` seconds. Raises what sampling raised."""
+        try:
+            found = self._ready.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End the thread, which may be waiting for replay servers: for a bounded time."""
+        self._ending.set()
+        self._thread.join(END_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                sampled = self._replay.sample(self._batch_size, SAMPLE_SECONDS)
+                if sampled is not None:
+                    self._put(sampled)
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, found: Sampled | Exception) -> None:
+        while not self._ending.is_set():
+            try:
+                self._ready.put(found, timeout=SAMPLE_SECONDS)
+                return
+            except queue.Full:
+                continue
+
 
 IDLE_SECONDS = 1.0
 """How long a learner without samples waits before it says so: the parameter server would take it for gone, and tells it

@@ -32,7 +32,7 @@ from relaax.server.address import AddressError
 from relaax.server.blas import restarting, use_kernels
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.key_options import key_options
-from relaax.server.learner.interruption import Interruption, SignalReceived
+from relaax.server.learner.learning import Interruption, SignalReceived
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.options import (
@@ -87,9 +87,8 @@ def serve(
 def _run(configuration: Configuration, number: int) -> int:
     """Learn until the end; return the exit code. Raises ConfigurationError and AddressError."""
     load_tensorflow_quietly()
-    from relaax.server.learner.assembly import assemble
     from relaax.server.learner.learning import LearnerState
-    from relaax.server.learner.process import run
+    from relaax.server.learner.process import assemble, run
     from relaax.server.learner.status import status_server
 
     settings = configuration.learner

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relaax.parameters import segments
-from relaax.parameters.frames import BrokenFrame, FrameSocket
 from relaax.server.local_port.local_talk import LocalTalk
 from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.transport import segments
+from relaax.transport.frames import BrokenFrame, FrameSocket
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf.message import DecodeError
 
-from relaax.parameters.frames import HELLO, PROOF_BYTES, WORKER_ID_BYTES, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.server.grpc_port.status_codes import status_code
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.local_port.shared_budget import Loan, SharedBudget
 from relaax.server.service_errors import ServiceError
+from relaax.transport.frames import HELLO, PROOF_BYTES, WORKER_ID_BYTES, BrokenFrame, Frame, FrameSocket
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
-from relaax.parameters.frames import PROOF_BYTES
+from relaax.transport.frames import PROOF_BYTES
 
 
 class MemoryOffer(NamedTuple):

@@ -22,7 +22,6 @@ from relaax.configuration import Configuration, redacted
 from relaax.metrics import MetricsWriter
 from relaax.metrics.run_description import RunDescription
 from relaax.nn.tensorflow_loading import is_loaded, tf
-from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.server.checkpoint_storage import patiently
 from relaax.server.checkpointing import Checkpointer, Saved
 from relaax.server.command_configuration import description
@@ -39,6 +38,7 @@ from relaax.server.parameter_server.shard_position import ShardPosition
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool
 from relaax.server.targets import shard_target
 from relaax.server.termination import EndRequests, Reason
+from relaax.transport.grpc_options import MAX_PARAMETERS
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from relaax.nn.recycled_memory import Recycled
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
 from relaax.server.grpc_port.call_counter import CallCounter
@@ -18,6 +17,7 @@ from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.service import ParameterService
 from relaax.server.parameter_server.snapshot_segments import Segment
+from relaax.transport.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 
 MOST_HELD = 16
 """Vectors that a worker may read at a time, each in a segment of its own."""

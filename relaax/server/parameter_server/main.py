@@ -23,7 +23,6 @@ from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.extras import named
 from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
-from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.checkpoint_storage import location_overrides
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
@@ -40,6 +39,7 @@ from relaax.server.options import (
 )
 from relaax.server.shard_option import check_position, position_keys
 from relaax.server.termination import EndRequests, Reason, signal_reasons
+from relaax.transport.process_resources import allow_descriptors
 
 if TYPE_CHECKING:
     from relaax.server.parameter_server.server import Server

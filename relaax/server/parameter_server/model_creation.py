@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from relaax.nn.devices import computes_on_gpu
 from relaax.nn.recycled_memory import Empty, own_memory
-from relaax.parameters.grpc_options import MAX_PARAMETERS
-from relaax.parameters.message_memory import keep_freed_memory
 from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec
 from relaax.server.parameter_server.shard import Shard
 from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.transport.grpc_options import MAX_PARAMETERS
+from relaax.transport.process_resources import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True)

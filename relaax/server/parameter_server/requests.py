@@ -9,15 +9,14 @@ from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.returns import is_return
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
+from relaax.parameters.interfaces import PURPOSES
 from relaax.parameters.precision import check_precision, widened
-from relaax.parameters.purposes import PURPOSES
-from relaax.parameters.statistics import statistics_from_messages
-from relaax.parameters.wire import Carrier
+from relaax.parameters.wire import Carrier, statistics_from_messages
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.shard import Push
 from relaax.server.parameter_server.target import TARGET
 from relaax.server.service_errors import InvalidRequest
+from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")

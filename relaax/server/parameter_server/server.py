@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass
 
 from relaax.metrics import MetricsWriter
-from relaax.parameters.frames import FrameSocket
-from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.wire import add_to_server
 from relaax.server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.grpc_port.call_counter import CallCounter
@@ -24,6 +22,8 @@ from relaax.server.parameter_server.prometheus import status_server
 from relaax.server.parameter_server.roles import JOIN
 from relaax.server.parameter_server.service import ParameterService
 from relaax.server.termination import EndRequests, Reason
+from relaax.transport.frames import FrameSocket
+from relaax.transport.grpc_options import message_bytes
 
 _log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0

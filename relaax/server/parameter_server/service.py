@@ -10,11 +10,9 @@ from dataclasses import replace
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.optim.vector import is_finite, not_finite_sentence
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.interfaces import FlatVector
+from relaax.parameters.interfaces import PURPOSES, FlatVector
 from relaax.parameters.precision import Narrower
-from relaax.parameters.purposes import PURPOSES
-from relaax.parameters.statistics import statistics_to_messages
-from relaax.parameters.wire import Carrier
+from relaax.parameters.wire import Carrier, statistics_to_messages
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder

@@ -27,7 +27,7 @@ from relaax.checkpoint import (
 )
 from relaax.configuration import ReplayServerSection
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.messages import declaration_from_message, declaration_to_message
+from relaax.replay.wire import declaration_from_message, declaration_to_message
 from relaax.server.checkpoint_storage import checkpoint_store, open_leased, patiently
 from relaax.server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer, Late, ModelState, Saved
 from relaax.server.replay_server.held_table import HeldTable

@@ -21,7 +21,6 @@ from relaax.extras import named
 from relaax.log_lines import print_error
 from relaax.metrics.memory import available_memory
 from relaax.output import replace_unknown_characters
-from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.checkpoint_storage import location_overrides
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
@@ -35,11 +34,12 @@ from relaax.server.options import (
     VersionOption,
     command_app,
 )
-from relaax.server.replay_server.credentials import read_replay_credentials
-from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
+from relaax.server.replay_server.server import read_replay_credentials
+from relaax.server.replay_server.service import GIGABYTE, table_bytes
 from relaax.server.service_errors import MemoryExhausted
 from relaax.server.shard_option import check_position, position_keys
 from relaax.server.termination import EndRequests, Reason, signal_reasons
+from relaax.transport.process_resources import allow_descriptors
 
 if TYPE_CHECKING:
     from relaax.server.replay_server.server import ReplayServer

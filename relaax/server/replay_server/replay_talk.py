@@ -10,17 +10,16 @@ from typing import NamedTuple
 
 import grpc
 
-from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, sample_arrays, sample_bytes
-from relaax.replay.wire import MAX_MESSAGE
+from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES, sample_arrays, sample_bytes
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.local_port.shared_budget import Loan, SharedBudget
-from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_of
+from relaax.server.replay_server.grpc_service import insert_of_memory, insert_response, seconds, state_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest
+from relaax.transport.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 
 MOST_CONNECTIONS = 1024
 """Who comes then is told to come by gRPC. Each has a thread."""

@@ -18,8 +18,8 @@ from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.targets import targets
 
 if TYPE_CHECKING:
-    from relaax.parameters.channel import Target
     from relaax.parameters.interfaces import ParameterClientBase
+    from relaax.transport.channel import Target
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:

@@ -29,8 +29,7 @@ from relaax.algorithm_base import (
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
-from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
-from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, TRAIN, MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.rlx import (
     Actions,

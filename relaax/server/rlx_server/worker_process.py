@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable
 
 from relaax.configuration import RlxServerSection
-from relaax.parameters.message_memory import share_one_arena
 from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.worker import Worker
 from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.rlx_server.worker_reports import WorkerReports
+from relaax.transport.process_resources import share_one_arena
 
 
 class Lifeline:

@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import ModelRefused

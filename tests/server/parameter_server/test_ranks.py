@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN
 from relaax.server.parameter_server.ranks import HOLD, ActorRanks
 from relaax.server.parameter_server.registry import Registry
 

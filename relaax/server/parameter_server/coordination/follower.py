@@ -14,8 +14,7 @@ from functools import partial
 import grpc
 
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
-from relaax.parameters.channel import Target, authentication_error, open_channel
-from relaax.parameters.grpc_options import message_bytes
+from relaax.parameters.calls import authentication_error
 from relaax.server.checkpointing import ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
@@ -25,6 +24,8 @@ from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.resharding import parts_for
 from relaax.server.termination import EndRequests, Reason
+from relaax.transport.channel import Target, open_channel
+from relaax.transport.grpc_options import message_bytes
 
 _log = logging.getLogger(__name__)
 

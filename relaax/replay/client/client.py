@@ -11,16 +11,15 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from relaax.parameters.channel import Target
-from relaax.parameters.message_memory import keep_freed_memory
-from relaax.replay.declaration import TableDeclaration
+from relaax.replay.client.sampler import ShardSampler
+from relaax.replay.client.shards import PriorityUpdates, ShardGroup
+from relaax.replay.client.writer import RemoteWriter
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
-from relaax.replay.priority_updates import PriorityUpdates
-from relaax.replay.remote_writer import RemoteWriter
-from relaax.replay.shard_group import ShardGroup
-from relaax.replay.shard_sampler import ShardSampler
-from relaax.replay.sum_tree import checked_priorities
+from relaax.replay.spec import TableDeclaration
+from relaax.replay.table.trees import checked_priorities
 from relaax.replay.wire import MAX_MESSAGE
+from relaax.transport.channel import Target
+from relaax.transport.process_resources import keep_freed_memory
 
 _GOODBYE_SECONDS = 2.0
 

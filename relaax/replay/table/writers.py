@@ -5,12 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.errors import SequenceGap, UnknownFrames
-from relaax.replay.frame_store import FrameSlots
+from relaax.replay.spec import TableSpec, inserted_form
+from relaax.replay.table.frame_store import Frames, FrameSlots
+
+
+class OutOfStep(ValueError):
+    """Tell a writer that the table does not have what the writer takes for granted; nothing has changed.
+
+    The writer begins anew: it goes on with the number `expected`, and sends every frame that it names.
+    """
+
+    def __init__(self, sentence: str, expected: int) -> None:
+        super().__init__(sentence)
+        self.expected = expected
+
+
+class SequenceGap(OutOfStep):
+    """Tell a writer that an insert is missing before this one."""
+
+
+class NoRoom(ValueError):
+    """Refuse frames for which writers have left no room."""
+
+
+class UnknownFrames(OutOfStep):
+    """Tell a writer that an item names frames that are not there."""
+
 
 FrameNumbers = npt.NDArray[np.int64]
 State = Mapping[str, npt.NDArray[np.generic]]
@@ -134,3 +159,45 @@ class Writers:
             gone = np.flatnonzero(lost[writer.frames])
             if len(gone):
                 writer.forget(writer.first + int(gone[-1]) + 1)
+
+
+def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tuple[int, dict[str, npt.NDArray[Any]]]:
+    """Return the number of items B and their columns: [B, *shape], for a stack of H frames int64 [B, H].
+
+    Raises ValueError for other fields, dtypes or shapes than the specification's, and for more items than the table
+    holds.
+    """
+    if columns.keys() != spec.fields.keys():
+        raise ValueError(f"items of {spec.name!r} have the fields {sorted(spec.fields)}, not {sorted(columns)}")
+    checked = {name: np.asarray(column) for name, column in columns.items()}
+    counts = {len(column) if column.ndim else -1 for column in checked.values()}
+    count = counts.pop()
+    for name, kind in spec.fields.items():
+        shape, dtype = inserted_form(kind)
+        column = checked[name]
+        if counts or column.shape != (count, *shape) or column.dtype != dtype:
+            raise ValueError(
+                f"{name!r} is {dtype} {['B', *shape]}, with one B for all fields, not {column.dtype} {[*column.shape]}"
+            )
+    if count > spec.capacity:
+        raise ValueError(
+            f"{count} items at once are more than the {spec.capacity} that {spec.name!r} holds; send fewer"
+        )
+    return count, checked
+
+
+def checked_frames(spec: TableSpec, frames: npt.ArrayLike | None, first_frame: int) -> Frames:
+    """Return new frames uint8 [F, h, w, c]; F is 0 for None.
+
+    Raises ValueError for another dtype or shape, for a negative number, and for frames that the table does not keep.
+    """
+    if frames is None:
+        return np.zeros((0, *(spec.frame or ())), np.uint8)
+    if spec.frame is None:
+        raise ValueError(f"no field of {spec.name!r} is a stack of frames: leave `frames` out")
+    new = np.asarray(frames)
+    if new.dtype != np.uint8 or new.ndim != 4 or new.shape[1:] != spec.frame:
+        raise ValueError(f"frames are uint8 {['F', *spec.frame]}, not {new.dtype} {[*new.shape]}")
+    if first_frame < 0:
+        raise ValueError(f"frames are numbered from 0 on, not from {first_frame} on")
+    return new

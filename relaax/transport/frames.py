@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
+from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 
 HELLO, PUSH, PULL, LIVE, INSERT, SAMPLE = 1, 2, 3, 4, 5, 6
 """What a worker's frame is: who it is, the methods whose messages are long, of the parameter server and of the replay

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import grpc
 
-from relaax.parameters import segments
-from relaax.parameters.frames import HELLO, PROOF_BYTES, BrokenFrame, Frame, FrameSocket
-from relaax.parameters.interfaces import FlatVector
+from relaax.transport import segments
+from relaax.transport.frames import HELLO, PROOF_BYTES, BrokenFrame, Frame, FrameSocket
+from relaax.transport.segments import FlatVector
 
 OK = 0
 CONNECT_SECONDS = 5.0

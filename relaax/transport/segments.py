@@ -9,8 +9,10 @@ import os
 import sys
 
 import numpy as np
+import numpy.typing as npt
 
-from relaax.parameters.interfaces import FlatVector
+FlatVector = npt.NDArray[np.float32]
+
 
 SUPPORTED = (
     sys.platform.startswith("linux")

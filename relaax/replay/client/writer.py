@@ -15,21 +15,17 @@ from typing import Any
 import grpc
 import numpy as np
 
-from relaax.parameters.calls import is_away
-from relaax.parameters.channel import never_arrived
-from relaax.parameters.local_socket import NoSharedMemory
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.batch import checked_columns, checked_frames
-from relaax.replay.frame_store import Frames
+from relaax.replay.client.memory import LEAST_SECONDS, MemoryWay, ShardMemory
+from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayWriter
-from relaax.replay.memory_way import LEAST_SECONDS, MemoryWay
-from relaax.replay.shard_group import ShardGroup
-from relaax.replay.shard_link import ShardLink
-from relaax.replay.shard_memory import ShardMemory
-from relaax.replay.shared_layout import INSERTS_AHEAD
 from relaax.replay.spec import TableSpec
-from relaax.replay.sum_tree import checked_priorities
-from relaax.replay.wire import Columns, to_bytes, to_messages
+from relaax.replay.table.frame_store import Frames
+from relaax.replay.table.trees import checked_priorities
+from relaax.replay.table.writers import checked_columns, checked_frames
+from relaax.replay.wire import INSERTS_AHEAD, Columns, to_bytes, to_messages
+from relaax.transport.channel import is_away, never_arrived
+from relaax.transport.local_socket import NoSharedMemory
 
 _log = logging.getLogger(__name__)
 

@@ -7,17 +7,20 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 
-from relaax.parameters.calls import is_away
-from relaax.parameters.channel import Target, authentication_trouble, open_channel
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthenticated
+from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthenticated, ReplayUnavailable
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.replay.wire import MAX_MESSAGE
+from relaax.replay.spec import TableDeclaration
+from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, declaration_to_message, to_bytes
+from relaax.transport.channel import Target, authentication_trouble, is_away, open_channel
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -207,3 +210,150 @@ class ShardLink:
                 f"{self.target} is shard {response.shard}, and it was named where shard {self.shard} belongs: name "
                 "them in their order, shard 0 first"
             )
+
+
+_PAUSE = 0.02
+
+
+class ShardGroup:
+    """The shards at `targets`, shard 0 first, each with its part of a table. Thread-safe.
+
+    timeout: seconds that a shard has to answer. patience: seconds to wait until one is there. share_memory: with those
+    of this host.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        declaration: TableDeclaration,
+        session: str,
+        timeout: float,
+        patience: float,
+        share_memory: bool,
+        client: str = "",
+    ) -> None:
+        """`session`, `client`: as for `ReplayClient`."""
+        table = declaration_to_message(declaration)
+        request = pb.ReplayServiceRegisterRequest(table=table, session=session, client=client)
+        self.links = [
+            ShardLink(target, shard, len(targets), request, share_memory) for shard, target in enumerate(targets)
+        ]
+        self.timeout = timeout
+        self.patience = patience
+
+    def connect(self) -> None:
+        """Wait until a shard is there, and every other one has answered or failed once.
+
+        Raises ReplayUnavailable after the bounded wait, and ReplayError.
+        """
+        deadline = time.monotonic() + self.patience
+        while True:
+            self._look()
+            for link in self.links:
+                if link.asked is not None:
+                    with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
+                        link.asked.result(self.timeout)
+            if self.living():
+                return
+            if time.monotonic() >= deadline:
+                raise self.unavailable()
+            self.pause()
+
+    def living(self) -> list[ShardLink]:
+        """Return the shards that are there, and look for the others. Raises ReplayError if one refuses for good."""
+        self._look()
+        for link in self.links:
+            if link.refusal is not None:
+                raise link.refusal
+        return [link for link in self.links if link.incarnation is not None]
+
+    def unavailable(self) -> ReplayUnavailable:
+        """Return the error that says that no shard was there for as long as patience lasts."""
+        where = ", ".join(link.target.address for link in self.links)
+        if len(self.links) == 1:
+            return ReplayUnavailable(
+                f"the replay server {where} could not be reached for {self.patience:g} s: start it"
+            )
+        return ReplayUnavailable(f"no replay server could be reached for {self.patience:g} s: start one of {where}")
+
+    def pause(self) -> None:
+        """Let a moment pass before the next look."""
+        time.sleep(_PAUSE * random.uniform(0.5, 1.5))
+
+    def close(self) -> None:
+        """Close all channels."""
+        for link in self.links:
+            link.close()
+
+    def _look(self) -> None:
+        for link in self.links:
+            link.look(self.timeout)
+
+
+_Update = tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.float64]]
+
+
+class PriorityUpdates:
+    """The updates of one shard, in their order: one call at a time, and what comes meanwhile goes with the next one.
+
+    Up to `MAX_ITEMS` wait; beyond that the oldest are dropped, and counted. Thread-safe.
+    """
+
+    def __init__(self, link: ShardLink, timeout: float) -> None:
+        self._link = link
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._waiting: list[_Update] = []
+        self._call: Any = None
+        self._sent = 0
+        self.dropped = 0
+        """Updates that were dropped here: the shard was too slow, or away."""
+
+    def put(self, incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> None:
+        """Send updates, now or with the next call."""
+        with self._lock:
+            self._waiting.append((incarnation, keys, priorities))
+            while sum(len(update[1]) for update in self._waiting) > MAX_ITEMS and len(self._waiting) > 1:
+                self.dropped += len(self._waiting.pop(0)[1])
+            call = self._next() if self._call is None else None
+        self._watch(call)
+
+    def finish(self, seconds: float) -> None:
+        """Wait for the call that is under way, and drop what waits."""
+        with self._lock:
+            self._waiting.clear()
+            call = self._call
+        if call is not None:
+            try:
+                call.result(seconds)
+            except (grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
+                call.cancel()
+
+    def _next(self) -> Any:
+        """Begin the next call, if there is anything to send. Called with the lock held."""
+        if not self._waiting:
+            self._call = None
+            return None
+        incarnation = self._waiting[0][0]
+        together = [update for update in self._waiting if update[0] == incarnation]
+        self._waiting = [update for update in self._waiting if update[0] != incarnation]
+        self._sent = sum(len(keys) for _, keys, _ in together)
+        request = pb.UpdatePrioritiesRequest(
+            incarnation=incarnation,
+            keys=to_bytes(np.concatenate([keys for _, keys, _ in together])),
+            priorities=to_bytes(np.concatenate([priorities for _, _, priorities in together])),
+        )
+        self._call = self._link.stub.UpdatePriorities.future(request, timeout=self._timeout)
+        return self._call
+
+    def _watch(self, call: Any) -> None:
+        if call is not None:
+            call.add_done_callback(self._done)
+
+    def _done(self, call: Any) -> None:
+        with self._lock:
+            if call.code() is not grpc.StatusCode.OK:
+                self.dropped += self._sent + sum(len(keys) for _, keys, _ in self._waiting)
+                self._waiting.clear()
+            following = self._next()
+        self._watch(following)

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
 import sys
+import time
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax.parameters import segments
-from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame
-from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
-from relaax.parameters.interfaces import FlatVector
-from relaax.parameters.local_socket import (
-    CONNECT_SECONDS,
-    OK,
-    CallRefused,
-    Introduction,
-    NoSharedMemory,
-    connected,
-    reason,
-    sentence,
-)
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.frame_store import Frames
-from relaax.replay.shared_layout import (
+from relaax.replay.client.shards import ShardLink
+from relaax.replay.spec import TableSpec
+from relaax.replay.table.frame_store import Frames
+from relaax.replay.wire import (
     INSERT_NUMBERS,
     INSERTS_AHEAD,
+    MAX_MESSAGE,
     MOST_BATCHES,
+    Columns,
     InsertLayout,
     SampleArrays,
     sample_arrays,
     sample_bytes,
 )
-from relaax.replay.spec import TableSpec
-from relaax.replay.wire import MAX_MESSAGE, Columns
+from relaax.transport import segments
+from relaax.transport.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame
+from relaax.transport.grpc_options import MESSAGE_OVERHEAD
+from relaax.transport.local_socket import (
+    CONNECT_SECONDS,
+    OK,
+    CallRefused,
+    Introduction,
+    NoSharedMemory,
+    Trouble,
+    connected,
+    reason,
+    sentence,
+)
+from relaax.transport.segments import FlatVector
 
 _NUMBER_BYTES = 4
 
@@ -177,3 +183,89 @@ class ShardMemory:
 _probe = {0: np.empty(0)}
 _ALONE = sys.getrefcount(_probe[0])
 """References to an array that only its dictionary knows, as Python counts them."""
+
+
+_log = logging.getLogger(__name__)
+TRY_AGAIN_SECONDS = 30.0
+LEAST_SECONDS = 0.5
+"""Seconds that gRPC gets at least, where memory has taken all of a call's time."""
+
+
+class MemoryWay:
+    """The connection through memory of one writer or sampler to one shard, made when it is wanted.
+
+    One that was lost is made again half a minute later, or with the shard's next offer. Used by one thread.
+    """
+
+    def __init__(self, link: ShardLink, spec: TableSpec) -> None:
+        self._link = link
+        self._spec = spec
+        self._offer: pb.ReplayMemoryOffer | None = None
+        self._memory: ShardMemory | None = None
+        self._next_try = 0.0
+
+    def memory(self) -> ShardMemory | None:
+        """Return the connection; None if there is none now."""
+        offer, now = self._link.offer, time.monotonic()
+        if offer is not self._offer:
+            self.close()
+            self._offer, self._next_try = offer, 0.0
+        if self._memory is None and offer is not None and now >= self._next_try:
+            self._next_try = now + TRY_AGAIN_SECONDS
+            try:
+                self._memory = ShardMemory(offer, self._spec)
+            except NoSharedMemory as why:
+                if why.trouble in (Trouble.LASTING, Trouble.UNHEARD):
+                    self._next_try = math.inf
+                _log.debug("%s: by gRPC, memory is not shared: %s", self._link.target, why)
+        return self._memory
+
+    def lost(self, why: NoSharedMemory) -> None:
+        """Note that the connection has ended."""
+        _log.info("%s: by gRPC for now, memory is no longer shared: %s", self._link.target, why)
+        self.close()
+        self._next_try = time.monotonic() + TRY_AGAIN_SECONDS
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+
+class SampleQuestion:
+    """A wish for items that is on its way, through memory or by gRPC."""
+
+    def __init__(self, way: MemoryWay, link: ShardLink, request: pb.SampleRequest, timeout: float) -> None:
+        self._way, self._link, self._request = way, link, request
+        self._deadline = time.monotonic() + timeout
+        self._future: Any = None
+        self._memory = way.memory()
+        try:
+            if self._memory is None or not self._memory.ask_sample(request, timeout):
+                self._by_grpc(timeout)
+        except NoSharedMemory as why:
+            way.lost(why)
+            self._by_grpc(timeout)
+
+    def result(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
+        """Wait for the answer, and return where what was drawn lies in memory, if it does.
+
+        Raises grpc.RpcError, and grpc.FutureCancelledError where the call was cancelled.
+        """
+        if self._memory is not None:
+            try:
+                return self._memory.sampled()
+            except NoSharedMemory as why:
+                self._way.lost(why)
+                self._by_grpc(max(LEAST_SECONDS, self._deadline - time.monotonic()))
+        return self._future.result(), None
+
+    @property
+    def future(self) -> Any:
+        """The call by gRPC, if there is one."""
+        return self._future
+
+    def _by_grpc(self, timeout: float) -> None:
+        self._memory = None
+        self._future = self._link.stub.Sample.future(self._request, timeout=timeout)

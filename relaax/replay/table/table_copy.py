@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.extremes import Keys
-from relaax.replay.frame_store import FrameStore
-from relaax.replay.items import Items
-from relaax.replay.sum_tree import Slots
-from relaax.replay.writers import State
+from relaax.replay.table.frame_store import FrameStore
+from relaax.replay.table.items import Items
+from relaax.replay.table.trees import Keys, Slots
+from relaax.replay.table.writers import State
 
 PIECE_BYTES = 64 * 2**20
 """Bytes of a piece, about: the memory that a copy takes beside its head."""
@@ -131,3 +130,27 @@ def piece_range(named: npt.NDArray[Any], begin: int, end: int) -> slice:
     if not begin == first <= last <= end:
         raise ValueError(f"a piece is of {first} to {last}, where {begin} to {end} are missing")
     return slice(first, last)
+
+
+_LOW = 2**64 - 1
+
+
+def state_of(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
+    """Return the state of a generator over PCG64: uint64 [6]."""
+    whole: Any = generator.bit_generator.state
+    state, increment = whole["state"]["state"], whole["state"]["inc"]
+    numbers = (state >> 64, state & _LOW, increment >> 64, increment & _LOW, whole["has_uint32"], whole["uinteger"])
+    return np.array(numbers, np.uint64)
+
+
+def generator_of(state: npt.NDArray[np.uint64]) -> np.random.Generator:
+    """Return a generator that goes on from a state uint64 [6]."""
+    high, low, increment_high, increment_low, has_uint32, uinteger = (int(number) for number in state)
+    bits = np.random.PCG64()
+    bits.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high << 64 | low, "inc": increment_high << 64 | increment_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return np.random.Generator(bits)

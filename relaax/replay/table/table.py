@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.batch import checked_columns, checked_frames
-from relaax.replay.errors import NoRoom
-from relaax.replay.extremes import Keys, MaxTree, MinTree
-from relaax.replay.frame_store import Frames, FrameSlots, FrameStore
-from relaax.replay.items import Items
-from relaax.replay.random_state import generator_of, state_of
-from relaax.replay.sampler import ItemSampler
 from relaax.replay.spec import TableSpec
-from relaax.replay.sum_tree import Priorities, Slots, checked_priorities
-from relaax.replay.table_copy import NO_SLOTS, TableCopy, piece_range, slots_in
-from relaax.replay.writers import State, Writer, Writers
+from relaax.replay.table.frame_store import Frames, FrameSlots, FrameStore
+from relaax.replay.table.items import Items
+from relaax.replay.table.table_copy import NO_SLOTS, TableCopy, generator_of, piece_range, slots_in, state_of
+from relaax.replay.table.trees import ItemSampler, Keys, MaxTree, MinTree, Priorities, Slots, checked_priorities
+from relaax.replay.table.writers import NoRoom, State, Writer, Writers, checked_columns, checked_frames
 
 Column = npt.NDArray[Any]
 _FIRST_PRIORITY = 1.0

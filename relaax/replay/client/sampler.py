@@ -11,14 +11,13 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from relaax.parameters.calls import is_away
 from relaax.replay import replay_pb2 as pb
+from relaax.replay.client.memory import MemoryWay, SampleQuestion
+from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import ReplayError, Sampled
-from relaax.replay.memory_way import MemoryWay, SampleQuestion
-from relaax.replay.shard_group import ShardGroup
-from relaax.replay.shard_link import ShardLink
-from relaax.replay.shared_layout import SampleArrays, sample_of_message
 from relaax.replay.spec import TableSpec
+from relaax.replay.wire import SampleArrays, sample_of_message
+from relaax.transport.channel import is_away
 
 CALL_WAIT = 1.0
 """Seconds that one call waits until it is allowed."""

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import Kernel, compiled, types
-from relaax.replay.extremes import Keys
-from relaax.replay.sum_tree import SLOTS, Slots
+from relaax.replay.table.trees import SLOTS, Keys, Slots
 
 _LINKS = types.Array(types.int32, 1, "C")
 _SLOTS = types.Array(types.int64, 1, "C")
