@@ -259,7 +259,7 @@ class ParameterClient(ParameterClientBase):
     def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
         """Call a function until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
         try:
-            return self._call.retrying(NotYet)(attempt, *arguments)
+            return self._call.retry(NotYet, attempt, *arguments)
         except NotYet as error:
             raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 
@@ -267,7 +267,7 @@ class ParameterClient(ParameterClientBase):
         """Share memory with a shard, if possible. Raises NotYet and ParameterServerUnusable if it is required."""
         allow_descriptors()
         try:
-            link.share_memory(response, self._worker_id)
+            link.share_memory(response)
         except NoSharedMemory as why:
             if self._way != "auto":
                 raise self._must_share(

@@ -70,7 +70,7 @@ class HogwildUpdates:
         if link.memory is not None and link.shard in self._live:
             return
         self._live.pop(link.shard, None)
-        link.share_again()
+        link.way.connect()
         rate = self.learning_rate
         self.connect(link, asker)
         self.learning_rate = rate  # of the last push

@@ -76,7 +76,7 @@ class ReceivedTarget:
         bounded wait, and ParameterServerError.
         """
         try:
-            self._call.retrying(_Apart)(self._fetch_at_once, asker)
+            self._call.retry(_Apart, self._fetch_at_once, asker)
         except _Apart:
             found = ", ".join(str(generation) for generation, _ in self._parts.values())
             raise ParameterServerUnavailable(

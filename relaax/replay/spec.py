@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from relaax.replay.table.limiter import RateLimiter
 
@@ -19,6 +20,8 @@ def leaves(capacity: int) -> int:
     return 1 << (capacity - 1).bit_length()
 
 
+Frames = npt.NDArray[np.uint8]
+"""Single frames, uint8 [F, h, w, c]."""
 MAX_CAPACITY = 2**31 - 2
 """Slots are kept as int32."""
 

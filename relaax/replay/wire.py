@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.spec import Field, TableDeclaration, TableSpec, inserted_form
-from relaax.replay.table.frame_store import Frames
+from relaax.replay.spec import Field, Frames, TableDeclaration, TableSpec, inserted_form
 
 MAX_MESSAGE = 64 * 2**20
 """Bytes of the longest message, of either side."""

@@ -1,18 +1,23 @@
-"""Connect to a server of the same host by the Unix socket that it offers, and take the memory that it hands over."""
+"""Talk to a server of the same host: messages over the Unix socket that it offers, vectors in memory of both."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hmac
 import os
 import socket
+import sys
 import time
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
 
 from relaax.transport import segments
-from relaax.transport.frames import HELLO, PROOF_BYTES, BrokenFrame, Frame, FrameSocket
+from relaax.transport.frames import ENDS, HELLO, PROOF_BYTES, BrokenFrame, Frame, FrameSocket
 from relaax.transport.segments import FlatVector
 
 OK = 0
@@ -51,16 +56,11 @@ class NoSharedMemory(Exception):
 
 
 class CallRefused(grpc.RpcError):
-    """The shard refused a call. `code` is gRPC's, which is used here too."""
+    """The refusal of a call, with the status code that gRPC would have."""
 
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(details)
-        self._code, self._details = code, details
-
-    @classmethod
-    def by(cls, frame: Frame) -> CallRefused:
-        """Return the refusal that an answer is."""
-        return cls(_CODES.get(frame.kind, grpc.StatusCode.UNKNOWN), sentence(frame))
+    def __init__(self, frame: Frame) -> None:
+        self._code, self._details = _CODES.get(frame.kind, grpc.StatusCode.UNKNOWN), sentence(frame)
+        super().__init__(self._details)
 
     def code(self) -> grpc.StatusCode:
         """Return the status code."""
@@ -72,11 +72,102 @@ class CallRefused(grpc.RpcError):
 
 
 class Introduction(NamedTuple):
-    """Who connects, as the server knows it, and what each side proves itself by."""
+    """The name of a caller, as the server knows it, and what each side proves itself by."""
 
     name: str
     own_proof: bytes
     server_proof: bytes
+
+
+class MemoryConnection:
+    """One connection. It ends with the first failure: what was asked can be asked again by gRPC, of the same server.
+
+    Vectors that were received are views of segments, to which the server does not write while one is in use here. Not
+    thread-safe.
+    """
+
+    _at_once = True
+    """See `segments.map_`: for the segments that come with answers."""
+
+    def __init__(self, name: bytes, who: Introduction, size: int) -> None:
+        """Connect to the socket of this name. Raises NoSharedMemory."""
+        self._segments: dict[int, FlatVector] = {}
+        self._unanswered = 0
+        self._reading = False  # an answer may be there in part, if its reader was interrupted
+        self._timeout = CONNECT_SECONDS
+        self._frames, self.memory = connected(name, who, size, self._timeout)
+        """`memory`: float32 [size], which both sides write to."""
+
+    def close(self) -> None:
+        """Close the socket. Memory is freed when no vector is in use."""
+        self._frames.shut()
+        with contextlib.suppress(OSError):
+            self._frames.close()
+
+    def _expect(self, unanswered: int) -> None:
+        """Raise NoSharedMemory unless so many questions are unanswered: a caller was interrupted while it waited."""
+        if self._unanswered != unanswered or self._reading:
+            raise self._ended("another question has no answer yet")
+
+    def _ask(self, frame: Frame, timeout: float) -> None:
+        """Send a question, whose answer has `timeout` seconds. Raises NoSharedMemory."""
+        self._unanswered += 1
+        try:
+            if timeout != self._timeout:
+                self._frames.socket.settimeout(timeout)
+                self._timeout = timeout
+            self._frames.send(frame)
+        except OSError as error:
+            raise self._ended(reason(error)) from None
+
+    def _answered(self, kind: Any) -> tuple[Any, Frame]:
+        """Return the answer to the first unanswered question: a message of type `kind`, and its frame.
+
+        Raises NoSharedMemory, and CallRefused.
+        """
+        self._expect(self._unanswered)
+        self._reading = True
+        try:
+            frame, descriptor = self._frames.receive()
+        except (OSError, BrokenFrame) as error:
+            raise self._ended(reason(error)) from None
+        self._unanswered, self._reading = self._unanswered - 1, False
+        for number in frame.numbers:
+            self._segments.pop(number, None)
+        try:
+            if frame.kind == ENDS:
+                raise self._ended(sentence(frame))
+            if frame.kind != OK:
+                raise CallRefused(frame)
+            if descriptor is not None:
+                size = os.fstat(descriptor).st_size // _NUMBER_BYTES
+                self._segments[frame.segment] = segments.map_(descriptor, size, writable=False, at_once=self._at_once)
+            return kind.FromString(frame.message), frame
+        except (DecodeError, OSError, ValueError) as error:
+            raise self._ended(reason(error)) from None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _received(self, frame: Frame) -> memoryview:
+        """Return the bytes of the vector that an answer names. Raises NoSharedMemory."""
+        segment = self._segments.get(frame.segment)
+        if segment is None or frame.vector > segment.nbytes:
+            raise self._ended(f"segment {frame.segment} holds no vector of {frame.vector} bytes")
+        return segment.data.cast("B")[: frame.vector]
+
+    def _unused(self, numbers: Iterable[int]) -> list[int]:
+        """Return the segments among `numbers` of which no view is left in this process."""
+        return [number for number in numbers if sys.getrefcount(self._segments[number]) == _ALONE]
+
+    def _ended(self, why: str, trouble: Trouble = Trouble.MOMENTARY) -> NoSharedMemory:
+        self.close()
+        return NoSharedMemory(why, trouble)
+
+
+_probe = {0: np.empty(0)}
+_ALONE = sys.getrefcount(_probe[0])
+"""References to an array that only its dictionary knows, as Python counts them."""
 
 
 def connected(name: bytes, who: Introduction, size: int, timeout: float) -> tuple[FrameSocket, FlatVector]:

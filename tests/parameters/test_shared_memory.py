@@ -28,13 +28,14 @@ from relaax.parameters.interfaces import (
     ParameterServerUnusable,
 )
 from relaax.parameters.moments import Moments
-from relaax.parameters.shard_client import ShardClient, SharedMemory
+from relaax.parameters.shard_client import SharedMemory
 from relaax.server.local_port import local_server
 from relaax.server.parameter_server.local_connection import MOST_HELD, LocalConnection
 from relaax.server.parameter_server.shard import Shard
 from relaax.transport import segments
 from relaax.transport.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
+from relaax.transport.shard_link import MemoryWay
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 
@@ -236,7 +237,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
 
 def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("relaax.parameters.shard_client.time.monotonic", lambda: now)
+    monkeypatch.setattr("relaax.transport.shard_link.time.monotonic", lambda: now)
     with running() as server, sharing(server) as bridge:
         for connection in list(server.server._local._connections.values()):
             connection.close()
@@ -250,13 +251,13 @@ def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pyte
 
 
 def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = ShardClient._lost
+    lost = MemoryWay.lost
 
-    def then_go_on(self: ShardClient, why: NoSharedMemory) -> None:
-        lost(self, why)
+    def then_go_on(self: MemoryWay[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
+        lost(self, connection, why)
         server.core.access.release()
 
-    monkeypatch.setattr(ShardClient, "_lost", then_go_on)
+    monkeypatch.setattr(MemoryWay, "lost", then_go_on)
     with running() as server, sharing(server) as bridge:
         assert server.core.access.hold(60.0)
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)

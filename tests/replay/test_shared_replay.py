@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.client import memory as memory_way
 from relaax.replay.client.client import ReplayClient
 from relaax.replay.client.memory import ShardMemory
 from relaax.replay.client.writer import RemoteWriter
@@ -25,7 +24,7 @@ from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_
 from relaax.server.local_port import local_server
 from relaax.server.replay_server import replay_talk
 from relaax.server.replay_server.replay_talk import ReplayTalk
-from relaax.transport import segments
+from relaax.transport import segments, shard_link
 from relaax.transport.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
 from support.leftovers import descriptors
@@ -252,7 +251,7 @@ def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_sample_whose_answer_is_lost_goes_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = answerless(monkeypatch, "_answer_sample", lambda talk, frame: None)
-    monkeypatch.setattr(memory_way, "TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(shard_link, "RETRY_SECONDS", 0.0)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         assert set(drawn(client, 8).columns["number"].tolist()) == {1}

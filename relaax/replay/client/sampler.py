@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.client.memory import MemoryWay, SampleQuestion
+from relaax.replay.client.memory import ReplayWay, ShardMemory
 from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import ReplayError, Sampled
 from relaax.replay.spec import TableSpec
 from relaax.replay.wire import SampleArrays, sample_of_message
 from relaax.transport.channel import is_away
+from relaax.transport.shard_link import Question
 
 CALL_WAIT = 1.0
 """Seconds that one call waits until it is allowed."""
@@ -54,7 +55,7 @@ class ShardSampler:
         self._random = np.random.default_rng(seed)
         self._pieces: list[_Piece] = []  # of a batch that could not be completed in its time
         self._size = 0
-        self._ways = [MemoryWay(link, spec) for link in group.links]
+        self._ways = [ReplayWay(link, spec) for link in group.links]
         self._rests: dict[int, tuple[float, float]] = {}  # by shard: until when, and for how long
         self._away_since: float | None = None
 
@@ -112,12 +113,12 @@ class ShardSampler:
         shares = weights / weights.sum()
         parts = self._random.multinomial(missing, shares)
         calls = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
-        questions: list[SampleQuestion | None] = [None] * len(calls)
+        questions: list[Question[ShardMemory] | None] = [None] * len(calls)
         for i, (link, incarnation, part) in enumerate(calls):
             if part:
                 request = pb.SampleRequest(incarnation=incarnation or "", count=part, wait=wait)
                 timeout = wait + self._group.timeout
-                questions[i] = SampleQuestion(self._ways[link.shard], link, request, timeout)
+                questions[i] = self._ways[link.shard].sample(request, timeout)
         answers = [
             None if question is None else self._answer(link, incarnation or "", question)
             for (link, incarnation, _), question in zip(calls, questions, strict=True)
@@ -134,10 +135,10 @@ class ShardSampler:
         self._size = sum(links[i].state.size for i in kept)
         return [links[i] for i in kept]
 
-    def _answer(self, link: ShardLink, incarnation: str, question: SampleQuestion) -> _Answer | None:
+    def _answer(self, link: ShardLink, incarnation: str, question: Question[ShardMemory]) -> _Answer | None:
         """Return what a shard gave; None if that is nothing. Raises ReplayError."""
         try:
-            answer, arrays = question.result()
+            found = question.result()
         except grpc.FutureCancelledError:
             link.lost(incarnation, question.future)
             return None
@@ -146,11 +147,9 @@ class ShardSampler:
                 raise link.error(error) from None
             link.lost(incarnation, error)
             return None
-        if answer.incarnation_ended:
-            link.ended(incarnation)
-            return None
-        link.heard(incarnation, answer.state)
-        return None if answer.not_yet else (answer, arrays)
+        answer, arrays = found if isinstance(found, tuple) else (found, None)
+        link.heard(incarnation, answer)
+        return None if answer.incarnation_ended or answer.not_yet else (answer, arrays)
 
     def _piece(self, link: ShardLink, incarnation: str | None, count: int, answer: _Answer, share: float) -> _Piece:
         message, arrays = answer

@@ -16,11 +16,10 @@ import grpc
 import numpy as np
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.client.memory import LEAST_SECONDS, MemoryWay, ShardMemory
+from relaax.replay.client.memory import LEAST_SECONDS, ReplayWay, ShardMemory
 from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayWriter
-from relaax.replay.spec import TableSpec
-from relaax.replay.table.frame_store import Frames
+from relaax.replay.spec import Frames, TableSpec
 from relaax.replay.table.trees import checked_priorities
 from relaax.replay.table.writers import checked_columns, checked_frames
 from relaax.replay.wire import INSERTS_AHEAD, Columns, to_bytes, to_messages
@@ -63,7 +62,7 @@ class RemoteWriter(ReplayWriter):
         self._home = home
         self._spec = spec
         self._link: ShardLink | None = None
-        self._way = MemoryWay(home, spec)
+        self._way = ReplayWay(home, spec)
         self._lock = threading.Lock()
         self._steady = False  # whether the shard took the last insertion, and nobody had to wait
         self._ahead: list[_Sending] = []  # sent, and without an answer yet; the oldest first
@@ -138,7 +137,7 @@ class RemoteWriter(ReplayWriter):
         link = self._link
         if not self._steady or link is None or link.incarnation != self._incarnation:
             return False
-        memory = self._way.memory()
+        memory = self._way.now()
         if memory is None or (self._ahead and memory is not self._ahead_by):
             return False
         now, before = time.monotonic(), self._following
@@ -147,7 +146,7 @@ class RemoteWriter(ReplayWriter):
             if not memory.ask_insert(head, sending.columns, frames, self._timeout, len(self._ahead)):
                 return False
         except NoSharedMemory as why:
-            self._way.lost(why)
+            self._way.lost(memory, why)
             return False
         sending.sent, sending.before, sending.in_flight = now, before, True
         self._following = sending.following
@@ -175,8 +174,7 @@ class RemoteWriter(ReplayWriter):
                 memory.inserted()
                 later.in_flight = False
         except NoSharedMemory as why:
-            if self._way.memory() is memory:
-                self._way.lost(why)
+            self._way.lost(memory, why)
         except grpc.RpcError as error:
             memory.close()
             if not is_away(error):
@@ -227,7 +225,7 @@ class RemoteWriter(ReplayWriter):
             self._goodbye = self.leave()
             _log.info("experience of %d environments goes to %s now", len(self.environments), link.target)
         if self._link is not link:
-            self._way = MemoryWay(link, self._spec)
+            self._way = ReplayWay(link, self._spec)
         self._link, self._incarnation = link, incarnation
         self._name = uuid.uuid4().hex
         self._sequence, self._following, self._overrun, self._steady = 0, None, False, False
@@ -292,7 +290,7 @@ class RemoteWriter(ReplayWriter):
         """Send an insertion through memory, or by gRPC, and return the answer. Raises grpc.RpcError."""
         head, frames = self._request(sending, now)
         timeout = self._timeout
-        memory, before = self._way.memory(), sending.in_flight
+        memory, before = self._way.now(), sending.in_flight
         try:
             if memory is not None and memory.ask_insert(head, sending.columns, frames, timeout):
                 sending.in_flight = True
@@ -300,7 +298,8 @@ class RemoteWriter(ReplayWriter):
                 sending.in_flight = before
                 return answer
         except NoSharedMemory as why:
-            self._way.lost(why)
+            assert memory is not None
+            self._way.lost(memory, why)
             timeout = max(LEAST_SECONDS, now + timeout - time.monotonic())
         head.columns.extend(to_messages(sending.columns))
         head.frames = frames.tobytes()

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import Kernel, compiled, types
+from relaax.replay.spec import Frames
 
 FrameSlots = npt.NDArray[np.int32]
-Frames = npt.NDArray[np.uint8]
 
 _PIXELS = types.Array(types.uint8, 1, "C")
 _COUNTS = types.Array(types.int32, 1, "C")

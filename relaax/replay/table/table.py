@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.spec import TableSpec
-from relaax.replay.table.frame_store import Frames, FrameSlots, FrameStore
+from relaax.replay.spec import Frames, TableSpec
+from relaax.replay.table.frame_store import FrameSlots, FrameStore
 from relaax.replay.table.items import Items
 from relaax.replay.table.table_copy import NO_SLOTS, TableCopy, generator_of, piece_range, slots_in, state_of
 from relaax.replay.table.trees import ItemSampler, Keys, MaxTree, MinTree, Priorities, Slots, checked_priorities

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.spec import TableSpec, inserted_form
-from relaax.replay.table.frame_store import Frames, FrameSlots
+from relaax.replay.spec import Frames, TableSpec, inserted_form
+from relaax.replay.table.frame_store import FrameSlots
 
 
 class OutOfStep(ValueError):
