@@ -1,9 +1,12 @@
-"""Write the numbers of items as bytes, and read them: little-endian, and exactly as many as were declared."""
+"""Items and declarations as messages, and items in memory that a client and a replay server share.
+
+Numbers are little-endian, and exactly as many as were declared.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +22,21 @@ MESSAGE_REST = 2**20
 """Bytes of it that are left for other things than columns and frames."""
 MAX_ITEMS = 2**16
 """The most items of one request."""
+MAX_FIELDS = 64
+MAX_SIZES = 8
+MAX_NAME, MAX_FIELD_NAME = 128, 64
+INSERTS_AHEAD = 2
+"""Inserts of one client that may have no answer yet, each in memory of its own."""
+INSERT_NUMBERS = INSERTS_AHEAD * MAX_MESSAGE // 4
+"""Length of the memory for all of them, in float32. What is never written to takes no memory."""
+MOST_BATCHES = 16
+"""Samples of one client that may be in use, each in a segment of its own."""
+_ALIGNMENT = 64
+
+_KINDS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}
+_DTYPES = frozenset({"bool", *(f"{kind}{bits}" for kind, sizes in _KINDS.items() for bits in sizes)})
+_SAMPLERS: dict[str, pb.Sampler] = {"uniform": pb.SAMPLER_UNIFORM, "prioritized": pb.SAMPLER_PRIORITIZED}
+_REMOVERS: dict[str, pb.Remover] = {"fifo": pb.REMOVER_FIFO, "lowest_priority": pb.REMOVER_LOWEST_PRIORITY}
 
 Columns = Mapping[str, npt.NDArray[Any]]
 Form = tuple[tuple[int, ...], np.dtype[Any]]
@@ -38,9 +56,14 @@ def from_bytes(data: bytes, form: Form, count: int, what: str) -> npt.NDArray[An
     needed = count * math.prod(shape) * dtype.itemsize
     if len(data) != needed:
         raise ValueError(f"{what} of {count} are {needed} bytes of {dtype} {[count, *shape]}, not {len(data)} bytes")
-    if dtype == np.bool_ and needed and np.frombuffer(data, np.uint8).max() > 1:
-        raise ValueError(f"{what} are booleans, a byte of 0 or 1 each")
+    if dtype == np.bool_ and needed:
+        _check_booleans(np.frombuffer(data, np.uint8), what)
     return np.frombuffer(data, dtype.newbyteorder("<")).reshape(count, *shape)
+
+
+def numbers_from(data: bytes, dtype: str, what: str, count: int) -> npt.NDArray[Any]:
+    """Return `count` numbers. Raises ValueError if the bytes are too many or too few."""
+    return from_bytes(data, ((), np.dtype(dtype)), count, what)
 
 
 def to_messages(columns: Columns) -> list[pb.Column]:
@@ -50,27 +73,17 @@ def to_messages(columns: Columns) -> list[pb.Column]:
 
 def inserted_columns(spec: TableSpec, count: int, messages: Iterable[pb.Column]) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of an insert. Raises ValueError unless they are those that the table has, of its lengths."""
-    return _columns(spec, count, messages, {name: inserted_form(field) for name, field in spec.fields.items()})
+    return _columns(spec, count, messages, _inserted_forms(spec))
 
 
 def sampled_columns(spec: TableSpec, count: int, messages: Iterable[pb.Column]) -> dict[str, npt.NDArray[Any]]:
     """Return the columns of a sample. Raises ValueError unless they are those that the table has, of its lengths."""
-    return _columns(spec, count, messages, {name: sampled_form(field) for name, field in spec.fields.items()})
-
-
-def sampled_form(field: Field) -> Form:
-    """Return the shape and dtype of a field's value as it is sampled."""
-    return field.shape, np.dtype(field.dtype)
+    return _columns(spec, count, messages, _sampled_forms(spec))
 
 
 def sampled_bytes(spec: TableSpec) -> int:
     """Return the bytes of one sampled item: its fields, key, probability and age."""
-    return 24 + sum(math.prod(field.shape) * np.dtype(field.dtype).itemsize for field in spec.fields.values())
-
-
-def numbers_from(data: bytes, dtype: str, what: str, count: int) -> npt.NDArray[Any]:
-    """Return `count` numbers. Raises ValueError if the bytes are too many or too few."""
-    return from_bytes(data, ((), np.dtype(dtype)), count, what)
+    return 24 + sum(_item_bytes(form) for form in _sampled_forms(spec).values())
 
 
 def _columns(
@@ -82,14 +95,140 @@ def _columns(
     return {column.name: from_bytes(column.data, forms[column.name], count, repr(column.name)) for column in found}
 
 
-MAX_FIELDS = 64
-MAX_SIZES = 8
-MAX_NAME, MAX_FIELD_NAME = 128, 64
+def _inserted_forms(spec: TableSpec) -> dict[str, Form]:
+    return {name: inserted_form(field) for name, field in sorted(spec.fields.items())}
 
-_KINDS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}
-_DTYPES = frozenset({"bool", *(f"{kind}{bits}" for kind, sizes in _KINDS.items() for bits in sizes)})
-_SAMPLERS: dict[str, pb.Sampler] = {"uniform": pb.SAMPLER_UNIFORM, "prioritized": pb.SAMPLER_PRIORITIZED}
-_REMOVERS: dict[str, pb.Remover] = {"fifo": pb.REMOVER_FIFO, "lowest_priority": pb.REMOVER_LOWEST_PRIORITY}
+
+def _sampled_forms(spec: TableSpec) -> dict[str, Form]:
+    return {name: (field.shape, np.dtype(field.dtype)) for name, field in sorted(spec.fields.items())}
+
+
+def _item_bytes(form: Form) -> int:
+    shape, dtype = form
+    return math.prod(shape) * dtype.itemsize
+
+
+def _check_booleans(bits: npt.NDArray[np.uint8], what: str) -> None:
+    if bits.size and bits.max() > 1:
+        raise ValueError(f"{what} are booleans, a byte of 0 or 1 each")
+
+
+class ColumnLayout:
+    """The places of columns of these forms in memory, one after the other."""
+
+    def __init__(self, forms: Mapping[str, Form]) -> None:
+        self._columns = [(name, *form, _item_bytes(form)) for name, form in forms.items()]
+
+    def length(self, count: int) -> int:
+        """Return how many bytes so many items take."""
+        return sum(_aligned(count * size) for _, _, _, size in self._columns)
+
+    def arrays(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
+        """Return the columns of so many items, where they lie."""
+        columns, at = {}, 0
+        for name, shape, dtype, size in self._columns:
+            columns[name] = np.ndarray((count, *shape), dtype, memory, at)
+            at += _aligned(count * size)
+        return columns
+
+
+class InsertLayout:
+    """The places of an insert's columns and, behind them, its frames."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+        forms = _inserted_forms(spec)
+        self._columns = ColumnLayout(forms)
+        self._frame = spec.frame or ()
+        self._frame_bytes = math.prod(spec.frame or (0,))
+        self._booleans = [name for name, (_, dtype) in forms.items() if dtype == np.bool_]
+
+    def length(self, count: int, frames: int) -> int:
+        """Return how many bytes an insert of so many items and frames takes."""
+        return self._columns.length(count) + frames * self._frame_bytes
+
+    def arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the columns of an insert, and its frames, where they lie: all of the rest of `memory`.
+
+        Raises ValueError if the memory is too short, or the rest is no whole number of frames.
+        """
+        frames = self._frames(count, memory, self._columns.length(count))
+        return self._columns.arrays(count, memory), frames
+
+    def owned(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the same of memory that others can still write to: columns are copies, which are checked, frames not.
+
+        Raises ValueError for booleans that are neither 0 nor 1, too.
+        """
+        end = self._columns.length(count)
+        frames = self._frames(count, memory, end)
+        columns = self._columns.arrays(count, bytes(memory[:end]))
+        for name in self._booleans:
+            _check_booleans(columns[name].view(np.uint8), repr(name))
+        return columns, frames
+
+    def _frames(self, count: int, memory: memoryview, end: int) -> Frames:
+        rest = len(memory) - end
+        if rest < 0:
+            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {end}")
+        frames = rest // self._frame_bytes if self._frame_bytes else 0
+        if frames * self._frame_bytes != rest:
+            name, frame = self._spec.name, self._spec.frame
+            raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
+        pictures: Frames = np.ndarray((frames, *self._frame), np.uint8, memory, end)
+        return pictures
+
+
+@dataclass(frozen=True, slots=True)
+class SampleArrays:
+    """A sample where it lies: keys uint64, probabilities float64 and ages int64 [B], and columns."""
+
+    keys: npt.NDArray[np.uint64]
+    probabilities: npt.NDArray[np.float64]
+    ages: npt.NDArray[np.int64]
+    columns: dict[str, npt.NDArray[Any]]
+
+
+_NUMBERS: dict[str, Form] = {  # no field has these names: they are not printable
+    "\0keys": ((), np.dtype(np.uint64)),
+    "\0probabilities": ((), np.dtype(np.float64)),
+    "\0ages": ((), np.dtype(np.int64)),
+}
+
+
+class SampleLayout:
+    """The places of a sample's numbers and columns."""
+
+    def __init__(self, spec: TableSpec) -> None:
+        self._layout = ColumnLayout({**_NUMBERS, **_sampled_forms(spec)})
+
+    def length(self, count: int) -> int:
+        """Return how many bytes a sample of so many items takes."""
+        return self._layout.length(count)
+
+    def arrays(self, count: int, memory: memoryview) -> SampleArrays:
+        """Return the arrays of a sample, where they lie. Raises ValueError if the memory is too short."""
+        needed = self.length(count)
+        if len(memory) < needed:
+            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {needed}")
+        columns = self._layout.arrays(count, memory)
+        keys, probabilities, ages = (columns.pop(name) for name in _NUMBERS)
+        return SampleArrays(keys, probabilities, ages, columns)
+
+
+def sample_of_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:
+    """Return the arrays that came in a message. Raises ValueError unless they are those that were asked for."""
+    return SampleArrays(
+        numbers_from(message.keys, "uint64", "keys", count),
+        numbers_from(message.probabilities, "float64", "probabilities", count),
+        numbers_from(message.ages, "int64", "ages", count),
+        sampled_columns(spec, count, message.columns),
+    )
+
+
+def _aligned(length: int) -> int:
+    """Return where the next column begins."""
+    return -(-length // _ALIGNMENT) * _ALIGNMENT
 
 
 def declaration_to_message(declaration: TableDeclaration) -> pb.TableDescription:
@@ -178,141 +317,3 @@ def _name_of(number: int, numbers: dict[str, Any], what: str) -> Any:
         if one == number:
             return name
     raise ValueError(f"{what} {number} is none of {', '.join(numbers)}")
-
-
-INSERTS_AHEAD = 2
-"""Inserts of one client that may have no answer yet, each in memory of its own."""
-INSERT_NUMBERS = INSERTS_AHEAD * MAX_MESSAGE // 4
-"""Length of the memory for all of them, in float32. What is never written to takes no memory."""
-MOST_BATCHES = 16
-"""Samples of one client that may be in use, each in a segment of its own."""
-_ALIGNMENT = 64
-_NUMBERS: tuple[Form, ...] = (
-    ((), np.dtype(np.uint64)),
-    ((), np.dtype(np.float64)),
-    ((), np.dtype(np.int64)),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SampleArrays:
-    """A sample where it lies: keys uint64, probabilities float64 and ages int64 [B], and columns."""
-
-    keys: npt.NDArray[np.uint64]
-    probabilities: npt.NDArray[np.float64]
-    ages: npt.NDArray[np.int64]
-    columns: dict[str, npt.NDArray[Any]]
-
-
-class InsertLayout:
-    """Where the columns and the frames of an insert into such a table lie in memory, one after the other."""
-
-    def __init__(self, spec: TableSpec) -> None:
-        self._spec = spec
-        self._forms = _inserted(spec)
-        self._columns = list(zip(sorted(spec.fields), self._forms, map(_item_bytes, self._forms), strict=True))
-        self._frame = spec.frame or ()
-        self._frame_bytes = math.prod(spec.frame or (0,))
-        self._booleans = [name for name, (_, dtype), _ in self._columns if dtype == np.bool_]
-
-    def length(self, count: int, frames: int) -> int:
-        """Return how many bytes an insert of so many items and frames takes."""
-        return self._end(count) + frames * self._frame_bytes
-
-    def arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return the columns of an insert, and its frames, where they lie: all of the rest of `memory`.
-
-        Raises ValueError if the memory is too short, or the rest is no whole number of frames.
-        """
-        end = self._end(count)
-        frames = self._pictures(count, memory, end)
-        return self._views(count, memory), frames
-
-    def owned(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return the same of memory that others can still write to: columns are copies, which are checked, frames not.
-
-        Raises ValueError for booleans that are neither 0 nor 1, too.
-        """
-        end = self._end(count)
-        frames = self._pictures(count, memory, end)
-        columns = self._views(count, bytes(memory[:end]))
-        for name in self._booleans:
-            bits = columns[name].view(np.uint8)
-            if bits.size and bits.max() > 1:
-                raise ValueError(f"{name!r} are booleans, a byte of 0 or 1 each")
-        return columns, frames
-
-    def _views(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
-        columns, at = {}, 0
-        for name, (shape, dtype), size in self._columns:
-            columns[name] = np.ndarray((count, *shape), dtype, memory, at)
-            at += _aligned(count * size)
-        return columns
-
-    def _pictures(self, count: int, memory: memoryview, end: int) -> Frames:
-        rest = len(memory) - end
-        if rest < 0:
-            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {end}")
-        frames = rest // self._frame_bytes if self._frame_bytes else 0
-        if frames * self._frame_bytes != rest:
-            name, frame = self._spec.name, self._spec.frame
-            raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
-        pictures: Frames = np.ndarray((frames, *self._frame), np.uint8, memory, end)
-        return pictures
-
-    def _end(self, count: int) -> int:
-        return sum(_aligned(count * size) for _, _, size in self._columns)
-
-
-def sample_bytes(spec: TableSpec, count: int) -> int:
-    """Return how many bytes a sample of so many items takes."""
-    return _end(_sampled(spec), count)
-
-
-def sample_arrays(spec: TableSpec, count: int, memory: memoryview) -> SampleArrays:
-    """Return the arrays of a sample, where they lie. Raises ValueError if the memory is too short."""
-    keys, probabilities, ages, *columns = _arrays(_sampled(spec), count, memory)
-    return SampleArrays(keys, probabilities, ages, dict(zip(sorted(spec.fields), columns, strict=True)))
-
-
-def sample_of_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:
-    """Return the arrays that came in a message. Raises ValueError unless they are those that were asked for."""
-    return SampleArrays(
-        numbers_from(message.keys, "uint64", "keys", count),
-        numbers_from(message.probabilities, "float64", "probabilities", count),
-        numbers_from(message.ages, "int64", "ages", count),
-        sampled_columns(spec, count, message.columns),
-    )
-
-
-def _inserted(spec: TableSpec) -> list[Form]:
-    return [inserted_form(spec.fields[name]) for name in sorted(spec.fields)]
-
-
-def _sampled(spec: TableSpec) -> list[Form]:
-    return [*_NUMBERS, *(sampled_form(spec.fields[name]) for name in sorted(spec.fields))]
-
-
-def _item_bytes(form: Form) -> int:
-    shape, dtype = form
-    return math.prod(shape) * dtype.itemsize
-
-
-def _aligned(length: int) -> int:
-    """Return where the next column begins."""
-    return -(-length // _ALIGNMENT) * _ALIGNMENT
-
-
-def _end(forms: Sequence[Form], count: int) -> int:
-    return sum(_aligned(count * _item_bytes(form)) for form in forms)
-
-
-def _arrays(forms: Sequence[Form], count: int, memory: memoryview) -> list[npt.NDArray[Any]]:
-    if len(memory) < _end(forms, count):
-        raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {_end(forms, count)}")
-    arrays, at = [], 0
-    for shape, dtype in forms:
-        end = at + count * math.prod(shape) * dtype.itemsize
-        arrays.append(np.frombuffer(memory[at:end], dtype).reshape(count, *shape))
-        at += _aligned(end - at)
-    return arrays

@@ -139,7 +139,7 @@ def test_memory_that_nobody_has_any_more_is_used_again() -> None:
         for _ in range(3):
             one.push(gradient(1), 1)
         assert len(server.core.segments.alive) <= 10
-        memory = one._links[0]._memory
+        memory = one._links[0].memory
         assert memory is not None
         assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
 

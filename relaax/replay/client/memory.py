@@ -15,8 +15,7 @@ from relaax.replay.wire import (
     Columns,
     InsertLayout,
     SampleArrays,
-    sample_arrays,
-    sample_bytes,
+    SampleLayout,
 )
 from relaax.transport.frames import INSERT, SAMPLE, Frame
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
@@ -39,8 +38,7 @@ class ShardMemory(MemoryConnection):
     def __init__(self, offer: pb.ReplayMemoryOffer, spec: TableSpec) -> None:
         """Connect, for a table of this kind. Raises NoSharedMemory."""
         super().__init__(offer.socket, Introduction(offer.name, offer.caller_proof, offer.server_proof), INSERT_NUMBERS)
-        self._spec = spec
-        self._layout = InsertLayout(spec)
+        self._layout, self._sample_layout = InsertLayout(spec), SampleLayout(spec)
         self._slot = 0  # of the next insert
         self._count = 0
         self._inserts = self.memory.data.cast("B")
@@ -74,7 +72,7 @@ class ShardMemory(MemoryConnection):
 
     def ask_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
         """Ask for items. Return whether it was sent: without room for one more it is not. Raises NoSharedMemory."""
-        needed = sample_bytes(self._spec, request.count)
+        needed = self._sample_layout.length(request.count)
         if needed > MAX_MESSAGE:
             return False
         self._expect(0)
@@ -86,7 +84,7 @@ class ShardMemory(MemoryConnection):
         if segment:
             free = []
         else:  # parts of a batch differ in length: the next one shall fit, too
-            wanted = sample_bytes(self._spec, 1 << (request.count - 1).bit_length())
+            wanted = self._sample_layout.length(1 << (request.count - 1).bit_length())
         for number in free:
             del self._segments[number]
         self._count = request.count
@@ -102,7 +100,7 @@ class ShardMemory(MemoryConnection):
         if not frame.vector:
             return message, None
         try:
-            return message, sample_arrays(self._spec, self._count, self._received(frame))
+            return message, self._sample_layout.arrays(self._count, self._received(frame))
         except ValueError as error:
             raise self._ended(str(error)) from None
 

@@ -18,7 +18,7 @@ from relaax.replay.spec import TableDeclaration
 from relaax.replay.table.table import Inserted, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
 from relaax.replay.table.writers import NoRoom, OutOfStep, State
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, InsertLayout, sampled_bytes
+from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, InsertLayout, SampleLayout, sampled_bytes
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 
 
@@ -126,7 +126,7 @@ class HeldTable:
         self.owner = owner
         self._shards = shards
         self.spec = declaration.spec_of_shard(shards)
-        self.layout = InsertLayout(self.spec)
+        self.layout, self.sample_layout = InsertLayout(self.spec), SampleLayout(self.spec)
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
         self.bytes = self.spec.bytes()
