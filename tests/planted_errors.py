@@ -70,35 +70,35 @@ LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
-ADMISSION_PY = "relaax/server/rlx_server/admission.py"
-ARRIVALS_PY = "relaax/server/rlx_server/pending_connections.py"
-CLAIMS_PY = "relaax/server/rlx_server/claims.py"
-METERS_PY = "relaax/server/rlx_server/meters.py"
-CHILDREN_PY = "relaax/server/rlx_server/children.py"
-MEASURES_PY = "relaax/server/rlx_server/worker_metrics.py"
-PEER_PY = "relaax/server/rlx_server/peer.py"
-CLIENT_ENTRY_PY = "relaax/server/rlx_server/client_entry.py"
-CHANNEL_PY = "relaax/server/rlx_server/channel.py"
-WEBSOCKET_PY = "relaax/server/rlx_server/websocket_layer.py"
-LISTENER_PY = "relaax/server/rlx_server/listener.py"
-PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
-SESSION_PY = "relaax/server/rlx_server/session.py"
-STRIKES_PY = "relaax/server/strikes.py"
+ADMISSION_PY = "relaax/server/rlx_server/listening/admission.py"
+ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
+CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
+METERS_PY = "relaax/server/rlx_server/clients/meters.py"
+CHILDREN_PY = "relaax/server/rlx_server/listening/children.py"
+MEASURES_PY = "relaax/server/rlx_server/workers/worker_metrics.py"
+PEER_PY = "relaax/server/rlx_server/connection/peer.py"
+CLIENT_ENTRY_PY = "relaax/server/rlx_server/workers/client_entry.py"
+CHANNEL_PY = "relaax/server/rlx_server/connection/channel.py"
+WEBSOCKET_PY = "relaax/server/rlx_server/connection/websocket_layer.py"
+LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
+PLACES_PY = "relaax/server/rlx_server/listening/unproven_clients.py"
+SESSION_PY = "relaax/server/rlx_server/workers/session.py"
+STRIKES_PY = "relaax/server/security/strikes.py"
 READING_PY = "relaax/server/grpc_port/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_request_reader.py"
-SHARD_PY = "relaax/server/parameter_server/shard.py"
-MERGED_STATISTICS_PY = "relaax/server/parameter_server/merged_statistics.py"
-COMPENSATION_PY = "relaax/server/parameter_server/delay_compensation.py"
-CHECKPOINTING_PY = "relaax/server/checkpointing.py"
+SHARD_PY = "relaax/server/parameter_server/shard/shard.py"
+MERGED_STATISTICS_PY = "relaax/server/parameter_server/shard/merged_statistics.py"
+COMPENSATION_PY = "relaax/server/parameter_server/shard/shard.py"
+CHECKPOINTING_PY = "relaax/server/checkpoints/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
 RECEIVED_PY = "relaax/parameters/received.py"
-CORE_PY = "relaax/server/parameter_server/core.py"
+CORE_PY = "relaax/server/parameter_server/service/core.py"
 FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
-GATE_PY = "relaax/server/parameter_server/model_access.py"
-SERVICE_PY = "relaax/server/parameter_server/service.py"
+GATE_PY = "relaax/server/parameter_server/shard/model.py"
+SERVICE_PY = "relaax/server/parameter_server/service/service.py"
 
 
 TARGETS_PY = "relaax/algorithm_base/value_targets.py"
@@ -127,7 +127,7 @@ REPLAY_CLIENT = "tests/replay/test_client.py"
 LEARNER_PROCESS = "tests/server/learner/test_process.py"
 REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
 NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
-TARGET_PY = "relaax/server/parameter_server/target.py"
+TARGET_PY = "relaax/server/parameter_server/shard/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
 VALUE_AGENT = "tests/algorithms/async_q/test_agent.py"
@@ -135,7 +135,7 @@ TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
-CLIENT_PLACES_PY = "relaax/client/places.py"
+CLIENT_PLACES_PY = "relaax/client/connection/address.py"
 CLIENT_PLACES = "tests/client/test_places.py"
 PROCESS_PY = "relaax/supervision/process.py"
 SCALING_PY = "relaax/cluster/scaling.py"
@@ -298,13 +298,19 @@ ERRORS = (
     planted(
         "ranks-of-absent-workers",
         "ranks of workers that have gone are held for ever",
-        [("relaax/server/parameter_server/ranks.py", "seat.until = self._clock() + self._hold", "pass")],
+        [("relaax/server/parameter_server/service/actors.py", "seat.until = self._clock() + self._hold", "pass")],
         "tests/server/parameter_server/test_ranks.py",
     ),
     planted(
         "exploiting-actors-have-ranks",
         "exploiting connections take rungs of the ladder of epsilons",
-        [("relaax/server/parameter_server/registry.py", "worker.purpose.trains and", "worker.purpose.acts and")],
+        [
+            (
+                "relaax/server/parameter_server/service/registry.py",
+                "worker.purpose.trains and",
+                "worker.purpose.acts and",
+            )
+        ],
         "tests/server/parameter_server/test_ranks.py",
     ),
     planted(
@@ -1364,11 +1370,11 @@ ERRORS = (
         "with one shard, a push may come between the copies of a checkpoint",
         [
             (
-                "relaax/server/parameter_server/core.py",
+                "relaax/server/parameter_server/service/core.py",
                 "            unbroken = self.access.hold(CUT)\n",
                 "            unbroken = True\n",
             ),
-            ("relaax/server/parameter_server/core.py", "unbroken &= self.access.release()", "pass"),
+            ("relaax/server/parameter_server/service/core.py", "unbroken &= self.access.release()", "pass"),
         ],
         "tests/server/parameter_server/test_one_cut.py",
     ),
@@ -1401,7 +1407,7 @@ ERRORS = (
         "a hold that has just ended by itself is taken for one that held until then",
         [
             (
-                "relaax/server/parameter_server/model_access.py",
+                "relaax/server/parameter_server/shard/model.py",
                 "unbroken = self._clock() < self._held_until",
                 "unbroken = self._clock() <= self._held_until",
             )
@@ -1413,7 +1419,7 @@ ERRORS = (
         "what only another shard has is not saved",
         [
             (
-                "relaax/server/parameter_server/coordination/barrier.py",
+                "relaax/server/parameter_server/coordination/leader.py",
                 "return (mark, *(answer.state for answer in answers)) != saved",
                 "return False",
             )
@@ -1425,7 +1431,7 @@ ERRORS = (
         "while the worker that came first is heard of, no silent one is forgotten",
         [
             (
-                "relaax/server/parameter_server/registry.py",
+                "relaax/server/parameter_server/service/registry.py",
                 "        self._workers.move_to_end(worker.worker_id)\n",
                 "",
             )
@@ -1437,7 +1443,7 @@ ERRORS = (
         "what is to be written every few seconds is written whenever it is asked for",
         [
             (
-                "relaax/server/parameter_server/periodic_metrics.py",
+                "relaax/server/parameter_server/service/metrics.py",
                 "        self._due = now + INTERVAL\n        values",
                 "        values",
             )
@@ -1455,7 +1461,7 @@ ERRORS = (
         "the push that ended training is not answered again",
         [
             (
-                "relaax/server/parameter_server/core.py",
+                "relaax/server/parameter_server/service/core.py",
                 '            return self._repeat("same", push.worker, push.push_id)\n',
                 "            return None\n",
             )
@@ -1478,7 +1484,7 @@ ERRORS = (
     planted(
         "copy-of-last-forgotten",
         "the copy of the last checkpoint is not looked for at the start",
-        [("relaax/server/parameter_server/storage.py", "    patiently(spool.deliver, ends)\n", "")],
+        [("relaax/server/parameter_server/command/assembly.py", "    patiently(spool.deliver, ends)\n", "")],
         "tests/server/parameter_server/test_spool.py",
     ),
     planted(
@@ -1581,7 +1587,7 @@ ERRORS = (
     planted(
         "a-servers-certificate-is-a-workers",
         "the role of a certificate is not asked",
-        [("relaax/server/parameter_server/roles.py", "if role in (None, needed) else", "if True else")],
+        [("relaax/server/parameter_server/command/credentials.py", "if role in (None, needed) else", "if True else")],
         "tests/integration/test_security.py",
     ),
     # The RLX server: time, second calls, exact edges, odd sequences.
@@ -1678,7 +1684,7 @@ ERRORS = (
     planted(
         "names-as-sent",
         "names of metrics are kept as clients send them",
-        [("relaax/server/rlx_server/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
+        [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1794,7 +1800,7 @@ ERRORS = (
         "the reward of a void step enters the reported return",
         [
             (
-                "relaax/server/rlx_server/session.py",
+                "relaax/server/rlx_server/workers/session.py",
                 "count(message.reward, ~first)",
                 "count(message.reward, ~self._none)",
             )
@@ -1817,7 +1823,7 @@ ERRORS = (
     planted(
         "void-rewards-returned",
         "a void reward is added where the connection was interrupted",
-        [("relaax/client/vector_client.py", "if self._between is not None:", "if False:")],
+        [("relaax/client/connection/vector_client.py", "if self._between is not None:", "if False:")],
         "tests/client/test_vector_client.py",
     ),
     planted(
@@ -1880,7 +1886,7 @@ ERRORS = (
     planted(
         "final-states-written-over",
         "final states of a lost end are those of the environments by now",
-        [("relaax/client/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
+        [("relaax/client/connection/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
         "tests/client/test_vector_client.py",
     ),
     planted(
@@ -1888,7 +1894,7 @@ ERRORS = (
         "an end that was lost is told once more after a reset",
         [
             (
-                "relaax/client/vector_client.py",
+                "relaax/client/connection/vector_client.py",
                 "self._between = self._ended = None\n        return",
                 "self._between = None\n        return",
             )
@@ -1898,7 +1904,13 @@ ERRORS = (
     planted(
         "interrupted-for-ever",
         "after one interrupted episode returns are never the server's again",
-        [("relaax/client/base.py", "        self._interrupted = False\n\n    def _check", "\n    def _check")],
+        [
+            (
+                "relaax/client/connection/client.py",
+                "        self._interrupted = False\n\n    def _check",
+                "\n    def _check",
+            )
+        ],
         "tests/client/test_reconnect.py",
     ),
     planted(
@@ -1906,7 +1918,7 @@ ERRORS = (
         "the session id of the first welcome is said for ever",
         [
             (
-                "relaax/client/session.py",
+                "relaax/client/connection/session.py",
                 "session_id=welcome.session_id)",
                 "session_id=self._hello.session_id or welcome.session_id)",
             )
@@ -1978,7 +1990,7 @@ ERRORS = (
         "indices that were given back are given to two",
         [
             (
-                "relaax/server/parameter_server/actors.py",
+                "relaax/server/parameter_server/service/actors.py",
                 "                rest = gap[count:]\n",
                 "                rest = gap[count - 1 :]\n",
             )
@@ -2000,7 +2012,13 @@ ERRORS = (
     planted(
         "indices-never-return",
         "a session that has been away for long keeps its indices",
-        [("relaax/server/parameter_server/actors.py", "if since > limit and self._kept <= MAX_KEPT:", "if True:")],
+        [
+            (
+                "relaax/server/parameter_server/service/actors.py",
+                "if since > limit and self._kept <= MAX_KEPT:",
+                "if True:",
+            )
+        ],
         "tests/server/parameter_server/test_registry.py",
     ),
     # Several machines.

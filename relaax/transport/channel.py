@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from relaax.bounded_file import read_bounded_text
+from relaax.files import read_bounded_text
 from relaax.tls import client_context, reason_of
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD, client_options
 
@@ -45,7 +45,7 @@ def read_addresses(text: str) -> list[str]:
 class Moving:
     """The address of one server, which line `index` of a file holds; the last one known if that cannot be read.
 
-    The file is replaced by another one (`relaax.atomic_file`), so that no half of it is read.
+    The file is replaced by another one (`relaax.files`), so that no half of it is read.
     """
 
     def __init__(self, text: str, index: int) -> None:

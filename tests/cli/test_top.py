@@ -16,7 +16,7 @@ from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
 from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole
 from relaax.replay import replay_pb2 as pb
-from relaax.server.parameter_server.registry import WorkerOrigin
+from relaax.server.parameter_server.service.registry import WorkerOrigin
 from relaax.server.replay_server.held_table import TableTallies
 from relaax.transport.channel import Target
 from support.nobody import nobody

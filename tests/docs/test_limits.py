@@ -12,7 +12,8 @@ from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
 from relaax.cli.run import environment_check
-from relaax.client import base, scalars
+from relaax.client.connection import client as base
+from relaax.client.connection import scalars
 from relaax.configuration import (
     LearnerSection,
     ParameterServerSection,
@@ -25,25 +26,24 @@ from relaax.metrics import copying
 from relaax.replay import spec, wire
 from relaax.replay import wire as replay_messages
 from relaax.replay.client import writer as remote_writer
-from relaax.replay.table import table_copy
+from relaax.replay.table.table import table_copy
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
-from relaax.server import checkpointing, status, strikes, tokens
+from relaax.server import status
+from relaax.server.checkpoints import checkpointing
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import learning as sampling
-from relaax.server.parameter_server import core, requests
-from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
+from relaax.server.parameter_server.coordination import follower, leader
+from relaax.server.parameter_server.coordination import leader as barrier
+from relaax.server.parameter_server.coordination import members as introduction
+from relaax.server.parameter_server.service import core
+from relaax.server.parameter_server.service import service as requests
 from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
-from relaax.server.rlx_server import (
-    children,
-    claims,
-    client_accounts,
-    dead_peers,
-    listener,
-    meters,
-    peer,
-    websocket_layer,
-)
+from relaax.server.rlx_server.clients import accounts as client_accounts
+from relaax.server.rlx_server.clients import claims, meters
+from relaax.server.rlx_server.connection import dead_peers, peer, websocket_layer
+from relaax.server.rlx_server.listening import children, listener
+from relaax.server.security import strikes, tokens
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")

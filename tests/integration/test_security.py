@@ -17,7 +17,7 @@ from relaax.client import Client, Failure
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.rlx import ErrorCode
-from relaax.server.parameter_server.roles import JOIN
+from relaax.server.parameter_server.command.credentials import JOIN
 from relaax.transport.channel import Target, open_channel
 from relaax.transport.segments import SUPPORTED
 from support.keys import OTHER_TOKEN, Keys, strangers

@@ -17,7 +17,7 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
-from relaax.server.termination import Reason
+from relaax.server.command.termination import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running

@@ -23,7 +23,7 @@ from relaax.configuration.roles import REPLAY_TOKEN
 from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion
 from relaax.replay.spec import TableDeclaration, TableSpec
-from relaax.server.tokens import read_token
+from relaax.server.security.tokens import read_token
 from relaax.transport.channel import Target
 
 AT_ONCE = 50

@@ -21,7 +21,7 @@ from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
-from relaax.server.tokens import read_token
+from relaax.server.security.tokens import read_token
 from relaax.transport.channel import Target
 from relaax.transport.grpc_options import client_options, message_bytes
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from relaax.server.strikes import Strikes
-from relaax.server.tokens import Token
+from relaax.server.security.strikes import Strikes
+from relaax.server.security.tokens import Token
 from relaax.transport.channel import AUTHORIZATION
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from relaax.algorithm_base import LearnerBase
 from relaax.algorithm_base.learner import record_sample
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, Sampled
-from relaax.server.logs import may_not_raise
+from relaax.server.command.logs import may_not_raise
 
 WAIT_SECONDS = 1.0
 """How long a learner may take until it looks; what it waits for is interrupted then, again and again."""

@@ -11,6 +11,7 @@ from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
 from relaax.replay.spec import Field, TableSpec
 from relaax.replay.table.table import Table
 from relaax.replay.wire import MAX_MESSAGE
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.certificate_roles import SERVER, role_of
 from relaax.server.grpc_port.credentials import Credentials, port_credentials
@@ -24,8 +25,7 @@ from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.prometheus import replay_status_server
 from relaax.server.replay_server.replay_talk import replay_let_in
 from relaax.server.replay_server.service import ReplayService, shared_bytes
-from relaax.server.termination import EndRequests, Reason
-from relaax.server.tls import REPLAY_SERVER, replay_server_token
+from relaax.server.security.tls import REPLAY_SERVER, replay_server_token
 from relaax.transport.process_resources import keep_freed_memory
 
 _KEYS = "replay_server_token_file of relaax-rlx-server and relaax-learner"

@@ -14,9 +14,8 @@ from relaax.cli.top import ServiceWatcher
 from relaax.cli.top_picture import picture
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, ParameterServerError, TrainingEnded
-from relaax.server.parameter_server.registry import Registry
-from relaax.server.parameter_server.requests import check_registration
-from relaax.server.parameter_server.service import ParameterService
+from relaax.server.parameter_server.service.registry import Registry
+from relaax.server.parameter_server.service.service import ParameterService, check_registration
 from relaax.server.service_errors import InvalidRequest
 from relaax.transport.channel import Target
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running

@@ -21,12 +21,12 @@ from relaax.replay.interfaces import Insertion
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.replay.wire import declaration_to_message, to_messages
+from relaax.server.command.termination import EndRequests
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.replay_server.held_table import WriterInsert
 from relaax.server.replay_server.keeping import Keeping, open_keeping
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
-from relaax.server.termination import EndRequests
 from support.cutting_proxy import CuttingProxy
 from support.disks import small_disk
 from support.processes import Processes, Running, wait_until
@@ -193,7 +193,7 @@ def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path:
 
 SLOW = """
 import sys
-from relaax.replay.table import table_copy
+from relaax.replay.table.table import table_copy
 from relaax.server.replay_server.main import main
 table_copy._LOCKED_BYTES = 16
 table_copy._PAUSE = 0.3
