@@ -256,10 +256,10 @@ class ParameterClient(ParameterClientBase):
                 self._share_memory(link, response)
         return first
 
-    def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
+    def _for_a_while(self, attempt: Callable[..., _Result], argument: Any) -> _Result:
         """Call a function until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
         try:
-            return self._call.retry(NotYet, attempt, *arguments)
+            return self._call.retry(NotYet, attempt, argument)
         except NotYet as error:
             raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 

@@ -93,7 +93,7 @@ class SharedMemory(MemoryConnection):
             raise self._ended(reason(error)) from None
 
 
-class _Method:
+class _MemoryMethod:
     """A method of a gRPC stub that uses shared memory as long as that works; called as those of stubs are."""
 
     def __init__(self, way: MemoryWay[SharedMemory], by_grpc: Any) -> None:
@@ -283,4 +283,4 @@ class ShardClient:
         return pb.PRECISION_UNSPECIFIED if memory is not None else self._wire_precision
 
     def _method(self, memory: SharedMemory | None, by_grpc: Any) -> Any:
-        return by_grpc if memory is None else _Method(self.way, by_grpc)
+        return by_grpc if memory is None else _MemoryMethod(self.way, by_grpc)

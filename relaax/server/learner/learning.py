@@ -1,4 +1,4 @@
-"""The loop of a learner: take a batch, learn from it, measure."""
+"""The loop of a learner: take a batch, learn from it, measure; the signals that end it, and its metrics."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
+from relaax import __version__
 from relaax.algorithm_base import LearnerBase
 from relaax.algorithm_base.learner import record_sample
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, Sampled
+from relaax.server.address import listen
 from relaax.server.command.logs import may_not_raise
+from relaax.server.status import Families, Family, StatusServer, registry_of
 
 WAIT_SECONDS = 1.0
-"""How long a learner may take until it looks; what it waits for is interrupted then, again and again."""
+"""Time until the learner's next check of signals; longer waits are interrupted then, again and again."""
 AGAIN_SECONDS = 0.05
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
@@ -35,9 +38,8 @@ class SignalReceived(BaseException):
 class Interruption:
     """The first SIGINT or SIGTERM, for the main thread. Without `signals` it never comes.
 
-    It is raised as SignalReceived where a learner looks: between two steps, so that no library is left in the middle
-    of something. Whatever waits for longer is interrupted: again and again, as C code that calls Python may drop what
-    is raised in it.
+    It is raised as SignalReceived between two steps, so that no library is interrupted in the middle of something.
+    What waits for longer is interrupted repeatedly, as C code that calls Python may drop what is raised in it.
     """
 
     def __init__(self) -> None:
@@ -98,22 +100,12 @@ class SampleAhead:
     """Draw batches of `batch_size` items, up to `AHEAD` of them before they are asked for."""
 
     def __init__(self, replay: ReplayMemory, batch_size: int) -> None:
-        self._replay = replay
+        self.replay = replay
         self._batch_size = batch_size
         self._ready: queue.Queue[Sampled | Exception] = queue.Queue(AHEAD)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
         self._thread.start()
-
-    @property
-    def traffic(self) -> ReplayTraffic:
-        """See `ReplayMemory.traffic`."""
-        return self._replay.traffic
-
-    @property
-    def dropped_updates(self) -> int:
-        """See `ReplayMemory.dropped_updates`."""
-        return self._replay.dropped_updates
 
     def take(self, timeout: float) -> Sampled | None:
         """Return the next batch; None if there was none for `timeout` seconds. Raises what sampling raised."""
@@ -133,7 +125,7 @@ class SampleAhead:
     def _run(self) -> None:
         try:
             while not self._ending.is_set():
-                sampled = self._replay.sample(self._batch_size, SAMPLE_SECONDS)
+                sampled = self.replay.sample(self._batch_size, SAMPLE_SECONDS)
                 if sampled is not None:
                     self._put(sampled)
         except Exception as error:
@@ -167,6 +159,7 @@ class LearnerState:
     replay_size: int | None = None
     global_step: int = 0
     dropped_priorities: int = 0
+    started: float = field(default_factory=time.monotonic)
 
 
 class LearnerMeter:
@@ -230,7 +223,7 @@ def learn(
     interruption: Interruption,
 ) -> NoReturn:
     """Learn from batch after batch. Ends by an exception: TrainingEnded, or what the servers or the learner raise."""
-    meter = LearnerMeter(state, client.metrics, lambda: samples.traffic)
+    meter = LearnerMeter(state, client.metrics, lambda: samples.replay.traffic)
     while True:
         interruption.check()
         begun = time.monotonic()
@@ -242,4 +235,36 @@ def learn(
             learner.step(sampled)
             meter.learned(sampled)
         state.global_step = client.global_step
-        state.dropped_priorities = samples.dropped_updates
+        state.dropped_priorities = samples.replay.dropped_updates
+
+
+_DROPPED = "new priorities that it did not send: a replay server was too slow, or away"
+_FAMILIES: tuple[Family[LearnerState], ...] = (
+    Family("serving", "1 once the parameter server has answered, else 0", lambda v: v.phase != "starting"),
+    Family("learning", "1 once there is a model, else 0", lambda v: v.phase == "learning"),
+    Family("uptime_seconds", "seconds since the start of the process", lambda v: time.monotonic() - v.started),
+    Family("updates_total", "updates that it has computed", lambda v: v.updates),
+    Family("items_total", "items that it has learned from", lambda v: v.items),
+    Family("wait_seconds_total", "seconds in which it has waited for samples", lambda v: v.waited_seconds),
+    Family("dropped_priorities_total", _DROPPED, lambda v: v.dropped_priorities),
+    Family("replay_size", "items in all replay servers", lambda v: v.replay_size),
+    Family("global_step", "environment steps of the training", lambda v: v.global_step),
+)
+FAMILIES = tuple(replace(family, name=f"relaax_learner_{family.name}") for family in _FAMILIES)
+
+
+def status_server(address: str, state: LearnerState) -> StatusServer:
+    """Return a status server that is bound to `address` and not started. Raises AddressError."""
+
+    def healthy() -> tuple[bool, Mapping[str, Any]]:
+        now = replace(state)
+        return now.phase != "starting", {
+            "server": "relaax-learner",
+            "version": __version__,
+            "learner": now.learner,
+            "phase": now.phase,
+            "updates": now.updates,
+            "global_step": now.global_step,
+        }
+
+    return StatusServer(listen(address), healthy, registry_of(Families(FAMILIES, lambda: replace(state))))

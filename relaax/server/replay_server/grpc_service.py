@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +25,7 @@ from relaax.replay.wire import (
 )
 from relaax.server.grpc_port.status_codes import errors_as_status
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.replay_server.held_table import HeldTable, WriterInsert
+from relaax.server.replay_server.held_table import HeldTable, WriterInsert, value_errors_refused
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest
 
@@ -50,7 +48,7 @@ class ReplayCalls:
         held = self.service.find(request.incarnation)
         if held is None:
             return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
-        with _refusals():
+        with value_errors_refused():
             answer = self.service.insert(held, _insert_of(held, request, memory))
         outcome: pb.Outcome = pb.OUTCOME_DONE
         if answer.not_yet:
@@ -73,7 +71,7 @@ class ReplayCalls:
             return pb.SampleResponse(incarnation_ended=True), None
         if not request.count and memory is None:
             return pb.SampleResponse(state=_state_of(held)), None
-        with _refusals():
+        with value_errors_refused():
             there = None if memory is None else held.sample_layout.arrays(request.count, memory)
             columns = None if there is None else there.columns
             sample = self.service.sample(held, request.count, _seconds(request.wait), columns)
@@ -101,7 +99,7 @@ class ReplayGrpcService:
     def Register(  # noqa: N802
         self, request: pb.ReplayServiceRegisterRequest, context: grpc.ServicerContext
     ) -> pb.ReplayServiceRegisterResponse:
-        with errors_as_status(context), _refusals():
+        with errors_as_status(context), value_errors_refused():
             declaration = declaration_from_message(request.table)
             held = self._service.register(declaration, request.session, request.client)
         name = uuid.uuid4().hex
@@ -132,7 +130,7 @@ class ReplayGrpcService:
         self, request: pb.UpdatePrioritiesRequest, context: grpc.ServicerContext
     ) -> pb.UpdatePrioritiesResponse:
         count = len(request.keys) // 8
-        with errors_as_status(context), _refusals():
+        with errors_as_status(context), value_errors_refused():
             if count > MAX_ITEMS:
                 raise InvalidRequest(f"{count} priorities at once are too many; {MAX_ITEMS} are the most")
             keys = numbers_from(request.keys, "uint64", "keys", count)
@@ -159,14 +157,6 @@ class ReplayGrpcService:
             tables=[pb.TableStatus(name=name, **asdict(numbers)) for name, numbers in tallies],
             version=__version__,
         )
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
 
 
 def _insert_of(held: HeldTable, request: pb.InsertRequest, memory: memoryview | None) -> WriterInsert:

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,11 @@ class TableTallies:
         samples = self.samples + other.samples
         ages = self.samples * self.mean_age + other.samples * other.mean_age
         sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        return TableTallies(**{**sums, "mean_age": ages / samples if samples else 0.0})
+        return TableTallies(**sums | {"mean_age": ages / samples if samples else 0.0})
 
     def past(self) -> TableTallies:
         """Return what is left of a table that is gone: what was counted."""
-        gone = {"tables": 0, "size": 0, "capacity": 0, "bytes": 0}
-        return TableTallies(**{field.name: getattr(self, field.name) for field in fields(self)} | gone)
+        return replace(self, tables=0, size=0, capacity=0, bytes=0)
 
 
 LONGEST_WAIT = 1.0
@@ -180,7 +179,7 @@ class HeldTable:
     def insert(self, insert: WriterInsert, room: WaitingRoom) -> InsertAnswer:
         """Insert once it is allowed. Raises InvalidRequest and MemoryExhausted: then nothing has changed."""
         self._heard_of(insert.writer)
-        with _sentences():
+        with value_errors_refused():
             force = insert.leaving or (insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS)
             # What is a duplicate or out of step anyway waits for nobody.
             booked = not force and insert.sequence == self._table.expected(insert.writer)
@@ -207,7 +206,7 @@ class HeldTable:
         if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_REST:
             most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_REST) // sampled_bytes(self.spec))
             raise InvalidRequest(f"{count} items at once are too many: {most} of {self.spec.name!r} fit into a message")
-        with _sentences():
+        with value_errors_refused():
             with room.place(wait) as seconds:
                 if not self.limiter.await_sample(count, seconds):
                     return None
@@ -222,7 +221,7 @@ class HeldTable:
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
         """Give items new priorities; return how many were applied. Raises InvalidRequest."""
-        with _sentences():
+        with value_errors_refused():
             return self._table.update_priorities(keys, priorities)
 
     def leave(self, writer: str) -> None:
@@ -233,7 +232,7 @@ class HeldTable:
         self._table.remove_writer(writer)
 
     def forget_silent(self, seconds: float) -> None:
-        """Forget the writers of which nothing was heard for so long."""
+        """Remove the writers without an insert for so long."""
         while self._forget_one(seconds):
             pass
 
@@ -264,15 +263,8 @@ class HeldTable:
         """Insert; where there is no room for frames, forget writers that are silent."""
         while True:
             try:
-                return self._table.insert(
-                    insert.writer,
-                    insert.sequence,
-                    insert.columns,
-                    insert.priorities,
-                    insert.frames,
-                    insert.first_frame,
-                    insert.keep_from,
-                )
+                numbers = insert.priorities, insert.frames, insert.first_frame, insert.keep_from
+                return self._table.insert(insert.writer, insert.sequence, insert.columns, *numbers)
             except NoRoom as error:
                 if not self._forget_one(SILENT_SECONDS):
                     raise MemoryExhausted(str(error)) from None
@@ -298,8 +290,8 @@ class HeldTable:
 
 
 @contextlib.contextmanager
-def _sentences() -> Iterator[None]:
-    """Refuse a request by the sentence of what the storage raises."""
+def value_errors_refused() -> Iterator[None]:
+    """Raise InvalidRequest with the sentence of a ValueError."""
     try:
         yield
     except ValueError as error:

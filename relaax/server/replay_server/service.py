@@ -17,8 +17,15 @@ from relaax.configuration import ReplayServerSection
 from relaax.replay.spec import TableDeclaration
 from relaax.replay.table.table import Sample
 from relaax.replay.wire import MAX_MESSAGE, MAX_NAME, check_name, declared_difference
-from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, TableTallies, WaitingRoom, WriterInsert
-from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
+from relaax.server.replay_server.held_table import (
+    HeldTable,
+    InsertAnswer,
+    TableTallies,
+    WaitingRoom,
+    WriterInsert,
+    value_errors_refused,
+)
+from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
 
 GIGABYTE = 1e9
 SHARED_PART = 1 / 4
@@ -88,9 +95,10 @@ class ReplayService:
 
         Raises NotAllowedNow if it was declared otherwise, MemoryExhausted if it does not fit, and InvalidRequest.
         """
-        for text, what in ((session, "a session"), (client, "a client")):
-            if text:
-                _check_name(text, what)
+        with value_errors_refused():
+            for text, what in ((session, "a session"), (client, "a client")):
+                if text:
+                    check_name(text, what, MAX_NAME)
         name = declaration.spec.name
         with self._lock:
             held = self._tables.get((name, session))
@@ -257,14 +265,6 @@ def _of_largest_owner(tables: Sequence[HeldTable], owner: str, needed: int) -> H
     if largest == owner or taken <= shares[owner] + needed:
         return None
     return next(held for held in tables if held.owner == largest)
-
-
-def _check_name(text: str, what: str) -> None:
-    """Raise InvalidRequest unless `text` is a name."""
-    try:
-        check_name(text, what, MAX_NAME)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
 
 
 def _gigabytes(count: int) -> str:
