@@ -57,7 +57,7 @@ def test_the_client_adds_sockets_only() -> None:
     assert (
         foreign(
             *("relaax.client", "relaax.rlx", "relaax.console", "relaax.libraries", "relaax.console", "relaax.tls"),
-            *("relaax.console", "relaax.websocket", "relaax.files"),
+            *("relaax.backoff", "relaax.websocket", "relaax.files"),
             *("numpy", "gymnasium", "imageio", "pygame", "websockets"),
         )
         - {"relaax"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from functools import partial
 
 import grpc
 
+from relaax.backoff import Pauses
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
 from relaax.parameters.calls import authentication_error
 from relaax.server.checkpoints.checkpointing import ModelState
@@ -33,7 +33,7 @@ PATIENCE = 60.0
 """Seconds that a shard retries while its index is taken: longer than the detection of a vanished peer takes."""
 LEAVING = 30.0
 """Seconds that a shard waits, when it must end, for the checkpoint that contains its state."""
-_LONGEST_PAUSE = 2.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
@@ -99,7 +99,7 @@ class Follower(Coordinator):
         return self._saved
 
     def _run(self) -> None:
-        pause, refused_since = 0.1, None
+        pauses, refused_since = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE), None
         with open_channel(self._first, message_bytes(PARAMETERS)) as channel:
             stub = pb_grpc.CoordinationServiceStub(channel)
             while not self._ended.is_set():
@@ -114,8 +114,9 @@ class Follower(Coordinator):
                     if begun - refused_since > PATIENCE:
                         self._end(sentence)
                         return
-                pause = 0.1 if time.monotonic() - begun > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
-                self._ended.wait(random.uniform(pause / 2, pause))
+                if time.monotonic() - begun > _LONGEST_PAUSE:
+                    pauses.reset()
+                self._ended.wait(pauses.next())
         self._ended.set()
 
     def _follow(self, stub: pb_grpc.CoordinationServiceStub) -> str | None:
