@@ -96,11 +96,16 @@ class SharedMemory(MemoryConnection):
 class _MemoryMethod:
     """A method of a gRPC stub that uses shared memory as long as that works; called as those of stubs are."""
 
-    def __init__(self, way: MemoryWay[SharedMemory], by_grpc: Any) -> None:
-        self._way, self._memory, self._by_grpc = way, way.connection, by_grpc
+    def __init__(self, way: MemoryWay[SharedMemory], memory: SharedMemory, by_grpc: Any) -> None:
+        self._way, self._memory, self._by_grpc = way, memory, by_grpc
 
     def __call__(self, request: Any, timeout: float) -> Any:
-        return self.future(request, timeout).result()
+        try:
+            self._memory.ask(request, timeout)
+            return self._memory.answer()
+        except NoSharedMemory as why:
+            self._way.lost(self._memory, why)
+        return self._by_grpc(request, timeout=timeout)
 
     def future(self, request: Any, timeout: float) -> Question[SharedMemory]:
         """Send the request; the answer is the result of what is returned."""
@@ -283,4 +288,4 @@ class ShardClient:
         return pb.PRECISION_UNSPECIFIED if memory is not None else self._wire_precision
 
     def _method(self, memory: SharedMemory | None, by_grpc: Any) -> Any:
-        return by_grpc if memory is None else _MemoryMethod(self.way, by_grpc)
+        return by_grpc if memory is None else _MemoryMethod(self.way, memory, by_grpc)

@@ -191,7 +191,7 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
             with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0
-        memory = SharedMemory(bridge._links[0]._offered[0], bridge._worker_id, SIZE)  # type: ignore[index]
+        memory = SharedMemory(bridge._links[0].way._offer, bridge._worker_id, SIZE)
         with closing(memory):
             server.core.access.close("shards are away")
             with pytest.raises(NoSharedMemory, match="shards are away") as why:

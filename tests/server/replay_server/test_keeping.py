@@ -193,7 +193,7 @@ def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path:
 
 SLOW = """
 import sys
-from relaax.replay.table.table import table_copy
+from relaax.replay.table import table_copy
 from relaax.server.replay_server.main import main
 table_copy._LOCKED_BYTES = 16
 table_copy._PAUSE = 0.3
