@@ -13,7 +13,7 @@ import pytest
 
 from relaax.parameters.calls import authentication_error
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
-from relaax.server.rlx_server.connection.websocket_layer import HttpRefused, WebSocketLayer
+from relaax.server.rlx_server.connection.channel import HttpRefused, WebSocketLayer
 from relaax.server.security.certificates import LOCAL, Authority
 from relaax.transport.channel import Target, open_channel
 from support.nobody import nobody

@@ -29,9 +29,9 @@ from relaax.parameters.interfaces import (
 )
 from relaax.parameters.moments import Moments
 from relaax.parameters.shard_client import SharedMemory
-from relaax.server.local_port import local_server
 from relaax.server.parameter_server.service.transports import MOST_HELD, LocalConnection
 from relaax.server.parameter_server.shard.shard import Shard
+from relaax.server.ports import local_server
 from relaax.transport import segments
 from relaax.transport.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory

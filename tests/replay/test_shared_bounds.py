@@ -14,7 +14,7 @@ import pytest
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.client.memory import ShardMemory
 from relaax.replay.wire import INSERT_NUMBERS
-from relaax.server.local_port import shared_budget
+from relaax.server.ports import shared_budget
 from relaax.transport import segments
 from relaax.transport.frames import ENDS, SAMPLE, Frame
 from relaax.transport.local_socket import Introduction, NoSharedMemory, connected

@@ -21,7 +21,7 @@ from relaax.replay.client.writer import RemoteWriter
 from relaax.replay.interfaces import Insertion, Sampled
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES, InsertLayout
-from relaax.server.local_port import local_server
+from relaax.server.ports import local_server
 from relaax.server.replay_server import replay_talk
 from relaax.server.replay_server.replay_talk import ReplayTalk
 from relaax.transport import segments, shard_link

@@ -14,7 +14,7 @@ from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.server.command.termination import EndRequests, Reason
-from relaax.server.grpc_port.credentials import Credentials
+from relaax.server.ports.guard import Credentials
 from relaax.server.replay_server.server import ReplayServer
 from relaax.server.replay_server.service import ReplayService
 from support.processes import Processes, Running

@@ -20,12 +20,11 @@ from relaax.configuration import (
     ReplayServerSection,
     RlxServerSection,
 )
-from relaax.configuration.home import with_home
+from relaax.configuration.key_types import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.files import read_bounded
 from relaax.server.address import split_address
-from relaax.server.rlx_server.clients.accounts import KEY, ClientAccounts
-from relaax.server.rlx_server.clients.authentication import read_authentication
+from relaax.server.rlx_server.clients.accounts import KEY, ClientAccounts, read_authentication
 from relaax.server.security import tls
 from relaax.server.security.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
 from relaax.server.security.tokens import read_token

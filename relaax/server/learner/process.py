@@ -30,11 +30,10 @@ from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import LEARN, ParameterClientBase
+from relaax.server.access import MakeReplay, make_replay, targets, use_of
 from relaax.server.command.configuration import description
 from relaax.server.command.hardware import device_error, device_of
 from relaax.server.learner.learning import Interruption, LearnerState, SampleAhead, learn
-from relaax.server.replay_access import MakeReplay, make_replay, use_of
-from relaax.server.targets import targets
 from relaax.transport.channel import Target, open_channel
 
 _log = logging.getLogger(__name__)

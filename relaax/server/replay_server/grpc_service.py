@@ -23,11 +23,10 @@ from relaax.replay.wire import (
     numbers_from,
     to_bytes,
 )
-from relaax.server.grpc_port.status_codes import errors_as_status
-from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.replay_server.held_table import HeldTable, WriterInsert, value_errors_refused
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.service_errors import InvalidRequest
+from relaax.server.service_errors import InvalidRequest, errors_as_status
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
 _NAME = re.compile(r"[0-9a-f]{32}")

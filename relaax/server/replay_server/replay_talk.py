@@ -12,10 +12,16 @@ import grpc
 
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
-from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.local_port.shared_budget import Loan, SharedBudget
+from relaax.server.ports.local_talk import (
+    LocalTalk,
+    SharedMemoryOffers,
+    SharedVector,
+    hand_over_memory,
+    introduction,
+    told,
+)
+from relaax.server.ports.port import CallCounter
+from relaax.server.ports.shared_budget import Loan, SharedBudget
 from relaax.server.replay_server.grpc_service import ReplayCalls
 from relaax.server.replay_server.service import ReplayService
 from relaax.transport.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket

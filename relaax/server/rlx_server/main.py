@@ -15,19 +15,15 @@ from relaax.configuration.roles import RLX_SERVER
 from relaax.server.address import listen, name_of
 from relaax.server.command.hardware import device_error
 from relaax.server.command.role import GivenUp, announce, role_app, run_app
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import Authentication, read_authentication
+from relaax.server.rlx_server.clients.accounts import Authentication, ClientAccounts, read_authentication
 from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.listening.admission import FORKED, SPAWNED, Admission
-from relaax.server.rlx_server.listening.interfaces import Spawner
-from relaax.server.rlx_server.listening.listener import Listener
+from relaax.server.rlx_server.listening.listener import Listener, Spawner
 from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
-from relaax.server.rlx_server.workers.device_probe import device_refusal
-from relaax.server.rlx_server.workers.planning import plan_workers
-from relaax.server.rlx_server.workers.spawner import ForkSpawner, UnsafeFork
-from relaax.server.rlx_server.workers.spawning import SpawnSpawner
+from relaax.server.rlx_server.workers.plan import plan_workers
+from relaax.server.rlx_server.workers.spawners import ForkSpawner, SpawnSpawner, UnsafeFork, device_refusal
 
 _log = logging.getLogger("relaax.server.rlx_server")
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from relaax.configuration import ConfigurationError
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import NOBODY, Authentication, Identity
+from relaax.server.rlx_server.clients.accounts import NOBODY, Authentication, ClientAccounts, Identity
 from relaax.server.security.tokens import Token
 from support.named_clients import ClientsFile, token_of
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from relaax.configuration import RlxServerSection
-from relaax.server.rlx_server.workers.planning import make_client
+from relaax.server.rlx_server.workers.plan import make_client
 from relaax.transport.channel import Target
 from support.parameter_servers import gradient, registration, running
 

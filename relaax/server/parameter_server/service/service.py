@@ -19,13 +19,13 @@ from relaax.parameters.interfaces import PURPOSES, FlatVector
 from relaax.parameters.precision import Narrower, check_precision, widened
 from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
-from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelUnavailable
 from relaax.server.parameter_server.shard.shard import Applied, CannotShare, Push, PushRefused
 from relaax.server.parameter_server.shard.state import Discard, PushOutOfOrder, Statistics
 from relaax.server.parameter_server.shard.target import TARGET
+from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.service_errors import (
     InvalidRequest,
     MemoryExhausted,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relaax.parameters.interfaces import FlatVector
-from relaax.server.local_port.shared_budget import Loan, SharedBudget
+from relaax.server.ports.shared_budget import Loan, SharedBudget
 from relaax.transport import segments
 
 
