@@ -48,7 +48,7 @@ def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitSta
 
 def _memory(settings: ReplayServerSection) -> int:
     """Return the bytes that tables may take."""
-    from relaax.metrics.memory import available_memory
+    from relaax.metrics.system import available_memory
     from relaax.server.replay_server.service import GIGABYTE, table_bytes
 
     found = table_bytes(settings, available_memory())
