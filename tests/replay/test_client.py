@@ -411,7 +411,7 @@ def test_answers_that_overtake_each_other_count_nothing_twice() -> None:
         (link,) = client._group.links
         for inserts in (5, 3, 5, 8):
             state = replay_pb2.TableState(size=inserts, begun=True, inserts=inserts, samples=2 * inserts)
-            link.heard(link.incarnation or "", replay_pb2.SampleResponse(state=state))
+            link.heard(link.incarnation or "", state)
         assert client.traffic == ReplayTraffic(8, 16)
         assert link.state.size == 8
         link.heard("of another life", replay_pb2.TableState(inserts=100))

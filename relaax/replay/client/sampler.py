@@ -148,7 +148,7 @@ class ShardSampler:
             link.lost(incarnation, error)
             return None
         answer, arrays = found if isinstance(found, tuple) else (found, None)
-        link.heard(incarnation, answer)
+        link.answered(incarnation, answer)
         return None if answer.incarnation_ended or answer.not_yet else (answer, arrays)
 
     def _piece(self, link: ShardLink, incarnation: str | None, count: int, answer: _Answer, share: float) -> _Piece:

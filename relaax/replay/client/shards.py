@@ -109,18 +109,22 @@ class ShardLink:
                 return
             self._news = None
         try:
-            self.heard(incarnation, future.result())
+            self.answered(incarnation, future.result())
         except (grpc.RpcError, grpc.FutureCancelledError):
             self.lost(incarnation, future)
 
-    def heard(self, incarnation: str, answer: pb.SampleResponse) -> None:
-        """Note how the table stands, or that it is not there any more."""
+    def answered(self, incarnation: str, answer: pb.SampleResponse) -> None:
+        """Note the table's state, or that the table is not there any more."""
         if answer.incarnation_ended:
             self.ended(incarnation)
-            return
+        else:
+            self.heard(incarnation, answer.state)
+
+    def heard(self, incarnation: str, state: pb.TableState) -> None:
+        """Note the table's state."""
         with self._lock:
             if incarnation == self.incarnation:
-                before, now = self.state, ShardState.of(answer.state)
+                before, now = self.state, ShardState.of(state)
                 # Answers may overtake each other.
                 inserts, samples = max(before.inserts, now.inserts), max(before.samples, now.samples)
                 self.state = replace(now, inserts=inserts, samples=samples)
