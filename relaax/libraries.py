@@ -28,7 +28,7 @@ def missing_from(environment: Mapping[str, str]) -> dict[str, str]:
 
 _BY_EXTRA = {
     "server": "cryptography grpc grpc_health grpc_reflection honcho numba packaging prometheus_client psutil pydantic "
-    "rich safetensors tenacity tensorboard typer websockets yaml",
+    "rich safetensors tensorboard typer websockets yaml",
     "websocket": "websockets",
     "tensorflow": "tensorflow",
     "policy": "pydantic yaml",

@@ -94,7 +94,7 @@ MERGED_STATISTICS_PY = "relaax/server/parameter_server/shard/merged_statistics.p
 COMPENSATION_PY = "relaax/server/parameter_server/shard/shard.py"
 CHECKPOINTING_PY = "relaax/server/checkpoints/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
-RECEIVED_PY = "relaax/parameters/received_state.py"
+RECEIVED_PY = "relaax/parameters/received.py"
 CORE_PY = "relaax/server/parameter_server/service/core.py"
 FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
 GATE_PY = "relaax/server/parameter_server/shard/model.py"
@@ -114,12 +114,12 @@ TRANSITIONS = "tests/algorithm_base/test_transitions.py"
 REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
 REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
 REPLAY_CONTRACT = "tests/algorithms/gorila/test_contract.py"
-TABLE_PY = "relaax/replay/table.py"
-TABLE_COPY_PY = "relaax/replay/table_copy.py"
+TABLE_PY = "relaax/replay/table/table.py"
+TABLE_COPY_PY = "relaax/replay/table/table_copy.py"
 COPIES = "tests/replay/test_copies.py"
 KEEPING = "tests/server/replay_server/test_keeping.py"
-LIMITER_PY = "relaax/replay/limiter.py"
-SHARD_SAMPLER_PY = "relaax/replay/shard_sampler.py"
+LIMITER_PY = "relaax/replay/table/limiter.py"
+SHARD_SAMPLER_PY = "relaax/replay/client/sampler.py"
 REPLAY_ACCESS_PY = "relaax/server/access.py"
 TABLE = "tests/replay/test_table.py"
 LIMITER = "tests/replay/test_limiter.py"
@@ -353,7 +353,7 @@ ERRORS = (
     planted(
         "priorities-without-exponent",
         "items are drawn by their priorities, whatever the exponent",
-        [("relaax/replay/sampler.py", "else priorities**self._alpha", "else priorities")],
+        [("relaax/replay/table/trees.py", "else priorities**self._alpha", "else priorities")],
         TABLE,
     ),
     planted(
@@ -361,7 +361,7 @@ ERRORS = (
         "the priority of an item that is gone is given to the one in its place",
         [
             (
-                "relaax/replay/items.py",
+                "relaax/replay/table/items.py",
                 "(self._keys[slots] == keys) & (keys > 0)",
                 "(self._keys[slots] > 0) & (keys > 0)",
             )
@@ -389,7 +389,13 @@ ERRORS = (
     planted(
         "overwritten-frames-are-kept",
         "a copy of a table takes frames for whole that were overwritten before they were copied",
-        [("relaax/replay/frame_store.py", "return ~self._written[slots]", "return np.ones(len(slots), np.bool_)")],
+        [
+            (
+                "relaax/replay/table/frame_store.py",
+                "return ~self._written[slots]",
+                "return np.ones(len(slots), np.bool_)",
+            )
+        ],
         COPIES,
     ),
     planted(
@@ -397,7 +403,7 @@ ERRORS = (
         "a writer sends what it has sent under another name to a table that was kept over a restart",
         [
             (
-                "relaax/replay/remote_writer.py",
+                "relaax/replay/client/writer.py",
                 "if self._incarnation in link.earlier:",
                 "if self._incarnation in link.earlier and False:",
             )
@@ -437,7 +443,7 @@ ERRORS = (
     planted(
         "insert-doubled-elsewhere",
         "what may have arrived at a shard that went away is inserted into another one as well",
-        [("relaax/replay/remote_writer.py", "            return sending.in_flight\n", "            return False\n")],
+        [("relaax/replay/client/writer.py", "            return sending.in_flight\n", "            return False\n")],
         REPLAY_CLIENT,
     ),
     planted(
@@ -491,7 +497,7 @@ ERRORS = (
     planted(
         "each-shard-holds-all",
         "a shard keeps as many items as all shards together should",
-        [("relaax/replay/declaration.py", "math.ceil(self.spec.capacity / shards)", "self.spec.capacity")],
+        [("relaax/replay/spec.py", "math.ceil(self.spec.capacity / shards)", "self.spec.capacity")],
         "tests/replay/test_messages.py",
     ),
     planted(
@@ -541,7 +547,7 @@ ERRORS = (
         "a signal that the compiler's callback has dropped does not come again",
         [
             (
-                "relaax/server/learner/interruption.py",
+                "relaax/server/learner/learning.py",
                 "                self._come_again(WAIT_SECONDS)\n                raise SignalReceived(self._number)\n",
                 "                raise SignalReceived(self._number)\n",
             )
@@ -1954,7 +1960,7 @@ ERRORS = (
         "workers believe every shard's generation of the target network",
         [
             (
-                "relaax/parameters/target.py",
+                "relaax/parameters/received.py",
                 "max(self.newest, generation)",
                 "max(each.target_generation for each in answers)",
             )
@@ -2037,7 +2043,7 @@ ERRORS = (
     planted(
         "moving-read-once",
         "a server that moves is looked for at its first place",
-        [("relaax/parameters/moving.py", "if seen != self._seen:", "if self._seen is None:")],
+        [("relaax/transport/channel.py", "if seen != self._seen:", "if self._seen is None:")],
         "tests/parameters/test_moving.py",
     ),
     planted(

@@ -9,8 +9,8 @@ FORECAST_PY = "relaax/planning/forecast.py"
 DEMAND_PY = "relaax/planning/demand.py"
 MEMORY_PY = "relaax/planning/demand.py"
 QUEUEING_PY = "relaax/planning/queueing.py"
-DECLARATION_PY = "relaax/replay/declaration.py"
-LIMITER_PY = "relaax/replay/limiter.py"
+DECLARATION_PY = "relaax/replay/spec.py"
+LIMITER_PY = "relaax/replay/table/limiter.py"
 HELD_TABLE_PY = "relaax/server/replay_server/held_table.py"
 KEEPING_PY = "relaax/server/replay_server/keeping.py"
 CLIENT_PY = "relaax/parameters/client.py"
@@ -397,7 +397,7 @@ RUN_ERRORS = (
     planted(
         "wait-before-another-server",
         "a client waits before it tries another server",
-        [(BACKOFF_PY, "        if elsewhere:\n            wait = 0.0\n        else:\n", "        if True:\n")],
+        [(BACKOFF_PY, "wait = 0.0 if elsewhere else self._pauses.next()", "wait = self._pauses.next()")],
         BACKOFF,
     ),
     planted(
@@ -409,13 +409,7 @@ RUN_ERRORS = (
     planted(
         "waits-double-with-each-server",
         "waits grow with each server that is tried",
-        [
-            (
-                BACKOFF_PY,
-                "            wait = 0.0\n        else:\n            self._failures += 1",
-                "            wait = 0.0\n        self._failures += 1",
-            )
-        ],
+        [(BACKOFF_PY, "0.0 if elsewhere else self._pauses.next()", "self._pauses.next() * (not elsewhere)")],
         BACKOFF,
     ),
     planted(

@@ -12,10 +12,10 @@ from relaax.client.connection.client import secret, tls_context
 from relaax.configuration import ConfigurationError
 from relaax.configuration.yaml_file import read_yaml
 from relaax.files import MAX_BYTES, read_bounded
-from relaax.parameters.moving import read_addresses
 from relaax.server.rlx_server.clients.accounts import Authentication, read_clients
 from relaax.server.security.tls import authority
 from relaax.server.security.tokens import read_token
+from relaax.transport.channel import read_addresses
 
 
 def _secret(path: Path) -> None:

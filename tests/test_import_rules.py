@@ -57,6 +57,7 @@ def test_the_client_adds_sockets_only() -> None:
     assert (
         foreign(
             *("relaax.client", "relaax.rlx", "relaax.console", "relaax.files", "relaax.libraries", "relaax.tls"),
+            "relaax.backoff",
             *("relaax.websocket", "numpy", "gymnasium", "imageio", "pygame", "websockets"),
         )
         - {"relaax"}

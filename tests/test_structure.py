@@ -33,7 +33,7 @@ CIRCULAR = {
     ("relaax.nn.engine", "relaax.nn.host.engine"),
     ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.loss_outliers"),
     ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.local_optimizer"),
-    ("relaax.parameters.channel", "relaax.parameters.diagnosis"),
+    ("relaax.transport.channel", "relaax.transport.channel"),
     ("relaax.conformance.wire", "relaax.conformance.websocket"),
 }
 """Imports that still close a circle."""

@@ -26,7 +26,6 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.configuration import Fixed, Free, Section
-from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.parameters.interfaces import (
     FlatVector,
     ParameterServerError,
@@ -40,9 +39,10 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailable, Sampled
+from relaax.replay.spec import TableDeclaration
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 __all__ = [
     "AdaGradConfig",

@@ -13,8 +13,8 @@ from relaax.algorithm_base.normalization import normalized_statistics
 from relaax.algorithm_base.observations import image_of, is_image
 from relaax.configuration import Fixed
 from relaax.nn.specification import NetworkSpec
-from relaax.parameters.grpc_options import MAX_STATISTICS
 from relaax.rlx import Space
+from relaax.transport.grpc_options import MAX_STATISTICS
 
 
 class AgentConfig(ConfigBase):

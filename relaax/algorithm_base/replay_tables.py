@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relaax.replay.declaration import TableDeclaration
+    from relaax.replay.spec import TableDeclaration
     from relaax.rlx import Space
 
 

@@ -15,7 +15,7 @@ from relaax.replay.spec import Field
 from relaax.rlx import Space
 
 if TYPE_CHECKING:
-    from relaax.replay.frame_store import Frames  # its kernels are numba's, which whoever only plans need not load
+    from relaax.replay.spec import Frames
 
 Inputs = npt.NDArray[Any]
 Stored = npt.NDArray[Any]

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from relaax.parameters.channel import Target, authentication_trouble, open_channel
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.held_table import TableTallies
+from relaax.transport.channel import Target, authentication_trouble, open_channel
 
 ANSWER_SECONDS = 5.0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from relaax.cli.replay_shards import ReplayShardView
     from relaax.parameters import parameter_server_pb2 as pb
-    from relaax.parameters.channel import Target
+    from relaax.transport.channel import Target
 
 _WIDTH = 140  # without a terminal
 _ANSWER_SECONDS = 5.0
@@ -105,7 +105,7 @@ class ServiceWatcher:
 
     def look(self) -> dict[str, Any]:
         """Return what the service does now, as it is printed by --json."""
-        from relaax.parameters.purposes import TRAIN
+        from relaax.parameters.interfaces import TRAIN
 
         views = [self._ask(target) for target in self._targets]
         first = views[0].status
@@ -134,7 +134,8 @@ class ServiceWatcher:
 
         from relaax.parameters import parameter_server_pb2 as pb
         from relaax.parameters import parameter_server_pb2_grpc as rpc
-        from relaax.parameters.channel import authentication_error, open_channel
+        from relaax.parameters.calls import authentication_error
+        from relaax.transport.channel import open_channel
 
         channel = self._channels.get(target.address)
         if channel is None:
@@ -198,7 +199,7 @@ class ServiceWatcher:
         }
 
     def _worker(self, worker: pb.WorkerDescription) -> dict[str, Any]:
-        from relaax.parameters.purposes import PURPOSES
+        from relaax.parameters.interfaces import PURPOSES
 
         purpose = PURPOSES[worker.role]
         speed = self._speed(worker.worker_id, worker.env_steps)

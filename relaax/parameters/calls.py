@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
-import tenacity
 
-from relaax.parameters.channel import Target, authentication_error
-from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable
+from relaax.backoff import Pauses
+from relaax.parameters.interfaces import (
+    ParameterServerError,
+    ParameterServerUnauthenticated,
+    ParameterServerUnavailable,
+)
+from relaax.transport.channel import Target, authentication_trouble, is_away
 
 _log = logging.getLogger(__name__)
-
-_AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
-
-
-def is_away(error: BaseException) -> bool:
-    """Return whether the same call may succeed later: the server is away, slow or stopping, or was disconnected."""
-    if not isinstance(error, grpc.RpcError):
-        return False
-    code: grpc.StatusCode = error.code()
-    return code in _AWAY or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +47,13 @@ class _Away(Exception):
 class Calls:
     """Sends calls, those of one list in parallel, each with a deadline of `timeout` seconds.
 
-    A call that fails because its server is away is made again, the same request, after jittered pauses that grow to
-    `max_pause`, until `unavailable_after` seconds have passed. Calls that were answered are not made again.
+    A call that fails because its server is away is made again, the same request, after pauses that grow, until
+    `unavailable_after` seconds have passed. Calls that were answered are not made again.
     """
 
-    def __init__(self, timeout: float, unavailable_after: float, max_pause: float = 2.0) -> None:
+    def __init__(self, timeout: float, unavailable_after: float) -> None:
         self.unavailable_after = unavailable_after
         self._timeout = timeout
-        self._max_pause = max_pause
 
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
         """Return the responses, in order.
@@ -74,6 +70,17 @@ class Calls:
         futures = self._send(calls, range(len(calls)))
         return lambda: self._answers(calls, lambda answers: _collect(calls, futures, answers))
 
+    def retry(self, error: type[Exception], attempt: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call a function until it does not raise `error`, which is raised after `unavailable_after` seconds."""
+        deadline, pauses = time.monotonic() + self.unavailable_after, Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            try:
+                return attempt(*arguments)
+            except error:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(pauses.next())
+
     def _answers(self, calls: Sequence[Call], attempt: Callable[[list[Any]], None]) -> list[Any]:
         answers: list[Any] = [None] * len(calls)
         try:
@@ -81,26 +88,14 @@ class Calls:
         except _Away as away:
             wait = self.unavailable_after
             _log.warning("parameter server %s is away, waiting up to %g s: %s", away.address, wait, away)
-            self._again(calls, answers)
+            try:
+                self.retry(_Away, self._attempt, calls, answers)
+            except _Away as still:
+                raise ParameterServerUnavailable(
+                    f"parameter server {still.address} was away for {wait:g} s: {still}"
+                ) from None
             _log.info("parameter server %s is back", away.address)
         return answers
-
-    def _again(self, calls: Sequence[Call], answers: list[Any]) -> None:
-        try:
-            self.retrying(_Away)(self._attempt, calls, answers)
-        except _Away as away:
-            raise ParameterServerUnavailable(
-                f"parameter server {away.address} was away for {self.unavailable_after:g} s: {away}"
-            ) from None
-
-    def retrying(self, error: type[Exception]) -> tenacity.Retrying:
-        """Return what calls a function again if it raises `error`, with the pauses and the limit of calls."""
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(error),
-            wait=tenacity.wait_random_exponential(multiplier=0.1, max=self._max_pause),
-            stop=tenacity.stop_after_delay(self.unavailable_after),
-            reraise=True,
-        )
 
     def _attempt(self, calls: Sequence[Call], answers: list[Any]) -> None:
         """Send the calls that have no answer yet. Raises the first failure when all have ended."""
@@ -115,7 +110,6 @@ class Calls:
             _raise({index: error}, calls)
 
     def _send(self, calls: Sequence[Call], indices: Iterable[int]) -> dict[int, Any]:
-        """Return the futures of the calls of these indices."""
         return {i: calls[i].method.future(calls[i].request, timeout=self._timeout) for i in indices}
 
 
@@ -135,14 +129,17 @@ def _collect(calls: Sequence[Call], futures: Mapping[int, Any], answers: list[An
 def _raise(errors: Mapping[int, grpc.RpcError], calls: Sequence[Call]) -> None:
     """Raise a refusal if there is one, else _Away if a server is."""
     for index, failure in errors.items():
-        _raise_unless_away(calls[index].target, failure)
+        target = calls[index].target
+        unauthenticated = authentication_error(failure, target)
+        if unauthenticated is not None:
+            raise unauthenticated from None
+        if not is_away(failure):
+            raise ParameterServerError(f"parameter server {target.address}: {failure.details()}") from None
     for index, failure in errors.items():
         raise _Away(calls[index].target.address, failure)
 
 
-def _raise_unless_away(target: Target, error: grpc.RpcError) -> None:
-    unauthenticated = authentication_error(error, target)
-    if unauthenticated is not None:
-        raise unauthenticated from None
-    if not is_away(error):
-        raise ParameterServerError(f"parameter server {target.address}: {error.details()}") from None
+def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
+    """Return the error to raise if a call to a parameter server failed as `authentication_trouble` says; else None."""
+    trouble = authentication_trouble(error, target)
+    return None if trouble is None else ParameterServerUnauthenticated(trouble)

@@ -16,8 +16,6 @@ import numpy as np
 from relaax.optim.vector import is_finite
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.calls import Call, Calls, NotYet
-from relaax.parameters.channel import Target
-from relaax.parameters.descriptors import allow_descriptors
 from relaax.parameters.hogwild import HogwildUpdates
 from relaax.parameters.interfaces import (
     FlatVector,
@@ -31,17 +29,14 @@ from relaax.parameters.interfaces import (
     Registration,
     TrainingEnded,
 )
-from relaax.parameters.local_socket import NoSharedMemory, Trouble
-from relaax.parameters.message_memory import keep_freed_memory
-from relaax.parameters.metrics import MetricsCollector
+from relaax.parameters.metrics import MetricsCollector, Reports
 from relaax.parameters.precision import PRECISIONS
-from relaax.parameters.received_state import ReceivedState
-from relaax.parameters.registration import registration_message
-from relaax.parameters.reports import Reports
+from relaax.parameters.received import IncarnationEnded, ReceivedState, ReceivedTarget
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.statistics import statistics_to_messages
-from relaax.parameters.target import IncarnationEnded, ReceivedTarget
-from relaax.parameters.wire import Carrier
+from relaax.parameters.wire import Carrier, statistics_to_messages
+from relaax.transport.channel import Target
+from relaax.transport.local_socket import NoSharedMemory, Trouble
+from relaax.transport.process_resources import allow_descriptors, keep_freed_memory
 
 _log = logging.getLogger(__name__)
 _DISCARDED = {
@@ -261,10 +256,10 @@ class ParameterClient(ParameterClientBase):
                 self._share_memory(link, response)
         return first
 
-    def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
+    def _for_a_while(self, attempt: Callable[..., _Result], argument: Any) -> _Result:
         """Call a function until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
         try:
-            return self._call.retrying(NotYet)(attempt, *arguments)
+            return self._call.retry(NotYet, attempt, argument)
         except NotYet as error:
             raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 
@@ -272,7 +267,7 @@ class ParameterClient(ParameterClientBase):
         """Share memory with a shard, if possible. Raises NotYet and ParameterServerUnusable if it is required."""
         allow_descriptors()
         try:
-            link.share_memory(response, self._worker_id)
+            link.share_memory(response)
         except NoSharedMemory as why:
             if self._way != "auto":
                 raise self._must_share(
@@ -396,3 +391,19 @@ class ParameterClient(ParameterClientBase):
         return ParameterServerError(
             f"parameter server {self._links[0].address} forgot this worker {_MAX_REGISTRATIONS} times running"
         )
+
+
+def registration_message(registration: Registration, worker_id: str) -> pb.RegisterRequest:
+    """Return the question of a worker that wants to take part under this name."""
+    return pb.RegisterRequest(
+        worker_id=worker_id,
+        session_id=registration.session_id,
+        environments=registration.environments,
+        fingerprint=registration.fingerprint,
+        role=pb.Role.Name(registration.purpose.number),
+        frame_skip=registration.frame_skip,
+        environment=registration.environment,
+        host=registration.host,
+        server=registration.server,
+        client=registration.client,
+    )

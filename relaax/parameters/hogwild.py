@@ -15,9 +15,8 @@ from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.optim.host_optimizers import FUSED, Kernel
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
-from relaax.parameters.local_socket import NoSharedMemory, Trouble
-from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import SharedMemory
+from relaax.parameters.shard_client import ShardClient, SharedMemory
+from relaax.transport.local_socket import NoSharedMemory, Trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class HogwildUpdates:
         if link.memory is not None and link.shard in self._live:
             return
         self._live.pop(link.shard, None)
-        link.share_again()
+        link.way.connect()
         rate = self.learning_rate
         self.connect(link, asker)
         self.learning_rate = rate  # of the last push

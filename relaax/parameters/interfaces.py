@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import TRAIN, Purpose
 
 FlatVector = npt.NDArray[np.float32]
 
@@ -37,6 +36,37 @@ class TrainingEnded(Exception):
     def __init__(self, global_step: int) -> None:
         super().__init__(f"training ended at global step {global_step}")
         self.global_step = global_step
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a process registers for, and what it may do. All code that asks reads one of the rows below.
+
+    name, mode: in messages (`an exploit worker`), and in one word, for tables. number: its `Role` in the .proto file.
+    acts: whether it has environments, and so actor indices. changes: whether it may push, gather statistics and update
+        shared memory.
+    outlives_training: whether a server that started with a finished model serves it for ever.
+    """
+
+    name: str
+    mode: str
+    number: int
+    acts: bool
+    changes: bool
+    outlives_training: bool
+
+    @property
+    def trains(self) -> bool:
+        """Whether its environments are actors of the training."""
+        return self.acts and self.changes
+
+
+TRAIN = Purpose("a training worker", "train", 1, acts=True, changes=True, outlives_training=False)
+EXPLOIT = Purpose("an exploit worker", "exploit", 2, acts=True, changes=False, outlives_training=True)
+LEARN = Purpose("a learner", "learn", 3, acts=False, changes=True, outlives_training=False)
+
+PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN)}
+"""All purposes by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +102,13 @@ class Registered:
 class Pulled:
     """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
 
-    `statistics` are the merged ones of all workers, as of this pull; none if the algorithm declares none. `frames` are
-    the environment frames of all workers so far: steps x frame skip.
+    `statistics`: the merged ones of all workers, as of this pull. `frames`: environment frames of all workers so far,
+    steps x frame skip. `target`: the target network, float32 of shape [parameters], read-only, the same array until it
+    is renewed; None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
 
-    `target` is the target network, float32 of shape [parameters], read-only, and the same array until it is renewed.
-    None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
-
-    `actor_count` is the number of actors that train now: the environments of all connected training workers. 0 if that
-    is not known, as without a parameter server. `actor_rank` is the rank of the connection's first environment among
-    them, from 0; its other environments have the next ranks. Ranks have no gaps, and change when actors connect or
-    disconnect, other than actor indices.
+    `actor_count`: the environments of all connected training workers, 0 if that is not known, as without a parameter
+    server. `actor_rank`: the rank of the connection's first environment among them, from 0; its other environments have
+    the next ranks. Ranks have no gaps, and change when actors connect or disconnect, other than actor indices.
     """
 
     parameters: FlatVector
@@ -130,9 +157,8 @@ class MetricsRecorder(ABC):
     def statistic(self, name: str, moments: Moments) -> None:
         """Add samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).
 
-        They are merged with what was gathered before, and sent with the next push. They count exactly once, also if
-        that push's gradient is discarded. Not in exploit mode, in which nothing is pushed. Raises ValueError if they
-        cannot be merged.
+        They are merged with those gathered before, and sent with the next push; they count exactly once, also if that
+        push's gradient is discarded. Not in exploit mode. Raises ValueError if they cannot be merged.
         """
 
     @abstractmethod
@@ -191,22 +217,21 @@ class ParameterClientBase(ABC):
     """A worker's client of the parameter server. Used by one thread.
 
     Its life: `register`, `pull`, then `push`, which carries what was gathered in `metrics`, or `flush` if nothing is to
-    be pushed; `close` at the end. Every call may raise what those of `Parameters` may.
+    be pushed; `close` at the end. Every call may raise what those of `Parameters` may, and methods of the same names
+    do the same.
     """
 
     metrics: MetricsRecorder
-    """What is gathered here goes out with the next push or flush."""
+    """Metrics to send with the next push or flush."""
 
     @abstractmethod
     def register(self, registration: Registration) -> Registered:
-        """Introduce this worker. Called once, before anything else."""
+        """Register this worker. Called once, before anything else."""
 
     @abstractmethod
-    def pull(self) -> Pulled:
-        """See `Parameters`."""
+    def pull(self) -> Pulled: ...
 
     def gradient_memory(self) -> FlatVector | None:
-        """See `Parameters`."""
         return None
 
     @abstractmethod
@@ -218,7 +243,6 @@ class ParameterClientBase(ABC):
     def push_later(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
     ) -> Callable[[], Pushed]:
-        """See `Parameters`, and `push`."""
         pushed = self.push(gradient, env_steps, want_parameters, withheld=withheld)
         return lambda: pushed
 
@@ -233,4 +257,4 @@ class ParameterClientBase(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Say goodbye. Never raises."""
+        """Deregister and disconnect. Never raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from relaax.metrics.histogram import Histogram
@@ -10,6 +11,8 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.parameters.moments import Moments
 
+REPORT_INTERVAL = 1.0
+"""Seconds between two reports that go to the parameter server without a push."""
 _EPISODES_PER_REPORT = 4_096
 
 
@@ -17,7 +20,7 @@ class MetricsCollector(MetricsRecorder):
     """Gather episodes in order, sums of scalars, histograms, gauges, and merged statistics.
 
     Bounded: the oldest of very many episodes are dropped. Reports carry all but statistics; only pushes carry those
-    too.
+    too. Its methods raise ValueError for an invalid name.
     """
 
     def __init__(self, max_episodes: int = 65_536) -> None:
@@ -32,29 +35,24 @@ class MetricsCollector(MetricsRecorder):
         return bool(self._episodes or self._scalars or self._histograms or self._gauges)
 
     def episode(self, episode_return: float, length: int) -> None:
-        """Count a whole episode that has ended."""
         self._episodes.append((float(episode_return), int(length)))
 
     def scalar(self, name: str, value: float) -> None:
-        """Add one sample. Raises ValueError if the name is invalid."""
         if name not in self._scalars:
             self._scalars[check_name(name)] = (0.0, 0)
         total, count = self._scalars[name]
         self._scalars[name] = (total + float(value), count + 1)
 
     def sample(self, name: str, value: float) -> None:
-        """Add one sample of a quantity whose quantiles are wanted. Raises ValueError if the name is invalid."""
         histogram = self._histograms.get(name)
         if histogram is None:
             histogram = self._histograms[check_name(name)] = Histogram()
         histogram.add(value)
 
     def gauge(self, name: str, value: float) -> None:
-        """Set a gauge. Raises ValueError if the name is invalid."""
         self._gauges[check_name(name)] = float(value)
 
     def statistic(self, name: str, moments: Moments) -> None:
-        """Add samples of a statistic. Raises ValueError if they cannot be merged with those before."""
         if name in self._statistics:
             moments = self._statistics[name].merged(moments)
         self._statistics[name] = moments
@@ -80,3 +78,44 @@ class MetricsCollector(MetricsRecorder):
             ],
             gauges=[pb.Gauge(name=name, value=value) for name, value in gauges.items()],
         )
+
+
+class Reports:
+    """The reports of a worker without a push, each with a number, so that none is counted twice."""
+
+    def __init__(self, metrics: MetricsCollector) -> None:
+        self._metrics = metrics
+        self._unanswered: pb.ReportRequest | None = None
+        self._number = 0
+        self._reported = -REPORT_INTERVAL
+
+    def begin(self) -> None:
+        """Number them from 1: the worker registers under a new name."""
+        self._number = 0
+
+    def due(self) -> bool:
+        """Return whether it is time for one, and note the time if it is."""
+        if time.monotonic() - self._reported < REPORT_INTERVAL:
+            return False
+        self._reported = time.monotonic()
+        return True
+
+    def next(self, worker_id: str) -> pb.ReportRequest | None:
+        """Return the report that got no answer yet, under the number it had; else what was gathered since, if any."""
+        if self._unanswered is None:
+            if not self._metrics:
+                return None
+            self._unanswered = pb.ReportRequest(report=self._metrics.take())
+        request = self._unanswered
+        if request.worker_id != worker_id:
+            self._number += 1
+            request.worker_id, request.report_id = worker_id, self._number
+        return request
+
+    def answered(self) -> None:
+        """Drop the report that `next` has returned."""
+        self._unanswered = None
+
+    def last(self) -> pb.MetricsReport:
+        """Return the report that goes with a deregistration."""
+        return self._unanswered.report if self._unanswered else self._metrics.take()

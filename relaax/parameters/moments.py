@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.parameters.grpc_options import MAX_STATISTICS
+from relaax.transport.grpc_options import MAX_STATISTICS
 
 Float64Vector = npt.NDArray[np.float64]
 STATISTICS = "statistics/"

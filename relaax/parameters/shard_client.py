@@ -1,27 +1,121 @@
-"""A worker's end of the connection to one shard."""
+"""A worker's end of the connection to one shard, by gRPC or through shared memory."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
+import os
 from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError, Message
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.calls import Call
-from relaax.parameters.channel import Target, open_channel
-from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.interfaces import FlatVector, ParameterServerError
-from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.precision import Narrower, widened
-from relaax.parameters.shared_memory import Method, SharedMemory
 from relaax.parameters.wire import Carrier, CarrierStub
+from relaax.transport import segments
+from relaax.transport.channel import Target, open_channel
+from relaax.transport.frames import LIVE, PULL, PUSH, BrokenFrame, Frame
+from relaax.transport.grpc_options import message_bytes
+from relaax.transport.local_socket import Introduction, MemoryConnection, NoSharedMemory, Trouble, reason, refusal
+from relaax.transport.shard_link import MemoryWay, Question, misplaced
 
-_log = logging.getLogger(__name__)
-_TRY_AGAIN_SECONDS = 30.0
+_KINDS = {pb.PushRequest: PUSH, pb.PullRequest: PULL}
+_ANSWERS: dict[int, type[Message]] = {PUSH: pb.PushResponse, PULL: pb.PullResponse}
+_NUMBER_BYTES = 4
+
+
+class SharedMemory(MemoryConnection):
+    """A connection to a shard, through which gradients and parameters go."""
+
+    def __init__(self, offer: pb.SharedMemoryOffer, worker_id: str, size: int) -> None:
+        """Connect, for a vector of `size` elements. Raises NoSharedMemory."""
+        super().__init__(offer.socket, Introduction(worker_id, offer.worker_proof, offer.shard_proof), size)
+        self._had: set[int] = set()  # segments that the shard keeps as they are for us
+        self._asked = 0
+
+    @property
+    def gradient(self) -> FlatVector:
+        """Where the shard reads a push's vector, float32 [size]: computed there, it is not copied."""
+        return self.memory
+
+    def ask(self, request: Carrier[pb.PushRequest] | pb.PullRequest, timeout: float) -> bool:
+        """Send a question, whose vector is copied to `gradient` unless it is there, and which has so many seconds.
+
+        Return True. Raises NoSharedMemory.
+        """
+        message, data = (request.message, request.data) if isinstance(request, Carrier) else (request, b"")
+        vector = memoryview(data).nbytes
+        self._expect(0)
+        if vector > self.memory.nbytes:
+            raise self._ended(f"{vector} bytes do not fit into memory of {self.memory.nbytes}")
+        if vector:
+            numbers = np.frombuffer(data, "<f4")
+            if numbers.ctypes.data != self.memory.ctypes.data:
+                np.copyto(self.memory[: vector // _NUMBER_BYTES], numbers)
+        self._asked = _KINDS[type(message)]
+        self._had &= self._segments.keys()
+        free = self._unused(self._had)
+        self._had.difference_update(free)
+        self._ask(Frame(self._asked, message.SerializeToString(), vector, numbers=free), timeout)
+        return True
+
+    def answer(self) -> Carrier[Any]:
+        """Return the answer to the question. Its vector is read-only and stays as it is.
+
+        Raises NoSharedMemory, and CallRefused if the shard refuses the call.
+        """
+        message, frame = self._answered(_ANSWERS[self._asked])
+        if not frame.vector:
+            return Carrier(message)
+        self._had.add(frame.segment)
+        return Carrier(message, self._received(frame))
+
+    def live(self, index: int, asker: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
+        """Return one of the shard's own vectors, to be changed here too, and what is to be known about them.
+
+        `asker`: who asks, and of which incarnation. Raises NoSharedMemory.
+        """
+        try:
+            self._frames.send(Frame(LIVE, asker.SerializeToString(), segment=index))
+            frame, descriptor = self._frames.receive()
+            if descriptor is None:
+                why = refusal(frame)
+                raise self._ended(str(why), why.trouble)
+            try:
+                message = pb.LiveVectors.FromString(frame.message)
+                return message, segments.map_(descriptor, self.memory.size, writable=True)
+            finally:
+                os.close(descriptor)
+        except (DecodeError, OSError, BrokenFrame, ValueError) as error:
+            raise self._ended(reason(error)) from None
+
+
+class _MemoryMethod:
+    """A method of a gRPC stub that uses shared memory as long as that works; called as those of stubs are."""
+
+    def __init__(self, way: MemoryWay[SharedMemory], memory: SharedMemory, by_grpc: Any) -> None:
+        self._way, self._memory, self._by_grpc = way, memory, by_grpc
+
+    def __call__(self, request: Any, timeout: float) -> Any:
+        try:
+            self._memory.ask(request, timeout)
+            return self._memory.answer()
+        except NoSharedMemory as why:
+            self._way.lost(self._memory, why)
+        return self._by_grpc(request, timeout=timeout)
+
+    def future(self, request: Any, timeout: float) -> Question[SharedMemory]:
+        """Send the request; the answer is the result of what is returned."""
+        return Question(
+            self._way,
+            self._memory,
+            lambda memory: memory.ask(request, timeout),
+            SharedMemory.answer,
+            lambda: self._by_grpc.future(request, timeout=timeout),
+        )
 
 
 def shard_range(parameters: int, shard: int, shards: int) -> tuple[int, int]:
@@ -44,10 +138,9 @@ class ShardClient:
         self.start = self.end = 0
         self.version: int | None = None
         self._push_id = 0
-        self._memory: SharedMemory | None = None
-        self._offered: tuple[pb.SharedMemoryOffer, str] | None = None
+        self._worker_id = ""
+        self.way = MemoryWay(target, lambda offer: SharedMemory(offer, self._worker_id, self.size))
         self._unheard = b""  # the socket where nobody listened last time
-        self._next_try = 0.0
         self._channel: grpc.Channel | None = None
         self._stub = self._open()
 
@@ -61,26 +154,24 @@ class ShardClient:
         """The number of elements that the shard owns."""
         return self.end - self.start
 
+    @property
+    def memory(self) -> SharedMemory | None:
+        """The connection through memory, if there is one."""
+        return self.way.connection
+
     def register(self, request: pb.RegisterRequest) -> Call:
         """Register the worker: its pushes are counted from 1, and it has no parameters."""
-        self._leave_memory()
-        self._offered = None
+        self.way.take_offer(None)
+        self._worker_id = request.worker_id
         self._push_id = 0
         self.version = None
         return Call(self._stub.Register, request, self.target)
 
     def check_place(self, response: pb.RegisterResponse, shards: int) -> None:
         """Check that it is the shard that the order of addresses says, with its range. Raises ParameterServerError."""
-        if response.shards != shards:
-            raise ParameterServerError(
-                f"parameter server {self.address} is one of {response.shards} shards, and {shards} "
-                f"{'address was' if shards == 1 else 'addresses were'} given: name them all, shard 0 first"
-            )
-        if response.shard != self.shard:
-            raise ParameterServerError(
-                f"parameter server {self.address} is shard {response.shard}, and it was named where shard {self.shard} "
-                "belongs: name them in their order, shard 0 first"
-            )
+        trouble = misplaced(self.target, response, self.shard, shards)
+        if trouble is not None:
+            raise ParameterServerError(trouble)
         if (response.range_start, response.range_end) != shard_range(response.parameters, self.shard, shards):
             raise ParameterServerError(
                 f"parameter server {self.address} holds the elements from {response.range_start} to "
@@ -94,16 +185,16 @@ class ShardClient:
         if self.size != size:
             self._stub = self._open()
 
-    def share_memory(self, response: pb.RegisterResponse, worker_id: str) -> None:
+    def share_memory(self, response: pb.RegisterResponse) -> None:
         """Push and pull through memory from now on, while that works. Raises NoSharedMemory if it does not yet.
 
         A shard may end after it has made its offer. One that makes the same offer again is there, and not of this host.
         """
         if not response.HasField("shared_memory"):
             raise NoSharedMemory("it offers none", Trouble.LASTING)
-        self._offered = response.shared_memory, worker_id
+        self.way.take_offer(response.shared_memory)
         try:
-            self.share_again()
+            self.way.connect()
         except NoSharedMemory as why:
             if why.trouble is Trouble.UNHEARD:
                 before, self._unheard = self._unheard, response.shared_memory.socket
@@ -111,21 +202,9 @@ class ShardClient:
                     raise NoSharedMemory(str(why), Trouble.LASTING) from None
             raise
 
-    def share_again(self) -> None:
-        """Push and pull through memory as the shard offered it. Raises NoSharedMemory."""
-        assert self._offered is not None, "there was an offer"
-        self._leave_memory()
-        self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
-        self._memory = SharedMemory(*self._offered, self.size)
-
-    @property
-    def memory(self) -> SharedMemory | None:
-        """The connection through memory, if there is one."""
-        return self._memory
-
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
         """Return the shard's part of a push, under a number of its own."""
-        self._try_memory_again()
+        memory = self.way.now()
         self._push_id += 1
         request = pb.PushRequest(
             worker_id=worker_id,
@@ -136,7 +215,7 @@ class ShardClient:
             want_parameters=common.want_parameters,
             withheld=common.withheld,
             applied=common.applied,
-            precision=self._precision,
+            precision=self._precision(memory),
             have_version=self.version,
             target_generation=common.target_generation,
         )
@@ -148,17 +227,17 @@ class ShardClient:
         if gradient is not None:
             part = np.ascontiguousarray(gradient[self.start : self.end], "<f4")
             part = self._narrowed(part, request.precision)
-        return Call(self._method(self._stub.Push), Carrier(request, part), self.target)
+        return Call(self._method(memory, self._stub.Push), Carrier(request, part), self.target)
 
     def pull(self, asker: pb.PullRequest, have_version: int | None) -> Call:
         """Ask for the shard's range of the vector that `asker` names, unless the worker has this version of it.
 
         `asker` says as well who asks, and which generation of the target network it has heard of.
         """
-        self._try_memory_again()
-        request = pb.PullRequest(have_version=have_version, precision=self._precision)
+        memory = self.way.now()
+        request = pb.PullRequest(have_version=have_version, precision=self._precision(memory))
         request.MergeFrom(asker)
-        return Call(self._method(self._stub.Pull), request, self.target)
+        return Call(self._method(memory, self._stub.Pull), request, self.target)
 
     def report(self, request: pb.ReportRequest) -> Call:
         """Send metrics without a push."""
@@ -186,49 +265,27 @@ class ShardClient:
         return vector
 
     def leave(self, request: pb.LeaveRequest, timeout: float) -> Any:
-        """Say goodbye, without waiting: the answer is a gRPC future, or None if the channel is closed."""
+        """Deregister, without waiting: the answer is a gRPC future, or None if the channel is closed."""
         with contextlib.suppress(ValueError):
             return self._stub.Leave.future(request, timeout=timeout)
         return None
 
     def close(self) -> None:
         """Close the channel and the connection through memory."""
-        self._leave_memory()
-        self._close_channel()
-
-    def _close_channel(self) -> None:
+        self.way.close()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def _open(self) -> CarrierStub:
         """Return a stub on a new channel that takes messages as long as the range needs, and no longer ones."""
-        self._close_channel()
+        if self._channel is not None:
+            self._channel.close()
         self._channel = open_channel(self.target, message_bytes(self.size))
         return CarrierStub(self._channel)
 
-    @property
-    def _precision(self) -> pb.Precision:
-        return pb.PRECISION_UNSPECIFIED if self._memory is not None else self._wire_precision
+    def _precision(self, memory: SharedMemory | None) -> pb.Precision:
+        return pb.PRECISION_UNSPECIFIED if memory is not None else self._wire_precision
 
-    def _method(self, by_grpc: Any) -> Any:
-        return by_grpc if self._memory is None else Method(self._memory, by_grpc, self._lost)
-
-    def _lost(self, why: NoSharedMemory) -> None:
-        if self._memory is not None:
-            _log.info("parameter server %s: by gRPC for now, memory is no longer shared: %s", self.address, why)
-            self._leave_memory()
-            self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
-
-    def _try_memory_again(self) -> None:
-        """Try the offer of memory again: it holds as long as the shard's process, and the failure may have passed."""
-        if self._memory is not None or self._offered is None or time.monotonic() < self._next_try:
-            return
-        with contextlib.suppress(NoSharedMemory):
-            self.share_again()
-            _log.info("parameter server %s: by shared memory again", self.address)
-
-    def _leave_memory(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+    def _method(self, memory: SharedMemory | None, by_grpc: Any) -> Any:
+        return by_grpc if memory is None else _MemoryMethod(self.way, memory, by_grpc)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
-from relaax.replay.limiter import RateLimiter
-from relaax.replay.table import Table
+from relaax.replay.spec import TableDeclaration
+from relaax.replay.table.limiter import RateLimiter
+from relaax.replay.table.table import Table
 
 _INCARNATION = "local"
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from relaax.replay.tree_size import leaves
+from relaax.replay.table.limiter import RateLimiter
 
+
+def leaves(capacity: int) -> int:
+    """Return how many leaves a tree for so many slots has: a power of two. Raises ValueError for less than one slot."""
+    if capacity < 1:
+        raise ValueError(f"a capacity of {capacity} holds nothing; 1 is the least")
+    return 1 << (capacity - 1).bit_length()
+
+
+Frames = npt.NDArray[np.uint8]
+"""Single frames, uint8 [F, h, w, c]."""
 MAX_CAPACITY = 2**31 - 2
 """Slots are kept as int32."""
 
@@ -143,3 +154,48 @@ class TableSpec:
             f"{self.name}, {self.capacity} items, {self.sampler}, alpha {self.alpha}, {self.remover}, "
             f"{self.frames_kept} frames of {self.frame}: {fields}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TableDeclaration:
+    """A table and its limiter (see `RateLimiter`), over all shards together. Raises ValueError for what cannot be.
+
+    samples_per_insert: None if neither side waits for the other.
+    min_size: how many items there must be before the first is sampled.
+    error_buffer: samples by which one side may run ahead; None for a tenth of what `min_size` pays for, and at least
+        what a few of the largest requests need.
+    """
+
+    spec: TableSpec
+    samples_per_insert: float | None = None
+    min_size: int = 1
+    error_buffer: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_size > self.spec.capacity:
+            raise ValueError(
+                f"sampling begins with {self.min_size} items, and {self.spec.name!r} holds {self.spec.capacity}"
+            )
+        self.limiter()
+
+    def spec_of_shard(self, shards: int) -> TableSpec:
+        """Return what one of so many shards holds: its part of the items and frames, rounded up."""
+        slots = self.spec.frame_slots
+        return replace(
+            self.spec,
+            capacity=math.ceil(self.spec.capacity / shards),
+            frame_slots=None if slots is None else math.ceil(slots / shards),
+        )
+
+    def limiter(self, shards: int = 1) -> RateLimiter:
+        """Return the limiter of one of so many shards. The largest requests are as large there as for one shard."""
+        min_size = math.ceil(self.min_size / shards)
+        if self.samples_per_insert is None:
+            return RateLimiter(None, min_size)
+        least = max(1.0, self.samples_per_insert)
+        buffer = self.error_buffer
+        if buffer is None:
+            buffer = max(0.1 * min_size * self.samples_per_insert, 1_000 * least)
+        elif shards > 1:
+            buffer = max(buffer / shards, least)
+        return RateLimiter(self.samples_per_insert, min_size, buffer)

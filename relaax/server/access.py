@@ -11,10 +11,9 @@ import numpy as np
 from relaax.algorithm_base import Algorithm, ConfigBase, Space
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN, section_of
-from relaax.parameters.channel import Target
-from relaax.parameters.moving import FILE, Moving, read_addresses
 from relaax.server.security.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.security.tokens import read_token
+from relaax.transport.channel import FILE, Moving, Target, read_addresses
 
 
 def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
@@ -83,9 +82,9 @@ def shard_target(settings: ParameterServerSection, address: str | None = None) -
 
 if TYPE_CHECKING:
     from relaax.configuration.sections import LearnerSection, RlxServerSection
-    from relaax.parameters.channel import Target
-    from relaax.replay.declaration import TableDeclaration
     from relaax.replay.interfaces import ReplayMemory
+    from relaax.replay.spec import TableDeclaration
+    from relaax.transport.channel import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
 
 
 def _connected(servers: Sequence[Target], use: ReplayUse, patience: float, share_memory: bool) -> ReplayMemory:
-    from relaax.replay.client import ReplayClient
+    from relaax.replay.client.client import ReplayClient
 
     return ReplayClient(
         servers,

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from support.replay_soak import STOP, VICTIMS, ReplaySoak, ReplaySoakPlan
 from support.replay_soak_items import SERIAL, NumberedItems, items_doubled, items_seen, items_sent, with_serials
 from support.run import Runs

@@ -17,7 +17,7 @@ from support.service import PARAMETER_SERVER, RLX_SERVER, write_service_config
 pytestmark = pytest.mark.slow
 
 GRPC_SECONDS = 30.0
-"""Keepalive of relaax/parameters/grpc_options.py: 20 s of silence, 10 s for an answer."""
+"""Keepalive of relaax/transport/grpc_options.py: 20 s of silence, 10 s for an answer."""
 SLACK = 60.0
 """For a machine with too much to do; far below what TCP takes by itself, 15 minutes and more."""
 

@@ -37,7 +37,7 @@ from relaax.algorithm_base.testing import (
     RandomEnvironments,
     sample,
 )
-from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, TRAIN
 from support.algorithms import algorithm_of
 
 TWO = np.array([1.0, 2.0], np.float32)

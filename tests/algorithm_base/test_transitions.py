@@ -13,9 +13,9 @@ from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.testing import RandomEnvironments
 from relaax.algorithm_base.transitions import Transitions, priorities_of, transition_table
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.local import LocalReplay
+from relaax.replay.spec import TableDeclaration
 from support.table_copies import state_of
 
 GAMMA = 0.9

@@ -29,7 +29,7 @@ from relaax.algorithm_base.testing import FakeParameters
 from relaax.cli.bench.replay_load import AT_ONCE, insertions
 from relaax.configuration import load_configuration
 from relaax.nn.devices import use_device, use_one_thread
-from relaax.parameters.purposes import LEARN
+from relaax.parameters.interfaces import LEARN
 from relaax.replay.local import LocalReplay
 
 BATCHES = 8

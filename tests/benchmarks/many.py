@@ -35,7 +35,7 @@ from relaax.client import Client
 from relaax.metrics.system import MEGABYTE
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
-from relaax.parameters.channel import Target, open_channel
+from relaax.transport.channel import Target, open_channel
 from support.long_vector import configuration, fingerprint_of
 from support.parameter_servers import Models, fingerprint
 from support.processes import Processes

@@ -32,11 +32,10 @@ from peers.venvs import DEFAULT
 from rows import Rows
 from theirs import run
 
-from relaax.replay import Field, TableSpec
-from relaax.replay.client import ReplayClient
-from relaax.replay.declaration import TableDeclaration
+from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion, ReplayMemory
 from relaax.replay.local import LocalReplay
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from support.processes import Processes
 from support.replay_servers import start_replay_server, write_replay_configuration
 

@@ -26,8 +26,8 @@ from relaax.cli.bench.replay_load import WARM_UP, insertions, load
 from relaax.cli.bench.service import MeasuredService
 from relaax.cli.run.plan import make_plan
 from relaax.configuration import ConfigurationError
-from relaax.parameters.channel import Target
 from relaax.supervision.process import StartError
+from relaax.transport.channel import Target
 from support.processes import Processes, project_command, wait_until
 from support.replay_servers import numbered, pictured, serving
 from support.run import is_alive

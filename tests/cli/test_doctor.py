@@ -24,8 +24,8 @@ from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, examined, line
 from relaax.cli.doctor.finding import Finding, Severity, Subject, warning
 from relaax.configuration.roles import WORKERS_TOKEN
-from relaax.parameters import segments
-from relaax.parameters.frames import Frame, FrameSocket
+from relaax.transport import segments
+from relaax.transport.frames import Frame, FrameSocket
 from support.keys import Keys
 from support.offline import start_offline_server
 from support.processes import Processes, project_command, wait_until

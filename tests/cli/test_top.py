@@ -13,12 +13,12 @@ from relaax.cli.replay_shards import ReplayShardView, table_row
 from relaax.cli.top import ServiceWatcher, _listening_of
 from relaax.cli.top_picture import picture
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
-from relaax.parameters.channel import Target
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole
 from relaax.replay import replay_pb2 as pb
 from relaax.server.parameter_server.service.registry import WorkerOrigin
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.held_table import TableTallies
+from relaax.transport.channel import Target
 from support.nobody import nobody
 from support.parameter_servers import bridge_to, gradient, registration, running
 from support.processes import Processes, project_command

@@ -29,7 +29,7 @@ from relaax.rlx import Limits, array_spaces, handshake, messages
 from relaax.rlx.wire import arrays, framing, space_encoding
 from relaax.server import status
 from relaax.server.checkpoints import checkpointing
-from relaax.server.learner import sampling
+from relaax.server.learner import learning as sampling
 from relaax.server.parameter_server.coordination import follower, leader
 from relaax.server.parameter_server.coordination import leader as barrier
 from relaax.server.parameter_server.coordination import members as introduction

@@ -16,10 +16,10 @@ from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
-from relaax.parameters.channel import Target, open_channel
-from relaax.parameters.segments import SUPPORTED
 from relaax.rlx import ErrorCode
 from relaax.server.parameter_server.command.credentials import JOIN
+from relaax.transport.channel import Target, open_channel
+from relaax.transport.segments import SUPPORTED
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.processes import Processes, Running, wait_until
 from support.raw_grpc import PUSH

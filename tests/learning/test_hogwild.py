@@ -13,8 +13,8 @@ from relaax.algorithm_base import AgentContext, fingerprint, load_algorithm
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration, TrainingEnded
-from relaax.parameters.segments import SUPPORTED
 from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.transport.segments import SUPPORTED
 from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
 from support.shards import sharded
 

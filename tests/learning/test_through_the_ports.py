@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relaax.parameters.segments import SUPPORTED
+from relaax.transport.segments import SUPPORTED
 from support.run import Runs
 
 WITHOUT_LOCKS = pytest.param("hogwild", marks=pytest.mark.skipif(not SUPPORTED, reason="no memory to hand over"))

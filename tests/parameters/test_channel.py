@@ -11,10 +11,11 @@ from concurrent import futures
 import grpc
 import pytest
 
-from relaax.parameters.channel import Target, authentication_error, open_channel
+from relaax.parameters.calls import authentication_error
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
 from relaax.server.rlx_server.connection.channel import HttpRefused, WebSocketLayer
 from relaax.server.security.certificates import LOCAL, Authority
+from relaax.transport.channel import Target, open_channel
 from support.nobody import nobody
 
 TOKEN = "a-secret-of-32-characters-or-so"

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from relaax.parameters.client import Way
-from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
+from relaax.parameters.interfaces import (
+    EXPLOIT,
+    TRAIN,
+    ParameterServerError,
+    ParameterServerUnavailable,
+    Purpose,
+    TrainingEnded,
+)
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import EXPLOIT, TRAIN, Purpose
 from relaax.server.command.termination import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
@@ -82,7 +88,7 @@ def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
 
 def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("relaax.parameters.reports.time.monotonic", lambda: now)
+    monkeypatch.setattr("relaax.parameters.metrics.time.monotonic", lambda: now)
     with running() as server, bridge_to(server.address) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         for _ in range(3):

@@ -23,22 +23,22 @@ from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import segments
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import (
+    EXPLOIT,
     FlatVector,
     ParameterServerError,
     ParameterServerUnavailable,
     ParameterServerUnusable,
     TrainingEnded,
 )
-from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import EXPLOIT
-from relaax.parameters.shared_memory import SharedMemory
+from relaax.parameters.shard_client import SharedMemory
 from relaax.server.command.configuration import check_bridge
 from relaax.server.parameter_server.shard.model import ModelSpec
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Push, PushRefused, Shard
+from relaax.transport import segments
+from relaax.transport.local_socket import NoSharedMemory, Trouble
 from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
 from support.processes import Processes, wait_until
 from support.shards import sharded
@@ -191,7 +191,7 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
             with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0
-        memory = SharedMemory(bridge._links[0]._offered[0], bridge._worker_id, SIZE)  # type: ignore[index]
+        memory = SharedMemory(bridge._links[0].way._offer, bridge._worker_id, SIZE)
         with closing(memory):
             server.core.access.close("shards are away")
             with pytest.raises(NoSharedMemory, match="shards are away") as why:

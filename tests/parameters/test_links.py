@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import received_state
+from relaax.parameters import received as received_state
 from relaax.parameters.client import ParameterClient, Way
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.shard_client import shard_range

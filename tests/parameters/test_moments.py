@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from relaax.parameters.grpc_options import MAX_STATISTICS
 from relaax.parameters.moments import SAMPLE_LIMIT, Moments, NotUsable, check_lengths
+from relaax.transport.grpc_options import MAX_STATISTICS
 
 
 def test_two_samples_and_a_third_by_hand() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.files import write_whole
-from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient, Way
-from relaax.parameters.moving import Moving, read_addresses
 from relaax.server.access import placed, targets
+from relaax.transport.channel import Moving, Target, read_addresses
 from support.parameter_servers import gradient, registration, running
 
 

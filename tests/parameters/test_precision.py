@@ -14,11 +14,11 @@ import pytest
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
-from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.precision import PRECISIONS, Narrower, check_precision, prepare, widened
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.wire import Carrier
+from relaax.transport.channel import Target
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
 from support.shards import sharded
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.purposes import PURPOSES
+from relaax.parameters.interfaces import PURPOSES
 
 
 def test_every_role_of_the_protocol_is_a_purpose() -> None:

@@ -19,18 +19,23 @@ import pytest
 
 from relaax.nn.recycled_memory import own_memory
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import segments
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
-from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
-from relaax.parameters.local_socket import NoSharedMemory
+from relaax.parameters.interfaces import (
+    EXPLOIT,
+    TRAIN,
+    ParameterServerError,
+    ParameterServerUnavailable,
+    ParameterServerUnusable,
+)
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import EXPLOIT, TRAIN
-from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import SharedMemory
+from relaax.parameters.shard_client import SharedMemory
 from relaax.server.parameter_server.service.transports import MOST_HELD, LocalConnection
 from relaax.server.parameter_server.shard.shard import Shard
 from relaax.server.ports import local_server
+from relaax.transport import segments
+from relaax.transport.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.transport.local_socket import NoSharedMemory
+from relaax.transport.shard_link import MemoryWay
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 
@@ -134,7 +139,7 @@ def test_memory_that_nobody_has_any_more_is_used_again() -> None:
         for _ in range(3):
             one.push(gradient(1), 1)
         assert len(server.core.segments.alive) <= 10
-        memory = one._links[0]._memory
+        memory = one._links[0].memory
         assert memory is not None
         assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
 
@@ -232,7 +237,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
 
 def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("relaax.parameters.shard_client.time.monotonic", lambda: now)
+    monkeypatch.setattr("relaax.transport.shard_link.time.monotonic", lambda: now)
     with running() as server, sharing(server) as bridge:
         for connection in list(server.server._local._connections.values()):
             connection.close()
@@ -246,13 +251,13 @@ def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pyte
 
 
 def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = ShardClient._lost
+    lost = MemoryWay.lost
 
-    def then_go_on(self: ShardClient, why: NoSharedMemory) -> None:
-        lost(self, why)
+    def then_go_on(self: MemoryWay[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
+        lost(self, connection, why)
         server.core.access.release()
 
-    monkeypatch.setattr(ShardClient, "_lost", then_go_on)
+    monkeypatch.setattr(MemoryWay, "lost", then_go_on)
     with running() as server, sharing(server) as bridge:
         assert server.core.access.hold(60.0)
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)
@@ -306,7 +311,7 @@ def test_without_memory_there_is_grpc(
 def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server, bridge_to(server.address, way="auto") as bridge:
-        monkeypatch.setattr("relaax.parameters.local_socket.socket", Without())
+        monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
         assert "by gRPC, memory is not shared: no socket can be had: no more descriptors" in caplog.text
@@ -524,7 +529,7 @@ def test_a_frame_that_comes_by_drips_has_one_deadline(
         now += 1.0
         return now
 
-    monkeypatch.setattr("relaax.parameters.frames.time.monotonic", drip)
+    monkeypatch.setattr("relaax.transport.frames.time.monotonic", drip)
     with pytest.raises(TimeoutError, match="it took too long"):
         frames.receive(deadline=5.0)
     assert now == 5.0

@@ -5,7 +5,7 @@ import pytest
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.moments import Moments
-from relaax.parameters.statistics import statistics_from_messages, statistics_to_messages
+from relaax.parameters.wire import statistics_from_messages, statistics_to_messages
 
 
 def test_there_and_back_to_the_bit() -> None:

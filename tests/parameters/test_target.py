@@ -17,8 +17,7 @@ from relaax.optim.optimizers import RMSProp
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.client import ParameterClient, Way
-from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnded
-from relaax.parameters.purposes import EXPLOIT
+from relaax.parameters.interfaces import EXPLOIT, ParameterServerUnavailable, TrainingEnded
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.shard import Push, Shard
 from relaax.server.parameter_server.shard.target import MAX_AHEAD, TargetNetwork

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.replay import remote_writer, replay_pb2, shard_sampler
-from relaax.replay.client import ReplayClient
+from relaax.replay import replay_pb2
+from relaax.replay.client import sampler as shard_sampler
+from relaax.replay.client import writer as remote_writer
+from relaax.replay.client.client import ReplayClient
+from relaax.replay.client.shards import PriorityUpdates
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayTraffic, ReplayUnavailable, Sampled
-from relaax.replay.priority_updates import PriorityUpdates
 from support import replay_servers
 from support.nobody import nobody
 from support.processes import wait_until

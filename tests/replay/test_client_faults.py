@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.replay import remote_writer
+from relaax.replay.client import writer as remote_writer
 from relaax.replay.interfaces import ReplayUnavailable
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import client_of, numbered, numbers, start_replay_server, write_replay_configuration

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.replay import Field, Table, TableSpec, UnknownFrames
+from relaax.replay.spec import Field, TableSpec
+from relaax.replay.table.table import Table
+from relaax.replay.table.writers import UnknownFrames
 from support.table_copies import state_of
 
 FRAME = (2, 2, 1)

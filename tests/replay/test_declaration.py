@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from relaax.replay.declaration import TableDeclaration
-from relaax.replay.limiter import RateLimiter
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
+from relaax.replay.table.limiter import RateLimiter
 
 
 def declared(capacity: int = 100, **limits: object) -> TableDeclaration:

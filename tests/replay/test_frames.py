@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from relaax.replay import Field, Table, TableSpec, Totals, UnknownFrames
-from relaax.replay.frame_store import FrameStore
+from relaax.replay.spec import Field, TableSpec
+from relaax.replay.table.frame_store import FrameStore
+from relaax.replay.table.table import Table, Totals
+from relaax.replay.table.writers import UnknownFrames
 from support.table_copies import state_of
 
 H = 3

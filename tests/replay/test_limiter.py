@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from relaax.replay import RateLimiter
+from relaax.replay.table.limiter import RateLimiter
 from support.processes import wait_until
 
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.replay import Field, TableSpec
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
 
 FRAME = (2, 2, 1)
 STACKS = TableSpec("stacks", {"image": Field("uint8", (2, 2, 2), frames=2)}, 16, frame=FRAME)

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from relaax.replay import Field, TableSpec
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.declaration import TableDeclaration
-from relaax.replay.messages import declaration_from_message, declaration_to_message, declared_difference
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
+from relaax.replay.wire import declaration_from_message, declaration_to_message, declared_difference
 from support.replay_servers import numbered, pictured
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.replay import Field, TableSpec
 from relaax.replay import replay_pb2 as pb
+from relaax.replay.spec import Field, TableSpec
 from relaax.replay.wire import from_bytes, inserted_columns, sampled_bytes, sampled_columns, to_bytes, to_messages
 
 SPEC = TableSpec(

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.parameters import segments
-from relaax.parameters.frames import ENDS, SAMPLE, Frame
-from relaax.parameters.local_socket import Introduction, NoSharedMemory, connected
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.shard_memory import ShardMemory
-from relaax.replay.shared_layout import INSERT_NUMBERS
+from relaax.replay.client.memory import ShardMemory
+from relaax.replay.wire import INSERT_NUMBERS
 from relaax.server.ports import shared_budget
+from relaax.transport import segments
+from relaax.transport.frames import ENDS, SAMPLE, Frame
+from relaax.transport.local_socket import Introduction, NoSharedMemory, connected
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, serving
 

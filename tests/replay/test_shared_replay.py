@@ -14,21 +14,19 @@ import numpy as np
 import psutil
 import pytest
 
-from relaax.parameters import segments
-from relaax.parameters.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
-from relaax.parameters.local_socket import NoSharedMemory
-from relaax.replay import Field, TableSpec, memory_way
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.client import ReplayClient
-from relaax.replay.declaration import TableDeclaration
+from relaax.replay.client.client import ReplayClient
+from relaax.replay.client.memory import ShardMemory
+from relaax.replay.client.writer import RemoteWriter
 from relaax.replay.interfaces import Insertion, Sampled
-from relaax.replay.remote_writer import RemoteWriter
-from relaax.replay.shard_memory import ShardMemory
-from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, InsertLayout
-from relaax.replay.wire import MAX_MESSAGE
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
+from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES, InsertLayout
 from relaax.server.ports import local_server
 from relaax.server.replay_server import replay_talk
 from relaax.server.replay_server.replay_talk import ReplayTalk
+from relaax.transport import segments, shard_link
+from relaax.transport.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
+from relaax.transport.local_socket import NoSharedMemory
 from support.leftovers import descriptors
 from support.processes import Processes, wait_until
 from support.replay_servers import (
@@ -253,7 +251,7 @@ def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_sample_whose_answer_is_lost_goes_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = answerless(monkeypatch, "_answer_sample", lambda talk, frame: None)
-    monkeypatch.setattr(memory_way, "TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(shard_link, "RETRY_SECONDS", 0.0)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         assert set(drawn(client, 8).columns["number"].tolist()) == {1}

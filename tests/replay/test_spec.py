@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.replay import Field, Table, TableSpec
+from relaax.replay.spec import Field, TableSpec
+from relaax.replay.table.table import Table
 
 STACK = Field("uint8", (84, 84, 4), frames=4)
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint.array_file import to_buffers
-from relaax.replay import Field, Sample, Table, TableSpec
+from relaax.replay.spec import Field, TableSpec
+from relaax.replay.table.table import Sample, Table
 from support.table_copies import largest_priority, restore, state_of
 
 FRAME = (2, 2, 1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.replay.sum_tree import LARGEST_PRIORITY, SumTree
+from relaax.replay.table.trees import LARGEST_PRIORITY, SumTree
 
 CAPACITIES = [1, 2, 3, 5, 7, 1000]
 

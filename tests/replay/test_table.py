@@ -6,7 +6,9 @@ from bisect import bisect_right
 import numpy as np
 import pytest
 
-from relaax.replay import Field, SequenceGap, Table, TableSpec, Totals
+from relaax.replay.spec import Field, TableSpec
+from relaax.replay.table.table import Table, Totals
+from relaax.replay.table.writers import SequenceGap
 from support.table_copies import largest_priority
 
 FIELDS = {"value": Field("float32"), "action": Field("int64", (2,)), "done": Field("bool")}

@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 
-from relaax.parameters import segments
-from relaax.parameters.frames import SAMPLE, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
-from relaax.parameters.local_socket import Introduction, NoSharedMemory, connected
-from relaax.replay.shared_layout import INSERT_NUMBERS
+from relaax.replay.wire import INSERT_NUMBERS
+from relaax.transport import segments
+from relaax.transport.frames import SAMPLE, Frame, FrameSocket
+from relaax.transport.local_socket import Introduction, NoSharedMemory, connected
 
 SAMPLE_BYTES = 2**25
 PAGE = 1024  # numbers

@@ -24,9 +24,8 @@ from relaax.algorithm_base import (
     Space,
     StepResult,
 )
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayMemory, Sampled
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
 
 SIZE = 4
 NAME = "experience"

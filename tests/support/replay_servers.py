@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from relaax.replay import Field, TableSpec
-from relaax.replay.client import ReplayClient
-from relaax.replay.declaration import TableDeclaration
+from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.ports.guard import Credentials
 from relaax.server.replay_server.server import ReplayServer

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from relaax.algorithm_base import AgentContext, LearnerContext
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Sampled
+from relaax.replay.spec import TableDeclaration
 
 from .apex import Agent as ApexAgent
 from .apex import Config as ApexConfig

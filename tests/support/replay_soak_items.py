@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.client import ReplayClient
-from relaax.replay.declaration import TableDeclaration
+from relaax.replay.client.client import ReplayClient
+from relaax.replay.client.shards import ShardLink
 from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
-from relaax.replay.shard_link import ShardLink
-from relaax.replay.spec import Field
+from relaax.replay.spec import Field, TableDeclaration
 
 from .unanswered import Unanswered
 

@@ -13,7 +13,7 @@ import grpc
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
-from relaax.parameters.grpc_options import client_options
+from relaax.transport.grpc_options import client_options
 from support.processes import Processes, Running, wait_until
 
 PARAMETER_SERVER = (sys.executable, "-m", "relaax.server.parameter_server.main")

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.parameters.channel import Target
 from relaax.server.checkpoints.checkpointing import Checkpointer
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.command.server import Server, Timing
@@ -23,6 +22,7 @@ from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.coordination.members import introduction
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelSpec, ShardPosition
+from relaax.transport.channel import Target
 from support.parameter_servers import Models
 from support.processes import wait_until
 

@@ -17,8 +17,8 @@ from relaax.checkpoint import CheckpointManager, Store, StoreError
 from relaax.checkpoint.manifest import Damaged
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
-from relaax.parameters.grpc_options import client_options
 from relaax.parameters.moments import from_arrays
+from relaax.transport.grpc_options import client_options
 from support.soak_layout import Layout
 from support.soak_parameters import STATISTIC
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay import Table
+from relaax.replay.table.table import Table
 
 State = dict[str, npt.NDArray[Any]]
 

@@ -20,12 +20,11 @@ from relaax.algorithm_base import load_algorithm, parse_fingerprint
 from relaax.cli.bench.sync import milliseconds
 from relaax.configuration import load_configuration
 from relaax.configuration.roles import REPLAY_TOKEN
-from relaax.parameters.channel import Target
-from relaax.replay.client import ReplayClient
-from relaax.replay.declaration import TableDeclaration
+from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion
-from relaax.replay.spec import TableSpec
+from relaax.replay.spec import TableDeclaration, TableSpec
 from relaax.server.security.tokens import read_token
+from relaax.transport.channel import Target
 
 AT_ONCE = 50
 """Items of an insert (Horgan et al. 2018)."""

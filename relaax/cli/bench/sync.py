@@ -19,11 +19,11 @@ import numpy as np
 from relaax.cli.bench.raw_server import METHOD
 from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.grpc_options import client_options, message_bytes
 from relaax.parameters.interfaces import Registration
 from relaax.server.security.tokens import read_token
+from relaax.transport.channel import Target
+from relaax.transport.grpc_options import client_options, message_bytes
 
 WARM_UP = 20
 LONG = 5_000_000

@@ -14,7 +14,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 
 if TYPE_CHECKING:
-    from relaax.parameters.channel import Target
+    from relaax.transport.channel import Target
 
 SECONDS = 5.0
 
@@ -49,7 +49,7 @@ def parameter_server(subject: Subject) -> Iterator[Finding]:
 
 
 def _one(subject: Subject, target: Target) -> Iterator[Finding]:
-    from relaax.parameters.channel import authentication_error
+    from relaax.parameters.calls import authentication_error
 
     where = f"parameter server {target.address}"
     if target.address.endswith(":0"):
@@ -95,7 +95,7 @@ def _agreement(subject: Subject, where: str, status: pb.GetStatusResponse) -> It
 
 def _status(target: Target) -> pb.GetStatusResponse:
     """Return the server's status. Raises grpc.RpcError."""
-    from relaax.parameters.channel import open_channel
+    from relaax.transport.channel import open_channel
 
     with open_channel(target) as channel:
         stub = pb_grpc.ParameterServerServiceStub(channel)
@@ -106,7 +106,7 @@ def _status(target: Target) -> pb.GetStatusResponse:
 def _serves(target: Target) -> bool:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from relaax.parameters.channel import open_channel
+    from relaax.transport.channel import open_channel
 
     with open_channel(target) as channel:
         try:

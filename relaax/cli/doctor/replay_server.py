@@ -9,8 +9,8 @@ from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.cli.replay_shards import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.metrics.system import available_memory
-from relaax.parameters.channel import Target
-from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
+from relaax.server.replay_server.service import GIGABYTE, table_bytes
+from relaax.transport.channel import Target
 
 _BY = "`relaax run` names replay servers by itself"
 

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
-from relaax.parameters import segments
-from relaax.parameters.frames import BrokenFrame, Frame, FrameSocket
+from relaax.transport import segments
+from relaax.transport.frames import BrokenFrame, Frame, FrameSocket
 
 SECONDS = 5.0
 _SIZE = 1024

@@ -9,8 +9,8 @@ import grpc
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
-from relaax.parameters.channel import Target, open_channel
 from relaax.parameters.status import TrainingStatus
+from relaax.transport.channel import Target, open_channel
 
 POLL_SECONDS = 2.0
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relaax.cli.replay_shards import ReplayShards
-from relaax.parameters.channel import Target
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.held_table import TableTallies
+from relaax.transport.channel import Target
 
 ASK_SECONDS = 1.0
 WINDOW_SECONDS = 10.0

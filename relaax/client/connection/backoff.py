@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 
+from relaax.backoff import Pauses
 from relaax.client.connection.failure import ConnectionInterrupted, Failure
 
 FIRST_WAIT = 0.1
@@ -34,14 +35,14 @@ class Backoff:
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
-        self._failures = 0
+        self._pauses = Pauses(FIRST_WAIT, LONGEST_WAIT, uniform)
         self._since: float | None = None
         self._asked: float | None = None  # the shortest wait that a server asks for, since the last wait
         self._wait = 0.0
 
     def succeeded(self) -> None:
         """Forget the failures: the server has answered."""
-        self._failures = 0
+        self._pauses.reset()
         self._since = self._asked = None
         self._wait = 0.0
 
@@ -54,13 +55,9 @@ class Backoff:
         self._since = now if self._since is None else self._since
         asked = reason.retry_after if self._asked is None else min(self._asked, reason.retry_after)
         self._asked = asked if elsewhere else None
-        wait = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(self._failures, 16)) * self._uniform(0.5, 1.0)
-        if asked > 0:
+        wait = 0.0 if elsewhere else self._pauses.next()
+        if asked > 0 and not elsewhere:
             wait = max(wait, asked * self._uniform(1.0, 1.2))
-        if elsewhere:
-            wait = 0.0
-        else:
-            self._failures += 1
         if self._give_up_after is not None:
             left = self._since + self._give_up_after - now
             if left <= 0 or (asked > left and not elsewhere):

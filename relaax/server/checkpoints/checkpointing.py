@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from relaax.backoff import Pauses
 from relaax.checkpoint import Arrays, Checkpoint, Lease, LeaseLost, Store, StoreError
 from relaax.server.checkpoints.spool import Spool
 
@@ -150,7 +151,7 @@ class Checkpointer:
         known to fail, and removed when it has taken it.
         """
         with self._lock:
-            begun, pause = time.monotonic(), min(self._retry, _FIRST_PAUSE)
+            begun, pauses = time.monotonic(), Pauses(_FIRST_PAUSE, self._retry)
             while (outcome := self._save(last)) is not _Outcome.SAFE:
                 attempts, spent = attempts - 1, time.monotonic() - begun
                 again = attempts > 0 or (outcome is _Outcome.REFUSED and spent < seconds)
@@ -160,8 +161,7 @@ class Checkpointer:
                     or (self._manager.lease and self._manager.lease.lost)
                 ):
                     return False
-                time.sleep(pause)
-                pause = min(2 * pause, self._retry)
+                time.sleep(pauses.next())
             if last and self._spool is not None:
                 self._spool.forget()
             return True

@@ -247,7 +247,7 @@ def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]
     `assemble` returns the server, bound and restored. Raises what it raises, and GivenUp for what a store raises.
     """
     from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
-    from relaax.parameters.descriptors import allow_descriptors
+    from relaax.transport.process_resources import allow_descriptors
 
     allow_descriptors()
     ends = EndRequests()

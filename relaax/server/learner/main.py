@@ -12,7 +12,6 @@ import typer
 from relaax.configuration import Configuration
 from relaax.configuration.roles import LEARNER
 from relaax.server.command.role import GivenUp, announce, role_app, run_app
-from relaax.server.learner.interruption import Interruption, SignalReceived
 
 _log = logging.getLogger("relaax.server.learner")
 
@@ -29,10 +28,8 @@ def serve(
     from relaax.algorithm_base import ParameterServerError, ParameterServerUnavailable, TrainingEnded, load_algorithm
     from relaax.algorithm_base.error_place import described
     from relaax.replay.interfaces import ReplayError, ReplayUnavailable
-    from relaax.server.learner.assembly import assemble
-    from relaax.server.learner.learning import LearnerState
-    from relaax.server.learner.process import run
-    from relaax.server.learner.status import status_server
+    from relaax.server.learner.learning import Interruption, LearnerState, SignalReceived, status_server
+    from relaax.server.learner.process import assemble, run
 
     settings = configuration.learner
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)

@@ -5,21 +5,88 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from relaax.algorithm_base import Algorithm, ConfigBase, LearnerContext, Registration, fingerprint
+from relaax.algorithm_base import (
+    Algorithm,
+    ConfigBase,
+    LearnerContext,
+    ParameterServerError,
+    Registration,
+    Space,
+    TrainingEnded,
+    fingerprint,
+    first_difference,
+    parse_fingerprint,
+)
 from relaax.algorithm_base.gradient_filters import agent_parameters
-from relaax.configuration import ConfigurationError
-from relaax.parameters.channel import Target
-from relaax.parameters.interfaces import ParameterClientBase
-from relaax.parameters.purposes import LEARN
-from relaax.server.access import MakeReplay, use_of
-from relaax.server.learner.interruption import Interruption
-from relaax.server.learner.learning import LearnerState, learn
-from relaax.server.learner.model_spaces import await_spaces
-from relaax.server.learner.sampling import SampleAhead
+from relaax.configuration import ConfigurationError, LearnerSection
+from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as rpc
+from relaax.parameters.calls import Call, Calls
+from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import LEARN, ParameterClientBase
+from relaax.server.access import MakeReplay, make_replay, targets, use_of
+from relaax.server.command.configuration import description
+from relaax.server.command.hardware import device_error, device_of
+from relaax.server.learner.learning import Interruption, LearnerState, SampleAhead, learn
+from relaax.transport.channel import Target, open_channel
+
+_log = logging.getLogger(__name__)
+CALL_SECONDS = 15.0
+ASK_SECONDS = 1.0
+REMIND_SECONDS = 600.0
+
+
+def await_spaces(
+    target: Target, algorithm: Algorithm, config: ConfigBase, patience: float, waiting: Callable[[], None]
+) -> tuple[Space, Space]:
+    """Return the model's observation and action space as soon as there is a model.
+
+    `waiting` is called each time that there is none yet. Raises TrainingEnded, ParameterServerUnavailable if the server
+    is away for more than `patience` seconds, and ParameterServerError if its algorithm or configuration are others.
+    """
+    call = Calls(CALL_SECONDS, patience)
+    channel = open_channel(target)
+    reminded = -REMIND_SECONDS
+    try:
+        stub = rpc.ParameterServerServiceStub(channel)
+        while True:
+            status: pb.GetStatusResponse = call([Call(stub.GetStatus, pb.GetStatusRequest(), target)])[0]
+            if status.finished:
+                raise TrainingEnded(status.global_step)
+            if status.spaces:
+                return _checked(status, target, algorithm, config)
+            waiting()
+            if time.monotonic() - reminded >= REMIND_SECONDS:
+                reminded = time.monotonic()
+                _log.info("parameter server %s has no model yet: waiting for the first worker", target.address)
+            time.sleep(ASK_SECONDS)
+    finally:
+        channel.close()
+
+
+def _checked(
+    status: pb.GetStatusResponse, target: Target, algorithm: Algorithm, config: ConfigBase
+) -> tuple[Space, Space]:
+    try:
+        _, observation_space, action_space = parse_fingerprint(status.spaces)
+        ours = description(algorithm.name, config)
+        difference = first_difference(ours, status.description, at_theirs="at this learner")
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ParameterServerError(
+            f"parameter server {target.address} describes its model in a way that cannot be read: {error}"
+        ) from None
+    if difference is not None:
+        raise ParameterServerError(
+            f"parameter server {target.address} is set up otherwise: {difference}; give both the same configuration"
+        )
+    return observation_space, action_space
+
 
 _log = logging.getLogger(__name__)
 
@@ -100,3 +167,30 @@ def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, end
     samples = SampleAhead(replay, learner.batch_size)
     ended.callback(samples.close)
     learn(learner, samples, client, state, interruption)
+
+
+def assemble(
+    settings: LearnerSection, algorithm: Algorithm, config: ConfigBase, number: int, ready: Callable[[], None]
+) -> LearnerPlan:
+    """Return the plan of learner `number`, with its device in use. Raises ConfigurationError."""
+    servers = targets(settings)
+    plan = LearnerPlan(
+        number=number,
+        algorithm=algorithm,
+        config=config,
+        targets=servers,
+        patience=settings.parameter_server_patience,
+        make_client=lambda: ParameterClient(
+            servers, unavailable_after=settings.parameter_server_patience, way=settings.bridge
+        ),
+        make_replay=make_replay(settings),
+        ready=ready,
+    )
+    use_one_thread()
+    device = device_of(settings, config)
+    try:
+        use_device(device)
+    except NoSuchDevice as error:
+        raise device_error(settings, str(error)) from None
+    algorithm.prepare(config, device)
+    return plan

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 import grpc
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection
-from relaax.parameters.channel import AUTHORIZATION
 from relaax.server.security.strikes import Strikes
 from relaax.server.security.tls import authority, key_pair
 from relaax.server.security.tokens import Token
+from relaax.transport.channel import AUTHORIZATION
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relaax.parameters import segments
-from relaax.parameters.frames import BrokenFrame, FrameSocket
 from relaax.server.ports.local_talk import LocalTalk, SharedMemoryOffers
+from relaax.transport import segments
+from relaax.transport.frames import BrokenFrame, FrameSocket
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf.message import DecodeError
 
-from relaax.parameters.frames import HELLO, PROOF_BYTES, WORKER_ID_BYTES, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.server.ports.shared_budget import Loan, SharedBudget
 from relaax.server.service_errors import ServiceError, status_code
+from relaax.transport.frames import HELLO, PROOF_BYTES, WORKER_ID_BYTES, BrokenFrame, Frame, FrameSocket
 
 _log = logging.getLogger(__name__)
 

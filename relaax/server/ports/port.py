@@ -16,8 +16,6 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from relaax.parameters.grpc_options import server_options
-from relaax.parameters.message_memory import return_freed_memory
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.ports.connections import GREEDY, Connections
 from relaax.server.ports.guard import Credentials, Refusals
@@ -25,6 +23,8 @@ from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.ports.request_reader import THREADS, RequestReader
 from relaax.server.security.strikes import DisconnectionLog
 from relaax.server.status import Family
+from relaax.transport.grpc_options import server_options
+from relaax.transport.process_resources import return_freed_memory
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import threading
 import weakref
 from collections import Counter, deque
 
-from relaax.parameters import segments
-from relaax.parameters.frames import FrameSocket
 from relaax.parameters.interfaces import FlatVector
+from relaax.transport import segments
+from relaax.transport.frames import FrameSocket
 
 MAX_HELD = 1024
 """Maximum number of returned loans that other processes still hold; each costs this process a descriptor."""

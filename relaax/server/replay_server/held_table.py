@@ -8,21 +8,46 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.declaration import TableDeclaration
-from relaax.replay.errors import NoRoom, OutOfStep
-from relaax.replay.shared_layout import InsertLayout
-from relaax.replay.table import Inserted, Sample, Table
-from relaax.replay.table_copy import TableCopy
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, sampled_bytes
-from relaax.replay.writers import State
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.replay.spec import TableDeclaration
+from relaax.replay.table.table import Inserted, Sample, Table
+from relaax.replay.table.table_copy import TableCopy
+from relaax.replay.table.writers import NoRoom, OutOfStep, State
+from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, InsertLayout, SampleLayout, sampled_bytes
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
+
+
+@dataclass(frozen=True, slots=True)
+class TableTallies:
+    """Numbers of one or more tables, with the fields of the message `TableStatus`, which describes them."""
+
+    tables: int = 0
+    size: int = 0
+    capacity: int = 0
+    bytes: int = 0
+    inserts: int = 0
+    samples: int = 0
+    overruns: int = 0
+    duplicates: int = 0
+    stale_updates: int = 0
+    mean_age: float = 0.0
+
+    def __add__(self, other: TableTallies) -> TableTallies:
+        """Return the numbers of both together; the mean age is that of their samples."""
+        samples = self.samples + other.samples
+        ages = self.samples * self.mean_age + other.samples * other.mean_age
+        sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        return TableTallies(**sums | {"mean_age": ages / samples if samples else 0.0})
+
+    def past(self) -> TableTallies:
+        """Return what is left of a table that is gone: what was counted."""
+        return replace(self, tables=0, size=0, capacity=0, bytes=0)
+
 
 LONGEST_WAIT = 1.0
 """Seconds that a call waits for its turn at most."""
@@ -100,7 +125,7 @@ class HeldTable:
         self.owner = owner
         self._shards = shards
         self.spec = declaration.spec_of_shard(shards)
-        self.layout = InsertLayout(self.spec)
+        self.layout, self.sample_layout = InsertLayout(self.spec), SampleLayout(self.spec)
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
         self.bytes = self.spec.bytes()
@@ -154,7 +179,7 @@ class HeldTable:
     def insert(self, insert: WriterInsert, room: WaitingRoom) -> InsertAnswer:
         """Insert once it is allowed. Raises InvalidRequest and MemoryExhausted: then nothing has changed."""
         self._heard_of(insert.writer)
-        with _sentences():
+        with value_errors_refused():
             force = insert.leaving or (insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS)
             # What is a duplicate or out of step anyway waits for nobody.
             booked = not force and insert.sequence == self._table.expected(insert.writer)
@@ -181,7 +206,7 @@ class HeldTable:
         if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_REST:
             most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_REST) // sampled_bytes(self.spec))
             raise InvalidRequest(f"{count} items at once are too many: {most} of {self.spec.name!r} fit into a message")
-        with _sentences():
+        with value_errors_refused():
             with room.place(wait) as seconds:
                 if not self.limiter.await_sample(count, seconds):
                     return None
@@ -196,7 +221,7 @@ class HeldTable:
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
         """Give items new priorities; return how many were applied. Raises InvalidRequest."""
-        with _sentences():
+        with value_errors_refused():
             return self._table.update_priorities(keys, priorities)
 
     def leave(self, writer: str) -> None:
@@ -207,7 +232,7 @@ class HeldTable:
         self._table.remove_writer(writer)
 
     def forget_silent(self, seconds: float) -> None:
-        """Forget the writers of which nothing was heard for so long."""
+        """Remove the writers without an insert for so long."""
         while self._forget_one(seconds):
             pass
 
@@ -238,15 +263,8 @@ class HeldTable:
         """Insert; where there is no room for frames, forget writers that are silent."""
         while True:
             try:
-                return self._table.insert(
-                    insert.writer,
-                    insert.sequence,
-                    insert.columns,
-                    insert.priorities,
-                    insert.frames,
-                    insert.first_frame,
-                    insert.keep_from,
-                )
+                numbers = insert.priorities, insert.frames, insert.first_frame, insert.keep_from
+                return self._table.insert(insert.writer, insert.sequence, insert.columns, *numbers)
             except NoRoom as error:
                 if not self._forget_one(SILENT_SECONDS):
                     raise MemoryExhausted(str(error)) from None
@@ -272,8 +290,8 @@ class HeldTable:
 
 
 @contextlib.contextmanager
-def _sentences() -> Iterator[None]:
-    """Refuse a request by the sentence of what the storage raises."""
+def value_errors_refused() -> Iterator[None]:
+    """Raise InvalidRequest with the sentence of a ValueError."""
     try:
         yield
     except ValueError as error:

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -27,7 +27,7 @@ from relaax.checkpoint import (
 )
 from relaax.configuration import ReplayServerSection
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.messages import declaration_from_message, declaration_to_message
+from relaax.replay.wire import declaration_from_message, declaration_to_message
 from relaax.server.checkpoints.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer, Late, ModelState, Saved
 from relaax.server.checkpoints.storage import checkpoint_store, open_leased, patiently
 from relaax.server.command.termination import EndRequests
@@ -70,7 +70,7 @@ class Keeping:
 
     @property
     def lease(self) -> Lease | None:
-        """The right to write there."""
+        """The lease on it."""
         return self._manager.lease
 
     @property
@@ -188,7 +188,10 @@ class Keeping:
             return
         head = self._manager.read_part(parts[described["part"]])
         accounts = {name.removeprefix(_ACCOUNTS): array for name, array in head.items() if name.startswith(_ACCOUNTS)}
-        pieces = (self._manager.read_part(parts[name]) for name in _pieces(described["part"], described["pieces"]))
+        pieces = (
+            self._manager.read_part(parts[_piece(described["part"], number)])
+            for number in range(1, described["pieces"] + 1)
+        )
         held.restore(head, pieces, accounts, [str(life) for life in described["lives"]])
 
 
@@ -209,10 +212,6 @@ def _write(held: HeldTable, part: str, write: Callable[[str, Arrays], None]) -> 
         "part": part,
         "pieces": count,
     }
-
-
-def _pieces(part: str, count: int) -> Iterator[str]:
-    return (_piece(part, number) for number in range(1, count + 1))
 
 
 def _piece(part: str, number: int) -> str:

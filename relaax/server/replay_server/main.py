@@ -10,8 +10,6 @@ from relaax.configuration import Configuration, ReplayServerSection
 from relaax.configuration.roles import REPLAY_SERVER
 from relaax.server.command.role import GivenUp, exit_code, role_app, run_app, run_server
 from relaax.server.command.termination import EndRequests, Reason
-from relaax.server.replay_server.credentials import read_replay_credentials
-from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
 from relaax.server.service_errors import MemoryExhausted
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def serve(configuration: Configuration) -> int:
 
 def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitStack) -> ReplayServer:
     from relaax.server.replay_server.keeping import open_keeping
-    from relaax.server.replay_server.server import ReplayServer
+    from relaax.server.replay_server.server import ReplayServer, read_replay_credentials
     from relaax.server.replay_server.service import ReplayService
 
     # One that is started by hand for an algorithm without any replay server is the only one.
@@ -51,6 +49,7 @@ def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitSta
 def _memory(settings: ReplayServerSection) -> int:
     """Return the bytes that tables may take."""
     from relaax.metrics.system import available_memory
+    from relaax.server.replay_server.service import GIGABYTE, table_bytes
 
     found = table_bytes(settings, available_memory())
     said = "tables may take %.3g GB"

@@ -10,9 +10,9 @@ from relaax import __version__
 from relaax.server.address import listen
 from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample
+from relaax.server.replay_server.held_table import TableTallies
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 
@@ -28,64 +28,46 @@ class ReplaySample:
     keeping: Keeping | None
 
 
+# Of each table, by its name: the metric's name, its description, and the number.
+_OF_TABLES: tuple[tuple[str, str, Callable[[TableTallies], float]], ...] = (
+    ("tables", "tables, by name: more than one if sessions have their own", lambda t: t.tables),
+    ("table_bytes", "memory of a table once it is full", lambda t: t.bytes),
+    ("items", "items in a table", lambda t: t.size),
+    ("capacity", "items that a table holds", lambda t: t.capacity),
+    ("inserts_total", "items inserted", lambda t: t.inserts),
+    ("samples_total", "items sampled", lambda t: t.samples),
+    (
+        "samples_per_insert",
+        "items sampled for each one inserted",
+        lambda t: t.samples / t.inserts if t.inserts else 0.0,
+    ),
+    ("overruns_total", "items inserted after they had waited as long as they may", lambda t: t.overruns),
+    ("duplicates_total", "inserts that came again, and changed nothing", lambda t: t.duplicates),
+    ("stale_updates_total", "priorities of items that were gone", lambda t: t.stale_updates),
+    ("sample_age", "items inserted after one that was sampled, mean of recent samples", lambda t: t.mean_age),
+)
+_WAYS = "inserts and samples answered, by the way they came"
+_CONNECTIONS = "writers and samplers that are connected by shared memory"
+_SAVED = "Unix time of the newest checkpoint, if tables are kept in some"
+
+
 def _of_each(read: Callable[[TableTallies], float]) -> Callable[[ReplaySample], Mapping[tuple[str, ...], float]]:
     return lambda sample: {(name,): read(numbers) for name, numbers in sample.tallies.items()}
 
 
-_TABLE = ("table",)
+def _saved(read: Callable[[Keeping], float | None]) -> Callable[[ReplaySample], float | None]:
+    return lambda sample: read(sample.keeping) if sample.keeping and sample.keeping.saved else None
+
+
 _FAMILIES: tuple[Family[ReplaySample], ...] = (
     Family("serving", "1 if workers and learners are served, else 0", lambda v: v.port.serving),
     Family("memory_bytes", "memory that all tables may take", lambda v: v.memory),
-    Family("tables", "tables, by name: more than one if sessions have their own", _of_each(lambda t: t.tables), _TABLE),
-    Family("table_bytes", "memory of a table once it is full", _of_each(lambda t: t.bytes), _TABLE),
-    Family("items", "items in a table", _of_each(lambda t: t.size), _TABLE),
-    Family("capacity", "items that a table holds", _of_each(lambda t: t.capacity), _TABLE),
-    Family("inserts_total", "items inserted", _of_each(lambda t: t.inserts), _TABLE),
-    Family("samples_total", "items sampled", _of_each(lambda t: t.samples), _TABLE),
-    Family(
-        "samples_per_insert",
-        "items sampled for each one inserted",
-        _of_each(lambda t: t.samples / t.inserts if t.inserts else 0.0),
-        _TABLE,
-    ),
-    Family(
-        "overruns_total",
-        "items inserted after they had waited as long as they may",
-        _of_each(lambda t: t.overruns),
-        _TABLE,
-    ),
-    Family(
-        "duplicates_total", "inserts that came again, and changed nothing", _of_each(lambda t: t.duplicates), _TABLE
-    ),
-    Family("stale_updates_total", "priorities of items that were gone", _of_each(lambda t: t.stale_updates), _TABLE),
+    *(Family(name, text, _of_each(read), ("table",)) for name, text, read in _OF_TABLES),
     Family("lost_updates_total", "priorities of items of tables that were gone", lambda v: v.lost_updates),
-    Family(
-        "sample_age",
-        "items inserted after one that was sampled, mean of recent samples",
-        _of_each(lambda t: t.mean_age),
-        _TABLE,
-    ),
-    Family(
-        "bridge_calls_total",
-        "inserts and samples answered, by the way they came",
-        lambda v: v.by_bridge,
-        ("method", "bridge"),
-    ),
-    Family(
-        "connections_by_shared_memory",
-        "writers and samplers that are connected by shared memory",
-        lambda v: v.port.by_memory,
-    ),
-    Family(
-        "checkpoint_timestamp_seconds",
-        "Unix time of the newest checkpoint, if tables are kept in some",
-        lambda v: v.keeping.saved.time if v.keeping and v.keeping.saved else None,
-    ),
-    Family(
-        "checkpoint_bytes",
-        "length of the newest checkpoint",
-        lambda v: v.keeping.bytes if v.keeping and v.keeping.saved else None,
-    ),
+    Family("bridge_calls_total", _WAYS, lambda v: v.by_bridge, ("method", "bridge")),
+    Family("connections_by_shared_memory", _CONNECTIONS, lambda v: v.port.by_memory),
+    Family("checkpoint_timestamp_seconds", _SAVED, _saved(lambda k: k.saved.time if k.saved else None)),
+    Family("checkpoint_bytes", "length of the newest checkpoint", _saved(lambda k: k.bytes)),
     Family("checkpoint_seconds", "what it took to write it", lambda v: v.keeping.seconds if v.keeping else None),
     Family(
         "checkpoint_failures_total", "attempts to save that failed", lambda v: v.keeping.failures if v.keeping else 0

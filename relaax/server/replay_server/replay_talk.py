@@ -6,14 +6,12 @@ import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
-from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, sample_arrays, sample_bytes
-from relaax.replay.wire import MAX_MESSAGE
+from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES
 from relaax.server.ports.local_talk import (
     LocalTalk,
     SharedMemoryOffers,
@@ -24,9 +22,9 @@ from relaax.server.ports.local_talk import (
 )
 from relaax.server.ports.port import CallCounter
 from relaax.server.ports.shared_budget import Loan, SharedBudget
-from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_of
+from relaax.server.replay_server.grpc_service import ReplayCalls
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.service_errors import InvalidRequest
+from relaax.transport.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 
 MOST_CONNECTIONS = 1024
 """Who comes then is told to come by gRPC. Each has a thread."""
@@ -51,8 +49,6 @@ def replay_let_in(
 
 
 class _Batch(NamedTuple):
-    """Memory of a sample."""
-
     memory: memoryview
     loan: Loan
 
@@ -69,7 +65,7 @@ class ReplayTalk(LocalTalk):
         super().__init__(frames)
         self._shared = shared
         self._inserts = shared.memory.data.cast("B").toreadonly()
-        self._service = service
+        self._service = ReplayCalls(service)
         self._calls = calls
         self._batches: dict[int, _Batch] = {}
         self._numbers = itertools.count(1)
@@ -99,11 +95,8 @@ class ReplayTalk(LocalTalk):
                 self._shared.budget.give_back(batch.loan)
 
     def _answer_insert(self, frame: Frame) -> None:
-        answer, refused = self._asked(self._insert, frame)
-        self._calls.count("Insert", refused.code if refused else grpc.StatusCode.OK)
-        if refused:
-            self._refuse(refused)
-        else:
+        answer = self._answer("Insert", self._insert, frame)
+        if answer is not None:
             self.frames.send(Frame(0, answer.SerializeToString()))
 
     def _answer_sample(self, frame: Frame) -> None:
@@ -112,18 +105,23 @@ class ReplayTalk(LocalTalk):
             number, descriptor = self._new_segment(frame.vector)
             frame = frame._replace(segment=number)
         try:
-            answer, refused = self._asked(self._sample, frame)
-            self._calls.count("Sample", refused.code if refused else grpc.StatusCode.OK)
-            if refused:
-                if descriptor is not None:  # the caller does not hear of it
-                    self._free([frame.segment])
-                self._refuse(refused)
-            else:
+            answer = self._answer("Sample", self._sample, frame, () if descriptor is None else [frame.segment])
+            if answer is not None:
                 message, length = answer
                 self.frames.send(Frame(0, message.SerializeToString(), length, frame.segment), descriptor)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _answer(self, name: str, method: Callable[[Frame], Any], frame: Frame, new: Iterable[int] = ()) -> Any:
+        """Return the answer to a request; None if it was refused: the caller does not learn of `new` segments."""
+        answer, refused = self._asked(method, frame)
+        self._calls.count(name, refused.code if refused else grpc.StatusCode.OK)
+        if refused:
+            self._free(new)
+            self._refuse(refused)
+            return None
+        return answer
 
     def _new_segment(self, length: int) -> tuple[int, int]:
         """Return the number of memory of so many bytes, which only this side can write to, and its descriptor."""
@@ -141,31 +139,12 @@ class ReplayTalk(LocalTalk):
         return number, loan.handed
 
     def _insert(self, frame: Frame) -> pb.InsertResponse:
+        begin = frame.segment * MAX_MESSAGE
         request = pb.InsertRequest.FromString(frame.message)
-        held = self._service.find(request.incarnation)
-        if held is None:
-            return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
-        try:
-            begin = frame.segment * MAX_MESSAGE
-            insert = insert_of_memory(held, request, self._inserts[begin : begin + frame.vector])
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from None
-        return insert_response(self._service.insert(held, insert))
+        return self._service.insert(request, self._inserts[begin : begin + frame.vector])
 
     def _sample(self, frame: Frame) -> tuple[pb.SampleResponse, int]:
         """Return an answer, and how many bytes lie in memory."""
         request = pb.SampleRequest.FromString(frame.message)
-        held = self._service.find(request.incarnation)
-        if held is None:
-            return pb.SampleResponse(incarnation_ended=True), 0
-        try:
-            there = sample_arrays(held.spec, request.count, self._batches[frame.segment].memory)
-        except ValueError as error:
-            raise InvalidRequest(str(error)) from None
-        sample = self._service.sample(held, request.count, seconds(request.wait), there.columns)
-        if sample is None:
-            return pb.SampleResponse(not_yet=True, state=state_of(held)), 0
-        there.keys[:] = sample.keys
-        there.probabilities[:] = sample.probabilities
-        there.ages[:] = sample.ages
-        return pb.SampleResponse(state=state_of(held, sample)), sample_bytes(held.spec, request.count)
+        response, held = self._service.sample(request, self._batches[frame.segment].memory)
+        return response, held.sample_layout.length(request.count) if held else 0

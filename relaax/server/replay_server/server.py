@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import logging
 
-from relaax.parameters.message_memory import keep_freed_memory
+from relaax.configuration import ReplayServerSection
+from relaax.configuration.roles import REPLAY_TOKEN
+from relaax.replay import replay_pb2 as pb
 from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
 from relaax.replay.spec import Field, TableSpec
-from relaax.replay.table import Table
+from relaax.replay.table.table import Table
 from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.command.termination import EndRequests, Reason
-from relaax.server.ports.guard import Credentials
+from relaax.server.ports.guard import SERVER, Credentials, port_credentials, role_of, token_sentences
 from relaax.server.ports.local_server import LocalServer
 from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.ports.port import CallCounter, GrpcPort
 from relaax.server.ports.shared_budget import SharedBudget
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
 from relaax.server.replay_server.keeping import Keeping
-from relaax.server.replay_server.memory_bound import shared_bytes
 from relaax.server.replay_server.prometheus import replay_status_server
 from relaax.server.replay_server.replay_talk import replay_let_in
-from relaax.server.replay_server.service import ReplayService
+from relaax.server.replay_server.service import ReplayService, shared_bytes
+from relaax.server.security.tls import REPLAY_SERVER, replay_server_token
+from relaax.transport.process_resources import keep_freed_memory
+
+_KEYS = "replay_server_token_file of relaax-rlx-server and relaax-learner"
+_SENTENCES = token_sentences("replay server", _KEYS, REPLAY_TOKEN)
+_SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"]
+_OF_WORKERS = frozenset(
+    f"/{_SERVICE.full_name}/{method.name}" for method in _SERVICE.methods if method.name != "GetStatus"
+)
+_REFUSAL = (
+    "the certificate that was shown is a server's (its extended key usage has serverAuth), and a worker's is asked "
+    "for: one with clientAuth alone, or without that extension; see replay_server_certificate of relaax-rlx-server and "
+    "relaax-learner"
+)
+
+
+def read_replay_credentials(settings: ReplayServerSection) -> Credentials:
+    """Read the files that the configuration names. Raises ConfigurationError."""
+    return port_credentials(settings, REPLAY_SERVER, replay_server_token(settings), _SENTENCES, certificate_refusal)
+
+
+def certificate_refusal(method: str, certificate: bytes) -> str | None:
+    """Return why the owner of this certificate (PEM) may not call this method; None if it may."""
+    return _REFUSAL if method in _OF_WORKERS and role_of(certificate) == SERVER else None
+
 
 _log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0

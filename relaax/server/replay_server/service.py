@@ -13,13 +13,39 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.declaration import TableDeclaration
-from relaax.replay.messages import MAX_NAME, check_name, declared_difference
-from relaax.replay.table import Sample
-from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WaitingRoom, WriterInsert
-from relaax.server.replay_server.memory_bound import GIGABYTE
-from relaax.server.replay_server.tallies import TableTallies
-from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
+from relaax.configuration import ReplayServerSection
+from relaax.replay.spec import TableDeclaration
+from relaax.replay.table.table import Sample
+from relaax.replay.wire import MAX_MESSAGE, MAX_NAME, check_name, declared_difference
+from relaax.server.replay_server.held_table import (
+    HeldTable,
+    InsertAnswer,
+    TableTallies,
+    WaitingRoom,
+    WriterInsert,
+    value_errors_refused,
+)
+from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
+
+GIGABYTE = 1e9
+SHARED_PART = 1 / 4
+"""Bytes that callers of this host may share with a server, for each byte of its tables."""
+LEAST_SHARED = MAX_MESSAGE
+"""Bytes that they may share in any case: the longest sample."""
+
+
+def table_bytes(settings: ReplayServerSection, available: float) -> float:
+    """Return the bytes that tables of a shard may take, of so many that are available.
+
+    If no key says how many, half of those for all shards together: they may be on one host, and start at the same time.
+    """
+    return available / (2 * max(settings.shards, 1)) if settings.memory is None else settings.memory * GIGABYTE
+
+
+def shared_bytes(tables: float) -> float:
+    """Return the bytes that callers of this host may share with a server whose tables may take `tables` bytes."""
+    return max(tables * SHARED_PART, LEAST_SHARED)
+
 
 _log = logging.getLogger(__name__)
 
@@ -69,9 +95,10 @@ class ReplayService:
 
         Raises NotAllowedNow if it was declared otherwise, MemoryExhausted if it does not fit, and InvalidRequest.
         """
-        for text, what in ((session, "a session"), (client, "a client")):
-            if text:
-                _check_name(text, what)
+        with value_errors_refused():
+            for text, what in ((session, "a session"), (client, "a client")):
+                if text:
+                    check_name(text, what, MAX_NAME)
         name = declaration.spec.name
         with self._lock:
             held = self._tables.get((name, session))
@@ -238,14 +265,6 @@ def _of_largest_owner(tables: Sequence[HeldTable], owner: str, needed: int) -> H
     if largest == owner or taken <= shares[owner] + needed:
         return None
     return next(held for held in tables if held.owner == largest)
-
-
-def _check_name(text: str, what: str) -> None:
-    """Raise InvalidRequest unless `text` is a name."""
-    try:
-        check_name(text, what, MAX_NAME)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None
 
 
 def _gigabytes(count: int) -> str:

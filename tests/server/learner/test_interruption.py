@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from relaax.server.learner import interruption
-from relaax.server.learner.interruption import Interruption, SignalReceived
+from relaax.server.learner import learning as interruption
+from relaax.server.learner.learning import Interruption, SignalReceived
 
 
 def spin(seconds: float) -> None:

@@ -10,16 +10,13 @@ import pytest
 
 from relaax.algorithm_base import LearnerContext, Registration, TrainingEnded
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.parameters.purposes import LEARN
-from relaax.replay.declaration import TableDeclaration
+from relaax.parameters.interfaces import LEARN
 from relaax.replay.interfaces import Insertion, ReplayTraffic, ReplayUnavailable, Sampled
 from relaax.replay.local import LocalReplay
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.rlx import Box, Discrete
 from relaax.server.learner import learning
-from relaax.server.learner.interruption import Interruption
-from relaax.server.learner.learning import LearnerMeter, LearnerState, learn
-from relaax.server.learner.sampling import AHEAD, SampleAhead
+from relaax.server.learner.learning import AHEAD, Interruption, LearnerMeter, LearnerState, SampleAhead, learn
 from support.metrics_page import documented
 from support.processes import wait_until
 from support.replay_algorithm import SIZE, Config, Learner

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from relaax.server.learner.status import FAMILIES
+from relaax.server.learner.learning import FAMILIES
 from support import replay_algorithm
 from support.metrics_page import documented_for_prometheus
 from support.nobody import nobody

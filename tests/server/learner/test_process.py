@@ -13,7 +13,6 @@ import pytest
 
 from relaax.algorithm_base import Algorithm, ConfigBase, Registration, TrainingEnded, fingerprint, load_algorithm
 from relaax.configuration import ConfigurationError
-from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable
 from relaax.replay.interfaces import Insertion
@@ -21,11 +20,11 @@ from relaax.replay.local import LocalReplay
 from relaax.rlx import Box, Discrete
 from relaax.server.access import ReplayUse, use_of
 from relaax.server.command.configuration import description
-from relaax.server.learner import model_spaces
-from relaax.server.learner.interruption import Interruption
-from relaax.server.learner.learning import LearnerState
+from relaax.server.learner import process as model_spaces
+from relaax.server.learner.learning import Interruption, LearnerState
 from relaax.server.learner.process import LearnerPlan, run
 from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.transport.channel import Target
 from support import replay_algorithm
 from support.nobody import nobody
 from support.parameter_servers import Running, bridge_to, running

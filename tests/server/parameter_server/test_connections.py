@@ -8,10 +8,10 @@ import socket
 
 import pytest
 
-from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.ports import connections
 from relaax.server.ports.connections import _End, _end_of, _first, _GrpcConnection
 from relaax.server.security import strikes as disconnection_log
+from relaax.transport.process_resources import allow_descriptors
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, RawCaller

@@ -20,7 +20,7 @@ from relaax.algorithm_base import (
     first_difference,
 )
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ShardPosition

@@ -13,12 +13,11 @@ from rich.console import Console
 from relaax.cli.top import ServiceWatcher
 from relaax.cli.top_picture import picture
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.channel import Target
-from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
-from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, ParameterServerError, TrainingEnded
 from relaax.server.parameter_server.service.registry import Registry
 from relaax.server.parameter_server.service.service import ParameterService, check_registration
 from relaax.server.service_errors import InvalidRequest
+from relaax.transport.channel import Target
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 
 LEARNER = {"purpose": LEARN, "environments": 0, "environment": "learner 0", "host": "here"}

@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.shard import Push

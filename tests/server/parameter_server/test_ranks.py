@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN
 from relaax.server.parameter_server.service.actors import HOLD, ActorRanks
 from relaax.server.parameter_server.service.registry import Registry
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.shard import Push
 from support.parameter_servers import Models, fingerprint

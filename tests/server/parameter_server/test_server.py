@@ -10,8 +10,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Adam, RMSProp
-from relaax.parameters.interfaces import TrainingEnded
-from relaax.parameters.purposes import EXPLOIT
+from relaax.parameters.interfaces import EXPLOIT, TrainingEnded
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
 from relaax.server.command.termination import Reason

@@ -12,7 +12,7 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import ParameterServerUnavailable, Pushed, TrainingEnded
-from relaax.parameters.segments import SUPPORTED
+from relaax.transport.segments import SUPPORTED
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes

@@ -13,10 +13,10 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
-from relaax.parameters.grpc_options import MAX_STATISTICS
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.shard.model import ModelRefused
+from relaax.transport.grpc_options import MAX_STATISTICS
 from support.cutting_proxy import CuttingProxy
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until

@@ -17,7 +17,7 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, LocalStore
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import RMSProp
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition

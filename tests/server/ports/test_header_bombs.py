@@ -16,7 +16,7 @@ import grpc
 import psutil
 import pytest
 
-from relaax.parameters.channel import Target, open_channel
+from relaax.transport.channel import Target, open_channel
 from support import header_bombs
 from support.keys import Keys
 from support.processes import Processes, Running, wait_until

@@ -6,10 +6,10 @@ import contextlib
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.calls import Call, Calls
-from relaax.parameters.channel import Target, open_channel
-from relaax.parameters.grpc_options import MAX_PENDING
 from relaax.parameters.parameter_server_pb2_grpc import ParameterServerServiceStub
 from relaax.server.ports.request_reader import UNFINISHED
+from relaax.transport.channel import Target, open_channel
+from relaax.transport.grpc_options import MAX_PENDING
 from support.parameter_servers import running
 
 CONNECTIONS, CALLS = 200, UNFINISHED

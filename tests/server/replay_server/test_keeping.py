@@ -16,13 +16,11 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore, NoneUsable, Store, StoreError
 from relaax.checkpoint.s3 import S3Store
 from relaax.configuration import ReplayServerSection
-from relaax.replay import Field, TableSpec
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
-from relaax.replay.messages import declaration_to_message
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.replay.wire import to_messages
+from relaax.replay.spec import Field, TableDeclaration, TableSpec
+from relaax.replay.wire import declaration_to_message, to_messages
 from relaax.server.command.termination import EndRequests
 from relaax.server.ports.guard import Credentials
 from relaax.server.replay_server.held_table import WriterInsert
@@ -195,7 +193,7 @@ def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path:
 
 SLOW = """
 import sys
-from relaax.replay import table_copy
+from relaax.replay.table import table_copy
 from relaax.server.replay_server.main import main
 table_copy._LOCKED_BYTES = 16
 table_copy._PAUSE = 0.3

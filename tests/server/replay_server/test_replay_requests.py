@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.messages import declaration_to_message
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.replay.wire import MAX_MESSAGE, to_bytes
+from relaax.replay.wire import MAX_MESSAGE, declaration_to_message, to_bytes
 from support.replay_servers import Shard, numbered, pictured, serving
 
 WRITER = "0123456789abcdef" * 2

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from relaax.configuration import RlxServerSection
-from relaax.parameters.channel import Target
 from relaax.server.rlx_server.workers.plan import make_client
+from relaax.transport.channel import Target
 from support.parameter_servers import gradient, registration, running
 
 

@@ -26,7 +26,6 @@ from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.run_description import RunDescription
 from relaax.metrics.writer import newest_number
 from relaax.nn.tensorflow_loading import is_loaded, tf
-from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.server.access import shard_target
 from relaax.server.checkpoints.checkpointing import Checkpointer, Saved
 from relaax.server.checkpoints.spool import Spool, default_folder
@@ -43,6 +42,7 @@ from relaax.server.parameter_server.coordination.members import introduction
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.persistence import parts_for
+from relaax.transport.grpc_options import MAX_PARAMETERS
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from relaax import __version__
 from relaax.metrics import MetricsWriter
-from relaax.parameters.frames import FrameSocket
-from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.status import TrainingStatus
 from relaax.parameters.wire import add_to_server
 from relaax.server.address import listen
@@ -27,6 +25,8 @@ from relaax.server.ports.local_server import LocalServer
 from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample, labelled
 from relaax.server.status import Families, Family, StatusServer, registry_of
+from relaax.transport.frames import FrameSocket
+from relaax.transport.grpc_options import message_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +12,9 @@ from functools import partial
 
 import grpc
 
+from relaax.backoff import Pauses
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
-from relaax.parameters.channel import Target, authentication_error, open_channel
-from relaax.parameters.grpc_options import message_bytes
+from relaax.parameters.calls import authentication_error
 from relaax.server.checkpoints.checkpointing import ModelState
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
@@ -25,6 +24,8 @@ from relaax.server.parameter_server.coordination.members import HOLD, PARAMETERS
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.persistence import parts_for
+from relaax.transport.channel import Target, open_channel
+from relaax.transport.grpc_options import message_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ PATIENCE = 60.0
 """Seconds that a shard retries while its index is taken: longer than the detection of a vanished peer takes."""
 LEAVING = 30.0
 """Seconds that a shard waits, when it must end, for the checkpoint that contains its state."""
-_LONGEST_PAUSE = 2.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
@@ -98,7 +99,7 @@ class Follower(Coordinator):
         return self._saved
 
     def _run(self) -> None:
-        pause, refused_since = 0.1, None
+        pauses, refused_since = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE), None
         with open_channel(self._first, message_bytes(PARAMETERS)) as channel:
             stub = pb_grpc.CoordinationServiceStub(channel)
             while not self._ended.is_set():
@@ -113,8 +114,9 @@ class Follower(Coordinator):
                     if begun - refused_since > PATIENCE:
                         self._end(sentence)
                         return
-                pause = 0.1 if time.monotonic() - begun > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
-                self._ended.wait(random.uniform(pause / 2, pause))
+                if time.monotonic() - begun > _LONGEST_PAUSE:
+                    pauses.reset()
+                self._ended.wait(pauses.next())
         self._ended.set()
 
     def _follow(self, stub: pb_grpc.CoordinationServiceStub) -> str | None:

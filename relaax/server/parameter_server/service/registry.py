@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relaax.parameters.purposes import Purpose
+from relaax.parameters.interfaces import Purpose
 from relaax.server.parameter_server.service.actors import ActorRanks, ActorTable, Indices
 from relaax.server.parameter_server.service.metrics import WorkerActivity
 

@@ -15,12 +15,9 @@ from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.metrics.returns import is_return
 from relaax.optim.vector import is_finite, not_finite_sentence
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
-from relaax.parameters.interfaces import FlatVector
+from relaax.parameters.interfaces import PURPOSES, FlatVector
 from relaax.parameters.precision import Narrower, check_precision, widened
-from relaax.parameters.purposes import PURPOSES
-from relaax.parameters.statistics import statistics_from_messages, statistics_to_messages
-from relaax.parameters.wire import Carrier
+from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
@@ -36,6 +33,7 @@ from relaax.server.service_errors import (
     TryAgain,
     UnknownWorker,
 )
+from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 
 _log = logging.getLogger(__name__)
 

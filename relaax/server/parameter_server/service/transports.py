@@ -10,7 +10,6 @@ import numpy as np
 
 from relaax.nn.recycled_memory import Recycled
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.service.core import ParameterServerCore
@@ -26,6 +25,7 @@ from relaax.server.ports.local_talk import (
 )
 from relaax.server.ports.port import CallCounter
 from relaax.server.service_errors import errors_as_status
+from relaax.transport.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 

@@ -18,10 +18,10 @@ from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.nn.devices import computes_on_gpu
 from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim.optimizers import OptimizerSpec
-from relaax.parameters.grpc_options import MAX_PARAMETERS
-from relaax.parameters.message_memory import keep_freed_memory
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
+from relaax.transport.grpc_options import MAX_PARAMETERS
+from relaax.transport.process_resources import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True)

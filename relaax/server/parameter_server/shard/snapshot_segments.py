@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax.parameters import segments
 from relaax.parameters.interfaces import FlatVector
 from relaax.server.ports.shared_budget import Loan, SharedBudget
+from relaax.transport import segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 
 if TYPE_CHECKING:
-    from relaax.parameters.channel import Target
+    from relaax.transport.channel import Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,7 @@ from relaax.algorithm_base import (
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
-from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
-from relaax.parameters.message_memory import share_one_arena
-from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, TRAIN, MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.rlx import (
     Actions,
@@ -68,6 +66,7 @@ from relaax.server.rlx_server.worker_reports import WorkerReports
 from relaax.server.rlx_server.workers.client_entry import ClientEntrance, called
 from relaax.server.rlx_server.workers.plan import WorkerPlan
 from relaax.server.rlx_server.workers.session import AgentSession, WorkerMetrics, agent_failure, tell_metrics
+from relaax.transport.process_resources import share_one_arena
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN
 from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc

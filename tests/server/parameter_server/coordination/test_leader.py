@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
-from relaax.parameters.interfaces import ParameterServerUnavailable
-from relaax.parameters.purposes import TRAIN
+from relaax.parameters.interfaces import TRAIN, ParameterServerUnavailable
 from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader

@@ -1,0 +1,131 @@
+"""A worker's or learner's client of all shards of a replay memory."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from relaax.replay.client.sampler import ShardSampler
+from relaax.replay.client.shards import PriorityUpdates, ShardGroup
+from relaax.replay.client.writer import RemoteWriter
+from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
+from relaax.replay.spec import TableDeclaration
+from relaax.replay.table.trees import checked_priorities
+from relaax.replay.wire import MAX_MESSAGE
+from relaax.transport.channel import Target
+from relaax.transport.process_resources import keep_freed_memory
+
+_GOODBYE_SECONDS = 2.0
+
+
+class ReplayClient(ReplayMemory):
+    """Talk to the replay servers at `targets`, shard 0 first; an address alone is a server without TLS and token.
+
+    declaration: the table, of all shards together.
+    actors: the actor index of each environment of the connection; it writes to shard index mod K. None of a learner's.
+    session: the session that has the table for itself; empty for the one that all share. client: the name that the
+        session's client has proven; clients share the memory of sessions fairly.
+    seed: of the division of batches among the shards.
+    timeout: seconds that a shard has to answer a call. patience: seconds to wait until one is there.
+    share_memory: insert and sample through memory where a shard is on this host.
+
+    Waits until a shard is there. Raises ReplayUnavailable after the bounded wait, and ReplayError. Made in the process
+    that uses it: a channel does not survive a fork. One thread writes and gives priorities, another one may sample.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target | str],
+        declaration: TableDeclaration,
+        *,
+        actors: Sequence[int] = (),
+        session: str = "",
+        client: str = "",
+        seed: int = 0,
+        timeout: float = 5.0,
+        patience: float = 60.0,
+        share_memory: bool = True,
+    ) -> None:
+        where = [
+            Target(target, service="replay server", keys="relaax-rlx-server.replay_server")
+            if isinstance(target, str)
+            else target
+            for target in targets
+        ]
+        keep_freed_memory(MAX_MESSAGE)
+        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory, client)
+        try:
+            self._group.connect()
+        except BaseException:
+            self._group.close()
+            raise
+        shards = len(where)
+        of_shard = [[place for place, actor in enumerate(actors) if actor % shards == shard] for shard in range(shards)]
+        self._writers = [
+            RemoteWriter(self._group, link, declaration.spec, places)
+            for link, places in zip(self._group.links, of_shard, strict=True)
+            if places
+        ]
+        self._sampler = ShardSampler(self._group, declaration.spec, seed)
+        self._updates = [PriorityUpdates(link, timeout) for link in self._group.links]
+        self._session = session
+        self._closed = False
+
+    @property
+    def writers(self) -> Sequence[ReplayWriter]:
+        return self._writers
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        return sum((link.traffic for link in self._group.links), ReplayTraffic())
+
+    @property
+    def lost(self) -> int:
+        """Items that may be there or not: their shard went away before it had answered."""
+        return sum(writer.lost for writer in self._writers)
+
+    @property
+    def overruns(self) -> int:
+        """Items that were inserted without the learners having caught up."""
+        return sum(writer.overruns for writer in self._writers)
+
+    @property
+    def dropped_updates(self) -> int:
+        return sum(updates.dropped for updates in self._updates)
+
+    def sample(self, count: int, timeout: float) -> Sampled | None:
+        for writer in self._writers:
+            writer.hear()  # who draws finds what it has inserted
+        return self._sampler.sample(count, timeout)
+
+    def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
+        numbers = checked_priorities(priorities, len(sampled.keys))
+        for shard, incarnation in sampled.incarnations.items():
+            there = sampled.places == shard
+            self._updates[shard].put(incarnation, sampled.keys[there], numbers[there])
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for updates in self._updates:
+            updates.finish(_GOODBYE_SECONDS)
+        for writer in self._writers:
+            writer.finish(_GOODBYE_SECONDS)
+        answers = [writer.leave() for writer in self._writers]
+        if self._session:  # also ends tables without a writer
+            for link in self._group.links:
+                if link.incarnation is not None:
+                    answers.append(link.leave(link.incarnation, uuid.uuid4().hex, _GOODBYE_SECONDS))
+        for answer in answers:
+            if answer is not None:
+                with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
+                    answer.result(_GOODBYE_SECONDS)
+        self._sampler.close()
+        self._group.close()

@@ -1,0 +1,1 @@
+"""A table of replay memory in one process: items, frames, priorities, writers and the limiter of rates."""

@@ -1,0 +1,152 @@
+"""Keep single frames, each once however many stacks it is part of."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.machine_code import Kernel, compiled, types
+from relaax.replay.spec import Frames
+
+FrameSlots = npt.NDArray[np.int32]
+
+_PIXELS = types.Array(types.uint8, 1, "C")
+_COUNTS = types.Array(types.int32, 1, "C")
+_SLOTS = types.Array(types.int32, 1, "C", readonly=True)
+
+
+class FrameStore:
+    """Keep up to `room` frames, uint8 [h, w, c] each; one that nobody holds any more is free. Not thread-safe.
+
+    The slot `zeros` holds a frame of zeros for ever.
+    """
+
+    def __init__(self, room: int, shape: tuple[int, ...]) -> None:
+        self.room = self.zeros = room
+        self.shape = shape
+        self._frames: Frames = np.zeros((room + 1, *shape), np.uint8)
+        self._flat = self._frames.reshape(-1)
+        self._holders = np.zeros(room + 1, np.int32)
+        self._free = np.arange(room - 1, -1, -1, dtype=np.int32)  # a stack
+        self.free = room
+        self._written: npt.NDArray[np.bool_] | None = None  # since `watch`
+        self._hold, self._release, self._stack = _hold_compiled(), _release_compiled(), _stack_compiled()
+
+    def put(self, frames: Frames) -> FrameSlots:
+        """Store `frames` uint8 [n, h, w, c] and hold them once; return their slots int32 [n]. So many must be free."""
+        slots: FrameSlots = self._free[self.free - len(frames) : self.free].copy()
+        self.free -= len(frames)
+        self._frames[slots] = frames
+        self._holders[slots] = 1
+        if self._written is not None:
+            self._written[slots] = True
+        return slots
+
+    def hold(self, slots: FrameSlots) -> None:
+        """Hold the frames in `slots` int32 [...] once more for each time that they are named."""
+        self._hold(self._holders, np.ascontiguousarray(slots).reshape(-1))
+
+    def release(self, slots: FrameSlots) -> None:
+        """Hold the frames in `slots` int32 [...] once less for each time that they are named."""
+        self.free += self._release(
+            self._holders, self._free, self.free, self.zeros, np.ascontiguousarray(slots).reshape(-1)
+        )
+
+    def stacks(self, slots: FrameSlots, out: Frames | None = None) -> Frames:
+        """Return stacks uint8 [n, h, w, c·H] of the frames in `slots` int32 [n, H], oldest first in the last axis.
+
+        They are written to `out`, if that is given: of their shape, without gaps.
+        """
+        height, width, channels = self.shape
+        count, length = slots.shape
+        stacks = np.empty((count, height, width, channels * length), np.uint8) if out is None else out
+        flat = np.ascontiguousarray(slots).reshape(-1)
+        self._stack(self._flat, flat, length, height * width, channels, stacks.reshape(-1))
+        return stacks
+
+    @property
+    def frame_bytes(self) -> int:
+        """Return the bytes of a frame."""
+        return math.prod(self.shape)
+
+    def watch(self) -> FrameSlots:
+        """Return the slots int32 [n] that are not free, and note from now on which are written to."""
+        self._written = np.zeros(self.room + 1, np.bool_)
+        return np.flatnonzero(self._holders[: self.room]).astype(np.int32)
+
+    def unwatch(self) -> None:
+        """Note that no more."""
+        self._written = None
+
+    def copy(self, slots: FrameSlots, out: Frames) -> npt.NDArray[np.bool_]:
+        """Copy the frames in `slots` int32 [n] to `out`; return whether each is what it was at `watch`, bool [n]."""
+        assert self._written is not None, "a copy begins with `watch`"
+        self._frames.take(slots, axis=0, out=out, mode="clip")
+        return ~self._written[slots]
+
+    def fill(self, slots: npt.NDArray[np.int64], frames: Frames) -> None:
+        """Store `frames` uint8 [n, h, w, c] in the `slots` int64 [n] of an empty store; `settle` comes after it."""
+        self._frames[slots] = frames
+
+    def settle(self) -> None:
+        """Make all slots free that nobody holds."""
+        free = np.flatnonzero(self._holders[: self.room] == 0)[::-1]
+        self.free = len(free)
+        self._free[: len(free)] = free
+
+
+def _hold_kernel(holders: Any, slots: Any) -> None:
+    for i in range(len(slots)):
+        holders[slots[i]] += 1
+
+
+def _release_kernel(holders: Any, free: Any, count: Any, zeros: Any, slots: Any) -> Any:
+    freed = 0
+    for i in range(len(slots)):
+        holders[slots[i]] -= 1
+        if holders[slots[i]] == 0 and slots[i] != zeros:
+            free[count + freed] = slots[i]
+            freed += 1
+    return freed
+
+
+def _stack_kernel(frames: Any, slots: Any, length: Any, pixels: Any, channels: Any, stacks: Any) -> None:
+    size = np.uint64(pixels * channels)
+    if length == 4 and channels == 1:  # the usual stack, written in one run
+        for i in range(0, len(slots), 4):
+            first, second = np.uint64(slots[i]) * size, np.uint64(slots[i + 1]) * size
+            third, fourth = np.uint64(slots[i + 2]) * size, np.uint64(slots[i + 3]) * size
+            target = np.uint64(i) * size
+            for pixel in range(size):
+                at = target + np.uint64(4) * pixel
+                stacks[at] = frames[first + pixel]
+                stacks[at + np.uint64(1)] = frames[second + pixel]
+                stacks[at + np.uint64(2)] = frames[third + pixel]
+                stacks[at + np.uint64(3)] = frames[fourth + pixel]
+        return
+    for i in range(len(slots)):
+        source = np.uint64(slots[i]) * size
+        target = np.uint64((i // length) * length) * size + np.uint64((i % length) * channels)
+        for pixel in range(np.uint64(pixels)):
+            at = target + pixel * np.uint64(length * channels)
+            for channel in range(np.uint64(channels)):
+                stacks[at + channel] = frames[source + pixel * np.uint64(channels) + channel]
+
+
+@cache
+def _hold_compiled() -> Kernel:
+    return compiled(_hold_kernel, _COUNTS, _SLOTS)
+
+
+@cache
+def _release_compiled() -> Kernel:
+    return compiled(_release_kernel, _COUNTS, _COUNTS, types.int64, types.int64, _SLOTS, returns=types.int64)
+
+
+@cache
+def _stack_compiled() -> Kernel:
+    return compiled(_stack_kernel, _PIXELS, _SLOTS, types.int64, types.int64, types.int64, _PIXELS)

@@ -1,0 +1,134 @@
+"""Keep the slots of a table's items: their keys, their order, and which slots are free."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.machine_code import Kernel, compiled, types
+from relaax.replay.table.trees import SLOTS, Keys, Slots
+
+_LINKS = types.Array(types.int32, 1, "C")
+_SLOTS = types.Array(types.int64, 1, "C")
+
+
+class Items:
+    """Number items 1, 2, 3, ..., give each a slot from 0 to `capacity` - 1, and keep the order of those that are there.
+
+    A key is number x `capacity` + slot: none is ever given twice, and keys grow. Not thread-safe.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._keys = np.zeros(capacity, np.uint64)  # 0: no item
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # a stack
+        # A ring of two directions. `capacity` stands before the oldest and after the newest.
+        self._next = np.full(capacity + 1, capacity, np.int32)
+        self._before = np.full(capacity + 1, capacity, np.int32)
+        self.size = 0
+        self.numbered = 0
+        self._link, self._unlink, self._walk = _link_compiled(), _unlink_compiled(), _walk_compiled()
+
+    def add(self, count: int) -> tuple[Slots, Keys]:
+        """Return slots int64 [count] and keys uint64 [count] of new items; so many slots must be free."""
+        free = self._capacity - self.size
+        slots = self._free[free - count : free][::-1].astype(np.int64)
+        numbers = np.arange(self.numbered + 1, self.numbered + 1 + count, dtype=np.uint64)
+        keys = numbers * np.uint64(self._capacity) + slots.astype(np.uint64)
+        self._put(slots, keys)
+        self.numbered += count
+        return slots, keys
+
+    def remove(self, slots: Slots) -> None:
+        """Free the `slots` int64 [n], all of which have items."""
+        free = self._capacity - self.size
+        self._free[free : free + len(slots)] = slots
+        self._unlink(self._next, self._before, slots)
+        self._keys[slots] = 0
+        self.size -= len(slots)
+
+    def oldest(self, count: int) -> Slots:
+        """Return the slots int64 [count] of the oldest items, oldest first; so many must be there."""
+        slots = np.empty(count, np.int64)
+        self._walk(self._next, slots)
+        return slots
+
+    def everything(self) -> Slots:
+        """Return the slots int64 [size] of all items, oldest first."""
+        return self.oldest(self.size)
+
+    def occupied(self) -> Slots:
+        """Return the slots int64 [size] of all items in ascending order."""
+        return np.flatnonzero(self._keys)
+
+    def keys(self, slots: Slots) -> Keys:
+        """Return the keys uint64 [n] of the items in `slots` int64 [n]."""
+        keys: Keys = self._keys[slots]
+        return keys
+
+    def ages(self, slots: Slots) -> Slots:
+        """Return int64 [n], how many items came after those in `slots` int64 [n]."""
+        ages: Slots = self.numbered - (self._keys[slots] // np.uint64(self._capacity)).astype(np.int64)
+        return ages
+
+    def find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
+        """Return the slots int64 [n] of `keys` uint64 [n], and whether the item is still there, bool [n]."""
+        slots = (keys % np.uint64(self._capacity)).astype(np.int64)
+        return slots, (self._keys[slots] == keys) & (keys > 0)
+
+    def free(self) -> npt.NDArray[np.int32]:
+        """Return the free slots int32 [capacity - size], in the order of which `restore` wants to know."""
+        free: npt.NDArray[np.int32] = self._free[: self._capacity - self.size].copy()
+        return free
+
+    def restore(self, keys: Keys, free: npt.NDArray[np.int32], numbered: int) -> None:
+        """Make empty slots hold the items with `keys` uint64 [n], oldest first, and `free` what `free()` returned."""
+        self._free[: len(free)] = free
+        self._put((keys % np.uint64(self._capacity)).astype(np.int64), keys)
+        self.numbered = numbered
+
+    def _put(self, slots: Slots, keys: Keys) -> None:
+        self._link(self._next, self._before, slots)
+        self._keys[slots] = keys
+        self.size += len(slots)
+
+
+def _link_kernel(following: Any, before: Any, slots: Any) -> None:
+    end = len(following) - 1
+    for i in range(len(slots)):
+        newest = before[end]
+        following[newest] = slots[i]
+        before[slots[i]] = newest
+        following[slots[i]] = end
+        before[end] = slots[i]
+
+
+def _unlink_kernel(following: Any, before: Any, slots: Any) -> None:
+    for i in range(len(slots)):
+        following[before[slots[i]]] = following[slots[i]]
+        before[following[slots[i]]] = before[slots[i]]
+
+
+def _walk_kernel(following: Any, slots: Any) -> None:
+    slot = len(following) - 1
+    for i in range(len(slots)):
+        slot = np.int64(following[slot])
+        slots[i] = slot
+
+
+@cache
+def _link_compiled() -> Kernel:
+    return compiled(_link_kernel, _LINKS, _LINKS, SLOTS)
+
+
+@cache
+def _unlink_compiled() -> Kernel:
+    return compiled(_unlink_kernel, _LINKS, _LINKS, SLOTS)
+
+
+@cache
+def _walk_compiled() -> Kernel:
+    return compiled(_walk_kernel, _LINKS, _SLOTS)

@@ -1,0 +1,362 @@
+"""Keep a table of items: inserted in batches by numbered writers, sampled, removed if it is full."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.replay.spec import Frames, TableSpec
+from relaax.replay.table.frame_store import FrameSlots, FrameStore
+from relaax.replay.table.items import Items
+from relaax.replay.table.table_copy import NO_SLOTS, TableCopy, generator_of, piece_range, slots_in, state_of
+from relaax.replay.table.trees import ItemSampler, Keys, MaxTree, MinTree, Priorities, Slots, checked_priorities
+from relaax.replay.table.writers import NoRoom, State, Writer, Writers, checked_columns, checked_frames
+
+Column = npt.NDArray[Any]
+_FIRST_PRIORITY = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What came of an insert: the keys uint64 [B] of its items, none if it was a duplicate."""
+
+    keys: Keys
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Items that were drawn with replacement.
+
+    keys: uint64 [n].
+    probabilities: float64 [n], what each had for one draw from this table.
+    ages: int64 [n], how many items were inserted after each.
+    columns: [n, *shape] of each field, by name; stacks [n, h, w, c·H], oldest frame first.
+    size, total_priority: the table's when it was drawn from.
+    """
+
+    keys: Keys
+    probabilities: Priorities
+    ages: npt.NDArray[np.int64]
+    columns: dict[str, Column]
+    size: int
+    total_priority: float
+
+
+@dataclass(slots=True)
+class Totals:
+    """Count what has happened to a table: items, duplicate inserts, updates of priorities that came too late."""
+
+    inserted: int = 0
+    sampled: int = 0
+    removed: int = 0
+    duplicates: int = 0
+    stale_updates: int = 0
+
+
+class Table:
+    """Keep items of one kind. Thread-safe: one lock, and what takes long releases Python's.
+
+    `seed` is that of the draws.
+    """
+
+    def __init__(self, spec: TableSpec, seed: int) -> None:
+        self.spec = spec
+        self._lock = threading.Lock()
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._clear()
+
+    def _clear(self) -> None:
+        spec = self.spec
+        self._items = Items(spec.capacity)
+        self._columns: dict[str, Column] = {
+            name: np.zeros((spec.capacity, *field.shape), field.dtype) for name, field in spec.plain.items()
+        }
+        self._stacks: dict[str, FrameSlots] = {
+            name: np.zeros((spec.capacity, field.frames), np.int32) for name, field in spec.stacked.items()
+        }
+        self._frames = None if spec.frame is None else FrameStore(spec.frames_kept, spec.frame)
+        self._sampler = ItemSampler(spec.capacity, spec.alpha if spec.sampler == "prioritized" else None)
+        self._priorities = MaxTree(spec.capacity)
+        self._lowest = MinTree(spec.capacity) if spec.remover == "lowest_priority" else None
+        self._writers = Writers()
+        self._totals = Totals()
+
+    @property
+    def size(self) -> int:
+        """Return how many items there are."""
+        return self._items.size
+
+    @property
+    def total_priority(self) -> float:
+        """Return Σ priority ** alpha; with a uniform sampler the number of items."""
+        return self._sampler.total
+
+    @property
+    def totals(self) -> Totals:
+        """Return what has been counted so far."""
+        with self._lock:
+            return replace(self._totals)
+
+    @property
+    def frames(self) -> int:
+        """Return how many single frames are kept."""
+        return self._frames.room - self._frames.free if self._frames else 0
+
+    def insert(
+        self,
+        writer: str,
+        sequence: int,
+        columns: Mapping[str, npt.ArrayLike],
+        priorities: npt.ArrayLike | None = None,
+        frames: npt.ArrayLike | None = None,
+        first_frame: int = 0,
+        keep_from: int = 0,
+    ) -> Inserted:
+        """Insert B items at once, which `writer` has numbered `sequence`: 1, 2, 3, ...
+
+        columns: [B, *shape] of each field, of its dtype. For a stack of H frames int64 [B, H], numbers of the writer's
+            own frames, oldest first; -1 is a frame of zeros, before an episode's start.
+        priorities: [B]; None for the largest that an item had before, 1.0 if there was none.
+        frames: uint8 [F, h, w, c], the writer's frames number `first_frame` and those after it. If they do not follow
+            those before, the writer has begun anew, and may not name those any more.
+        keep_from: later inserts name no frame with a lower number.
+
+        A number that was there before changes nothing. If the table is full, items are removed that were there before;
+        if no room for frames is left, the oldest. Raises SequenceGap, UnknownFrames, NoRoom, and ValueError for an
+        insert that is malformed or larger than the table: then nothing has changed.
+        """
+        with self._lock:
+            known = self._writers.get(writer)
+            if known.has(sequence):
+                self._totals.duplicates += 1
+                return Inserted(np.zeros(0, np.uint64), duplicate=True)
+            count, checked = checked_columns(self.spec, columns)
+            new = checked_frames(self.spec, frames, first_frame)
+            places = {name: known.places(checked[name], first_frame, len(new)) for name in self._stacks}
+            weights = np.full(count, self._largest()) if priorities is None else checked_priorities(priorities, count)
+            self._check_room(known, len(new), first_frame)
+
+            stacks = self._receive(known, new, first_frame, places)
+            self._remove_for(count)
+            slots, keys = self._items.add(count)
+            for name, stack in stacks.items():
+                self._stacks[name][slots] = stack
+            for name, column in self._columns.items():
+                column[slots] = checked[name]
+            self._set_priorities(slots, keys, weights)
+            if self._frames:
+                self._frames.release(known.forget(keep_from))
+            known.sequence = sequence
+            self._writers.put(writer, known)
+            self._totals.inserted += count
+            return Inserted(keys)
+
+    def sample(self, count: int, out: Mapping[str, Column] | None = None) -> Sample:
+        """Draw `count` items with replacement. Raises ValueError if the table is empty, or `count` below 1.
+
+        The columns are written to `out`, if that is given: all of them, of their shapes and dtypes, without gaps.
+        """
+        if count < 1:
+            raise ValueError(f"a sample of {count} items is none; 1 is the least")
+        with self._lock:
+            if not self._items.size:
+                raise ValueError(f"the table {self.spec.name!r} is empty: insert first, or wait by a rate limiter")
+            slots, probabilities = self._sampler.draw(count, self._random, self._items.occupied)
+            into = out or {}
+            columns: dict[str, Column] = {
+                name: column.take(slots, axis=0, out=into.get(name), mode="clip")  # "raise" has a copy of its own
+                for name, column in self._columns.items()
+            }
+            if self._frames:
+                columns |= {
+                    name: self._frames.stacks(stack[slots], into.get(name)) for name, stack in self._stacks.items()
+                }
+            self._totals.sampled += count
+            return Sample(
+                keys=self._items.keys(slots),
+                probabilities=probabilities,
+                ages=self._items.ages(slots),
+                columns={name: columns[name] for name in self.spec.fields},
+                size=self._items.size,
+                total_priority=self._sampler.total,
+            )
+
+    def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
+        """Give the items with `keys` uint64 [n] the `priorities` [n]; return how many of the n were applied.
+
+        Updates of items that are gone are left out and counted. Of a key that is named twice, the last one counts.
+        Raises ValueError for priorities that are negative or not finite: then nothing has changed.
+        """
+        named = np.ascontiguousarray(keys, np.uint64).reshape(-1)
+        numbers = checked_priorities(priorities, len(named))
+        with self._lock:
+            slots, there = self._items.find(named)
+            self._set_priorities(slots[there], named[there], numbers[there])
+            applied = int(np.count_nonzero(there))
+            self._totals.stale_updates += len(named) - applied
+            return applied
+
+    def expected(self, writer: str) -> int:
+        """Return the number of a writer's next insert."""
+        with self._lock:
+            return self._writers.get(writer).sequence + 1
+
+    def remove_writer(self, writer: str) -> None:
+        """Forget a writer: its numbers begin at 1 again, its frames are kept for items only. Its items stay."""
+        with self._lock:
+            slots = self._writers.remove(writer)
+            if self._frames:
+                self._frames.release(slots)
+
+    @property
+    def writers(self) -> list[str]:
+        """Return the names of the writers that are remembered."""
+        with self._lock:
+            return self._writers.names
+
+    def copy(self) -> TableCopy:
+        """Begin a copy of everything, from which `restore` makes a table that draws the same samples from then on."""
+        with self._lock:
+            slots = self._items.everything()
+            keys = self._items.keys(slots)
+            head: dict[str, npt.NDArray[np.generic]] = {
+                "spec": np.frombuffer(self.spec.text().encode(), np.uint8),
+                "random": state_of(self._random),
+                "totals": np.array(astuple(self._totals), np.int64),
+                "numbered": np.array([self._items.numbered], np.int64),
+                "free": self._items.free(),
+                "keys": keys,
+                "priorities": self._priorities.get(slots),
+                "weights": self._sampler.weights(slots),
+                **self._writers.state(),
+            }
+            columns = self._columns | self._stacks
+            return TableCopy(self._lock, self._items, keys, slots, columns, self._frames, head)
+
+    def restore(self, head: State, pieces: Iterable[State]) -> None:
+        """Take the place of the table of which a copy had this head and these pieces; they may be read one by one.
+
+        Items are left out that are not whole, or need a frame that is not. Raises ValueError if the table had another
+        specification, or if something is missing or cannot be; then the table is of no more use.
+        """
+        found, wanted = head["spec"].tobytes().decode(), self.spec.text()
+        if found != wanted:
+            raise ValueError(f"this state is of another table: {found!r}, not {wanted!r}; begin with an empty one")
+        arrays: dict[str, Column] = dict(head)
+        with self._lock:
+            self._clear()
+            slots = (arrays["keys"] % np.uint64(self.spec.capacity)).astype(np.int64)
+            slots_in(np.append(arrays["free"], slots), self.spec.capacity, self.spec.capacity)
+            frame_slots = slots_in(arrays["frames/slots"], self._frames.room) if self._frames else NO_SLOTS
+            self._fill(slots, frame_slots, pieces)
+            lost = np.zeros(self.spec.frames_kept + 1, np.bool_)
+            if self._frames:
+                lost[:-1] = True
+                lost[frame_slots[arrays["frames/whole"]]] = False
+            whole = arrays["items/whole"].copy()
+            for stack in self._stacks.values():
+                whole &= ~lost[stack[slots]].any(axis=1)
+            self._items.restore(
+                arrays["keys"][whole], np.append(arrays["free"], slots[~whole]), int(arrays["numbered"][0])
+            )
+            self._weigh(slots[whole], arrays["keys"][whole], arrays["priorities"][whole], arrays["weights"][whole])
+            self._writers.restore(head, lost)
+            self._hold_frames(slots[whole])
+            self._totals = Totals(*(int(number) for number in arrays["totals"]))
+            self._totals.removed += int(np.count_nonzero(~whole))
+            self._random = generator_of(arrays["random"])
+
+    def _fill(self, slots: Slots, frame_slots: Slots, pieces: Iterable[State]) -> None:
+        """Store columns of the items in `slots` and frames in `frame_slots`. Raises ValueError unless all come."""
+        items = frames = 0
+        for piece in pieces:
+            if "frames" in piece:
+                here = piece_range(piece["frames"], frames, len(frame_slots))
+                assert self._frames is not None, "a table without frames has no slots for them"
+                self._frames.fill(frame_slots[here], np.asarray(piece["pixels"], np.uint8))
+                frames = here.stop
+            else:
+                here = piece_range(piece["items"], items, len(slots))
+                for name, column in (self._columns | self._stacks).items():
+                    column[slots[here]] = piece[f"columns/{name}"]
+                items = here.stop
+        if (items, frames) != (len(slots), len(frame_slots)):
+            raise ValueError(f"{items} of {len(slots)} items and {frames} of {len(frame_slots)} frames are there")
+        for name, stack in self._stacks.items():
+            if stack.min() < 0 or stack.max() > self.spec.frames_kept:
+                raise ValueError(f"{name!r} names frames that the table has no room for")
+
+    def _weigh(self, slots: Slots, keys: Keys, priorities: Priorities, weights: Priorities) -> None:
+        """Give items that were restored their priorities and weights."""
+        self._priorities.set(slots, checked_priorities(priorities, len(slots)))
+        self._sampler.set_weights(slots, checked_priorities(weights, len(slots)))
+        if self._lowest:
+            self._lowest.set(keys, priorities)
+
+    def _hold_frames(self, slots: Slots) -> None:
+        """Hold the frames of the items in `slots`, and those of the writers, in a store that was filled."""
+        if self._frames:
+            for stack in self._stacks.values():
+                self._frames.hold(stack[slots])
+            for writer in self._writers:
+                self._frames.hold(slots_in(writer.frames, self._frames.room).astype(np.int32))
+            self._frames.settle()
+
+    def _largest(self) -> float:
+        return self._priorities.largest if self._items.size else _FIRST_PRIORITY
+
+    def _check_room(self, writer: Writer, count: int, first_frame: int) -> None:
+        if self._frames:
+            kept = self._writers.frames
+            if not writer.continued_by(first_frame, count):
+                kept -= len(writer.frames)
+            if kept + count > self._frames.room:
+                raise NoRoom(
+                    f"writers keep {kept} of {self._frames.room} frames, {count} more have no room: "
+                    "let them keep fewer by `keep_from`, remove those that are gone, or give more `frame_slots`"
+                )
+
+    def _receive(
+        self, writer: Writer, new: Frames, first_frame: int, places: Mapping[str, npt.NDArray[np.int64]]
+    ) -> dict[str, FrameSlots]:
+        """Store a writer's frames; return the slots int32 [B, H] of each stack's, held for new items."""
+        if self._frames is None:
+            return {}
+        if not writer.continued_by(first_frame, len(new)):
+            self._frames.release(writer.begin_anew(first_frame))
+        while self._frames.free < len(new):
+            self._remove(self._items.oldest(1))
+        writer.frames = np.concatenate([writer.frames, self._frames.put(new)])
+        slots = np.append(writer.frames, np.int32(self._frames.zeros))  # place -1 is the last one
+        stacks = {name: slots[place] for name, place in places.items()}
+        for stack in stacks.values():
+            self._frames.hold(stack)
+        return stacks
+
+    def _remove_for(self, count: int) -> None:
+        excess = self._items.size + count - self.spec.capacity
+        if excess > 0:
+            self._remove(self._lowest.pop(excess) if self._lowest else self._items.oldest(excess))
+
+    def _remove(self, slots: Slots) -> None:
+        if self._lowest:
+            self._lowest.remove(self._items.keys(slots))
+        self._items.remove(slots)
+        self._sampler.remove(slots)
+        self._priorities.set(slots, np.zeros(len(slots)))
+        if self._frames:
+            for stack in self._stacks.values():
+                self._frames.release(stack[slots])
+        self._totals.removed += len(slots)
+
+    def _set_priorities(self, slots: Slots, keys: Keys, priorities: Priorities) -> None:
+        self._sampler.set(slots, priorities)
+        self._priorities.set(slots, priorities)
+        if self._lowest:
+            self._lowest.set(keys, priorities)

@@ -1,0 +1,1 @@
+"""The transport below the clients of parameter and replay servers: channels, frames and shared memory."""

@@ -1,0 +1,288 @@
+"""Channels to servers, over TLS and with a token if configured, and the reasons why one cannot be had."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from relaax.files import read_bounded_text
+from relaax.tls import client_context, reason_of
+from relaax.transport.grpc_options import MESSAGE_OVERHEAD, client_options
+
+FILE = "@"
+"""Begins the name of a file with the addresses of all shards, one on each line in their order, instead of one."""
+AUTHORIZATION = "authorization"
+"""The metadata key under which the token goes, as `Bearer TOKEN`."""
+
+_NO_CONNECTION = "failed to connect"  # in contrast to one that was there and broke
+_AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+
+def read_addresses(text: str) -> list[str]:
+    """Return the addresses, HOST:PORT, that are in the file of `@FILE`. Raises ValueError with a sentence."""
+    file = Path(text.removeprefix(FILE))
+    try:
+        lines = read_bounded_text(file).split()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    for line in lines:
+        host, _, port = line.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"{file}: {line!r} is not an address; each line is HOST:PORT")
+    if not lines:
+        raise ValueError(f"{file} has no address")
+    return lines
+
+
+class Moving:
+    """The address of one server, which line `index` of a file holds; the last one known if that cannot be read.
+
+    The file is replaced by another one (`relaax.files`), so that no half of it is read.
+    """
+
+    def __init__(self, text: str, index: int) -> None:
+        self._text = text
+        self._index = index
+        self._seen: tuple[int, int] | None = None
+        self._address = read_addresses(text)[index]
+
+    def now(self) -> str:
+        """Return HOST:PORT."""
+        try:
+            found = os.stat(self._text.removeprefix(FILE))
+            seen = found.st_ino, found.st_mtime_ns
+            if seen != self._seen:
+                self._address = read_addresses(self._text)[self._index]
+                self._seen = seen
+        except (OSError, ValueError, IndexError):
+            pass
+        return self._address
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The address of a server, with the credentials to connect to it, none of which appears in `repr`.
+
+    `ca`: the authority (PEM) that its certificate is checked by; TLS is used if it is given. `certificate` and `key`
+    (PEM): what this side shows, if the server asks for it. `service`: the kind of server, for messages; `keys`: what
+    the keys of this side's configuration for it begin with. `moving`: its present address, if it may move.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    ca: bytes | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    service: str = field(default="parameter server", repr=False)
+    keys: str = field(default="relaax-rlx-server.parameter_server", repr=False)
+    moving: Moving | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.service} {self.address}"
+
+    def at(self, address: str) -> Target:
+        """Return a copy for another address."""
+        return replace(self, address=address)
+
+    def following(self, moving: Moving) -> Target:
+        """Return a copy for a server that may move."""
+        return replace(self, address=moving.now(), moving=moving)
+
+
+def open_channel(target: Target, longest: int = MESSAGE_OVERHEAD) -> grpc.Channel:
+    """Return a channel for messages of up to so many bytes. Every call over it shows the target's token.
+
+    Made in the process that uses it: a channel does not survive a fork. It connects with its first call.
+    """
+    if target.moving is None and not target.token:
+        return _opened(target, longest)
+    return TargetChannel(target, longest)
+
+
+def _opened(target: Target, longest: int) -> grpc.Channel:
+    options = client_options(longest)
+    if target.ca is None:
+        return grpc.insecure_channel(target.address, options)
+    credentials = grpc.ssl_channel_credentials(target.ca, target.key, target.certificate)
+    return grpc.secure_channel(target.address, credentials, options)
+
+
+class TargetChannel(grpc.Channel):
+    """A channel that adds the target's token to every call, and is opened anew when the target has moved.
+
+    A call that has failed finds the new place if it is made again. Calls that are under way end as cancelled.
+    """
+
+    def __init__(self, target: Target, longest: int) -> None:
+        self._target, self._longest = target, longest
+        self._place = target.moving.now() if target.moving else target.address
+        self._channel = _opened(target.at(self._place), longest)
+        self._lock = threading.Lock()
+        self.metadata = [(AUTHORIZATION, f"Bearer {target.token}")] if target.token else []
+
+    def current(self) -> grpc.Channel:
+        """Return the channel to where the server is now."""
+        if self._target.moving is None:
+            return self._channel
+        with self._lock:
+            place = self._target.moving.now()
+            if place != self._place:
+                before, self._channel, self._place = (
+                    self._channel,
+                    _opened(self._target.at(place), self._longest),
+                    place,
+                )
+                before.close()
+            return self._channel
+
+    def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
+        self._channel.subscribe(callback, bool(try_to_connect))
+
+    def unsubscribe(self, callback: Any) -> None:
+        self._channel.unsubscribe(callback)
+
+    def unary_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "unary_unary", arguments, options)
+
+    def unary_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "unary_stream", arguments, options)
+
+    def stream_unary(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "stream_unary", arguments, options)
+
+    def stream_stream(self, *arguments: Any, **options: Any) -> Any:
+        return _Method(self, "stream_stream", arguments, options)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> TargetChannel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Method:
+    """A method of the service, called over the present channel."""
+
+    def __init__(self, owner: TargetChannel, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._owner = owner
+        self._kind, self._arguments, self._options = kind, arguments, options
+        self._channel: grpc.Channel | None = None
+        self._method: Any = None
+
+    def _now(self) -> Any:
+        channel = self._owner.current()
+        if channel is not self._channel:
+            self._method = getattr(channel, self._kind)(*self._arguments, **self._options)
+            self._channel = channel
+        return self._method
+
+    def __call__(self, request: Any, timeout: float | None = None, metadata: Any = (), **options: Any) -> Any:
+        return self._now()(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
+
+    def future(self, request: Any, timeout: float | None = None, metadata: Any = (), **options: Any) -> Any:
+        """Return the call as a future."""
+        return self._now().future(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
+
+
+def is_away(error: BaseException) -> bool:
+    """Return whether the same call may succeed later: the server is away, slow or stopping, or was disconnected."""
+    if not isinstance(error, grpc.RpcError):
+        return False
+    code: grpc.StatusCode = error.code()
+    return code in _AWAY or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
+
+
+def never_arrived(error: grpc.RpcError) -> bool:
+    """Return whether a call failed before it left: there was no connection."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in (error.details() or "")
+
+
+def authentication_trouble(error: BaseException, target: Target) -> str | None:
+    """Return a sentence if a call failed because one side could not prove its identity, or speaks no gRPC.
+
+    A retry does not help then. None if it failed for another reason. If the connection itself failed, it is dialled
+    once more to find out.
+    """
+    if not isinstance(error, grpc.RpcError):
+        return None
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return f"{target}: {error.details() or ''}"
+    trouble = connection_trouble(target) if never_arrived(error) else None
+    return None if trouble is None else f"{target}: {trouble}"
+
+
+# gRPC often knows only that the socket was closed. What follows dials again to find out why.
+
+SECONDS = 3.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_NO_GRPC = "it speaks no gRPC: {} names the port of another server, perhaps that of an RLX server"
+_UNREACHABLE = "it is away"
+_SILENT = "it closes the connection when it was shown no certificate, or one that it does not accept"
+
+
+def connection_trouble(target: Target) -> str | None:
+    """Connect once and return why no gRPC can be had, as half a sentence about "it"; None if no trouble was found.
+
+    It takes `SECONDS` at most for each of three steps.
+    """
+    host, _, port = target.address.rpartition(":")
+    place = (host.strip("[]"), int(port))
+    if target.ca is None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said over this connection
+        trouble = _dialled(place, context)
+        if trouble is None or "certificate" in trouble:
+            return f"it speaks TLS, and no authority is known to check its certificate by: set {target.keys}_ca"
+        return _NO_GRPC.format(target.keys) if _answers_as_http1(place) else None
+    context = client_context(target.ca.decode("ascii", "replace"))
+    if target.certificate and target.key:
+        # Python reads them from a file only: here from one that nobody else can read.
+        with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
+            file.write(target.certificate + b"\n" + target.key)
+            file.flush()
+            context.load_cert_chain(file.name)
+    trouble = _dialled(place, context)
+    if trouble == _SILENT:  # what a server that ends just now does, too, but not twice
+        trouble = _dialled(place, context)
+    if trouble is None or trouble == _UNREACHABLE:
+        return None
+    key = f"{target.keys}_certificate and {target.keys}_key" if "shown" in trouble else f"{target.keys}_ca"
+    return f"{trouble} (see {key})"
+
+
+def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
+    """Return what was wrong with a TLS connection; None if nothing was."""
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection(place, SECONDS) as plain:
+            plain.settimeout(SECONDS)
+            with context.wrap_socket(plain, server_hostname=place[0]) as secure:
+                # With TLS 1.3 a client learns only now whether its certificate was accepted. A gRPC server sends first.
+                try:
+                    return None if secure.recv(1) else _SILENT
+                except (ConnectionError, ssl.SSLEOFError):
+                    return _SILENT
+    except OSError as error:
+        return reason_of(error) or _UNREACHABLE
+
+
+def _answers_as_http1(place: tuple[str, int]) -> bool:
+    """Return whether a client of gRPC is answered in HTTP/1, as RLX servers and web servers do."""
+    try:
+        with socket.create_connection(place, SECONDS) as plain:
+            plain.settimeout(SECONDS)
+            plain.sendall(_PREFACE)
+            return plain.recv(5, socket.MSG_WAITALL) == b"HTTP/"
+    except OSError:
+        return False
