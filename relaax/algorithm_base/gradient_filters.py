@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-
 from relaax.algorithm_base.config import ConfigBase
 from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parameters, Pulled, Pushed
+import math
+from relaax.parameters.interfaces import FlatVector
+import numpy as np
+from relaax.algorithm_base.schedule import Schedule
+from relaax.optim.host_optimizers import create
+from relaax.optim.host_vector import HostVector
+from relaax.optim.optimizers import OptimizerSpec
+from relaax.optim.vector import is_finite
 
 
 class GradientFilter(ABC):
@@ -74,3 +81,105 @@ def agent_parameters(client: ParameterClientBase, config: ConfigBase) -> Paramet
 
         filters.append(LocalOptimizer(optimizer, config.schedule))
     return FilteredParameters(client, filters)
+
+
+WARM_UP = 20
+"""Losses before the first judgement; so many outliers in a row, and the statistics begin anew."""
+MEMORY = 100
+"""Losses over which mean and deviation reach back: all of them up to here, then with weights that fall by 1 %."""
+_LARGEST = 1e150
+"""Losses from here on, infinite ones too, are not taken in: their squares are no numbers."""
+
+
+class RunningLoss:
+    """Mean and standard deviation of a worker's absolute losses, and which loss is beyond them.
+
+    An outlier is taken in as if it were at the limit. So a single one, however large, does not hide the next, and a
+    loss that has risen for good is soon accepted; if it has risen very far, after `WARM_UP` outliers in a row.
+    """
+
+    def __init__(self, deviations: float) -> None:
+        self._deviations = deviations
+        self._mean = self._variance = 0.0
+        self._count = self._outliers = 0
+
+    def is_outlier(self, loss: float) -> bool:
+        """Add a loss; return whether |loss| > mean + deviations x deviation of those before it. Never before `WARM_UP`.
+
+        NaN is neither judged nor taken in: its gradient is NaN as well, and is discarded as not finite.
+        """
+        if math.isnan(loss):
+            return False
+        size = abs(float(loss))
+        limit = self._mean + self._deviations * math.sqrt(self._variance)
+        outlier = self._count >= WARM_UP and size > limit
+        self._outliers = self._outliers + 1 if outlier else 0
+        if self._outliers >= WARM_UP:
+            self._forget()
+        elif outlier or size < _LARGEST:
+            self._take(min(size, limit) if outlier else size)
+        return outlier
+
+    def _forget(self) -> None:
+        self._mean = self._variance = 0.0
+        self._count = self._outliers = 0
+
+    def _take(self, size: float) -> None:
+        self._count += 1
+        weight = max(1.0 / self._count, 1.0 / MEMORY)
+        difference = size - self._mean
+        self._mean += weight * difference
+        self._variance = (1.0 - weight) * (self._variance + weight * difference * difference)
+
+
+class LossOutliers(GradientFilter):
+    """Withhold the gradients of outliers. Their steps count, and the parameter server counts one discarded.
+
+    Each worker judges by its own losses; a new worker begins with none. Pushes that name no loss are not judged.
+    """
+
+    def __init__(self, deviations: float) -> None:
+        self._losses = RunningLoss(deviations)
+
+    def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:
+        return None if loss is not None and self._losses.is_outlier(loss) else gradient
+
+
+class LocalOptimizer(GradientFilter):
+    """Turn each gradient into an update, −η·Δθ / √(g + ε) for RMSProp, that the parameter server only has to add.
+
+    The learning rate is that at the global step last seen. The statistics live and die with the worker: a new worker, a
+    reconnected client and a roll-back of the model begin with fresh ones, and no checkpoint has them. They have seen a
+    gradient whose update was then discarded as stale. A gradient that is not finite is passed on as it is, for the
+    parameter server to discard and count, and the statistics do not see it.
+    """
+
+    def __init__(self, optimizer: OptimizerSpec, schedule: Schedule) -> None:
+        self._spec = optimizer
+        self._schedule = schedule
+        self._updates: _Updates | None = None
+
+    def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:
+        if not is_finite(gradient):
+            return gradient
+        if self._updates is None:
+            self._updates = _Updates(self._spec, len(gradient))
+        return self._updates(gradient, self._schedule(global_step))
+
+    def forget(self) -> None:
+        self._updates = None
+
+
+class _Updates:
+    """What an optimizer adds to a vector of zeros. Made with the first gradient: exploit workers need none."""
+
+    def __init__(self, spec: OptimizerSpec, size: int) -> None:
+        self._optimizer = create(spec, size)
+        self._zeros = np.zeros(size, np.float32)
+        self._update = HostVector.zeros(size)
+
+    def __call__(self, gradient: FlatVector, learning_rate: float) -> FlatVector:
+        """Return the update, float32 [size], which never changes."""
+        self._update.assign(self._zeros)
+        self._optimizer.apply(self._update, np.ascontiguousarray(gradient), learning_rate)
+        return self._update.snapshot()
