@@ -101,13 +101,13 @@ GATE_PY = "relaax/server/parameter_server/model_access.py"
 SERVICE_PY = "relaax/server/parameter_server/service.py"
 
 
-TARGETS_PY = "relaax/algorithm_base/value_targets.py"
-VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
+TARGETS_PY = "relaax/algorithm_base/values.py"
+VALUE_LOSS_PY = "relaax/algorithm_base/values.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
 VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
 TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
-STORED_PY = "relaax/algorithm_base/stored_observations.py"
+STORED_PY = "relaax/algorithm_base/transitions.py"
 REPLAY_LEARNER_PY = "algorithms/gorila/learner.py"
 REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
 TRANSITIONS = "tests/algorithm_base/test_transitions.py"
@@ -148,14 +148,14 @@ _POLICY_SIGN = (LOSS_PY, "by_log_probability=-advantages", "by_log_probability=a
 _VALUE_SIGN = (LOSS_PY, "(-2 * self._c * weighted)", "(2 * self._c * weighted)")
 _ENTROPY_SIGN = (LOSS_PY, "by_entropy=-self._beta * weights", "by_entropy=self._beta * weights")
 _NO_BOOTSTRAP = (
-    "relaax/algorithm_base/returns.py",
+    "relaax/algorithm_base/values.py",
     "np.multiply(discount_t[-1], bootstrap_value, out",
     "np.multiply(discount_t[-1], 0.0 * bootstrap_value, out",
 )
 _NO_TRUNCATION = (ROLLOUT_PY, "gamma * final_values[truncated]", "0.0 * final_values[truncated]")
 _TERMINATED_GOES_ON = (
     (ROLLOUT_PY, "truncated = step.truncated & ~step.terminated", "truncated = step.ended"),
-    ("relaax/algorithm_base/step.py", "or not self.truncated.any()", "or not self.ended.any()"),
+    ("relaax/algorithm_base/agent.py", "or not self.truncated.any()", "or not self.ended.any()"),
 )
 _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.first")
 _LSTM_KEPT = (NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
@@ -892,7 +892,7 @@ ERRORS = (
     planted(
         "stack-over-an-end",
         "the frame stack is carried over the end of an episode",
-        [("relaax/algorithm_base/frame_stack.py", "if restart.any():", "if False:")],
+        [("relaax/algorithm_base/observations.py", "if restart.any():", "if False:")],
         GRADIENT,
     ),
     planted(
@@ -900,7 +900,7 @@ ERRORS = (
         "the frame stack is carried over a reset",
         [
             (
-                "relaax/algorithm_base/frame_stack.py",
+                "relaax/algorithm_base/observations.py",
                 "        self._stack[...] = frames[..., None]\n",
                 "        self._shift(self._stack, self._packed, frames)\n",
             )
@@ -1247,7 +1247,7 @@ ERRORS = (
         "the learning rate grows",
         [
             (
-                "relaax/algorithm_base/schedule.py",
+                "relaax/algorithm_base/config.py",
                 "1.0 - global_step / self.end",
                 "1.0 + global_step / self.end",
             )
@@ -1338,7 +1338,7 @@ ERRORS = (
     planted(
         "outlier-hides-others",
         "one enormous loss makes every later one ordinary",
-        [("relaax/algorithm_base/loss_outliers.py", "min(size, limit) if outlier else size", "size")],
+        [("relaax/hosting/gradient_filters.py", "min(size, limit) if outlier else size", "size")],
         "tests/algorithm_base/test_loss_outliers.py",
     ),
     planted(
@@ -1346,7 +1346,7 @@ ERRORS = (
         "a worker's statistics outlive a roll-back of the model",
         [
             (
-                "relaax/algorithm_base/local_optimizer.py",
+                "relaax/hosting/gradient_filters.py",
                 "        self._updates = None\n\n\nclass",
                 "        pass\n\n\nclass",
             )

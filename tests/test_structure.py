@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.loader import EXPORTS
+from relaax.hosting.loader import EXPORTS
 from support.machine import need
 
 ROOT = Path(__file__).resolve().parent.parent

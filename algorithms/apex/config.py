@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, PositiveFloat
 
-from relaax.algorithm_base import Fixed, Free, RMSPropConfig
-from relaax.algorithm_base.optimizer_config import Centered
+from relaax.algorithm_base import Fixed, Free
+from relaax.algorithm_base.config import Centered, RMSPropConfig
 
 from ..async_q.config import Probability
 from ..gorila.config import ReplayConfig

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, Discrete, LargestOutput, Pulled, Space
+from relaax.algorithm_base import AgentContext, Discrete, Pulled, Space
 from relaax.algorithm_base.exploration import epsilon_greedy
 from relaax.algorithm_base.network_agent import NetworkAgent
+from relaax.algorithm_base.policy_graph import LargestOutput
 
 from .config import ActionValueConfig
 from .network import action_values, refusal, value_network

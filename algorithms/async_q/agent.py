@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.rollout import RolloutSteps
-from relaax.algorithm_base.value_targets import greedy_values, one_step_targets
+from relaax.algorithm_base.values import greedy_values, one_step_targets
 
 from .value_agent import ValueAgent
 

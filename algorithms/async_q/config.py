@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from relaax.algorithm_base import Fixed, Free
-from relaax.algorithm_base.agent_config import AgentConfig
-from relaax.algorithm_base.value_loss import Errors
+from relaax.algorithm_base.network import AgentConfig
+from relaax.algorithm_base.values import Errors
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaax.algorithm_base import Discrete, MultiBinary, MultiDiscrete, Space
-from relaax.algorithm_base.agent_config import agent_network, observation_refusal
+from relaax.algorithm_base.network import agent_network, observation_refusal
 from relaax.nn.action_values import ActionValues
 from relaax.nn.specification import NetworkSpec
 

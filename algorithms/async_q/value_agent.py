@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Leaves, Mask, Pulled, StepResult
 from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons
-from relaax.algorithm_base.held_out import HeldOutStates
 from relaax.algorithm_base.rollout import RolloutSteps
-from relaax.algorithm_base.value_loss import ValueLoss
+from relaax.algorithm_base.values import HeldOutStates, ValueLoss
 from relaax.nn.engine import make_engine
 
 from .action_value_agent import ActionValueAgent, Array, Inputs, no_state

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.rollout import RolloutSteps
-from relaax.algorithm_base.value_targets import one_step_targets, values_of
+from relaax.algorithm_base.values import one_step_targets, values_of
 
 from ..async_q.value_agent import ValueAgent
 

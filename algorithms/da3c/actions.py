@@ -6,19 +6,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from relaax.algorithm_base import (
-    Box,
-    Discrete,
-    GreedyAction,
-    LargestOutput,
-    LargestOutputs,
-    Leaves,
-    MultiBinary,
-    MultiDiscrete,
-    PositiveOutputs,
-    Space,
-    space_size,
-)
+from relaax.algorithm_base import Box, Discrete, Leaves, MultiBinary, MultiDiscrete, Space
+from relaax.algorithm_base.config import space_size
+from relaax.algorithm_base.policy_graph import GreedyAction, LargestOutput, LargestOutputs, PositiveOutputs
 from relaax.nn.distributions import Bernoulli, Categorical, Distribution, MultiCategorical
 
 HEAD = "policy"

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, GreedyAction, Leaves, StepResult
+from relaax.algorithm_base import AgentContext, Leaves, StepResult
 from relaax.algorithm_base.network_agent import NetworkAgent
+from relaax.algorithm_base.policy_graph import GreedyAction
 from relaax.algorithm_base.rollout import Batch, Experience, Rollout
 from relaax.nn.distributions import Distribution
 

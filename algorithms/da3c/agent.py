@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, GreedyAction, Leaves, Space
+from relaax.algorithm_base import AgentContext, Leaves, Space
+from relaax.algorithm_base.policy_graph import GreedyAction
 
 from .actions import action_refusal, greedy_action, leaves_of, policy_of
 from .actor_critic import ActorCritic

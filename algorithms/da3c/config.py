@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from relaax.algorithm_base import Fixed, Free
-from relaax.algorithm_base.agent_config import AgentConfig
+from relaax.algorithm_base.network import AgentConfig
 
 
 class Config(AgentConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaax.algorithm_base import Space
-from relaax.algorithm_base.agent_config import agent_network, observation_refusal
+from relaax.algorithm_base.network import agent_network, observation_refusal
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import ParameterServerBase
-from relaax.algorithm_base.agent_config import agent_statistics
+from relaax.algorithm_base.network import agent_statistics
 from relaax.nn.initialization import orthogonal_parameters
 
 from .actions import HEAD, policy_of

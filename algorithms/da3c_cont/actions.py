@@ -8,16 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import (
-    Box,
-    Discrete,
-    Leaves,
-    MultiBinary,
-    MultiDiscrete,
-    ScaledOutput,
-    Space,
-    space_size,
-)
+from relaax.algorithm_base import Box, Discrete, Leaves, MultiBinary, MultiDiscrete, Space
+from relaax.algorithm_base.config import space_size
+from relaax.algorithm_base.policy_graph import ScaledOutput
 from relaax.nn.distributions import Gaussian
 
 from .config import Config

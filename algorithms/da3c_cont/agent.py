@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, Leaves, ScaledOutput, Space
+from relaax.algorithm_base import AgentContext, Leaves, Space
+from relaax.algorithm_base.policy_graph import ScaledOutput
 from relaax.algorithm_base.rollout import Experience
 
 from ..da3c.actor_critic import ActorCritic

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, StepResult
-from relaax.algorithm_base.returns import generalized_advantages
 from relaax.algorithm_base.rollout import Batch, Experience, what_came_of
+from relaax.algorithm_base.values import generalized_advantages
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 

@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import LearnerBase, LearnerContext, Mask, Pulled, Pushed, Sampled
-from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.algorithm_base.exploration import LinearAnnealing
-from relaax.algorithm_base.held_out import HeldOutStates
-from relaax.algorithm_base.learnable import batch_outliers
+from relaax.algorithm_base.network import agent_statistics
 from relaax.algorithm_base.normalization import Normalization
-from relaax.algorithm_base.transitions import priorities_of
-from relaax.algorithm_base.value_loss import ValueLoss
-from relaax.algorithm_base.value_targets import greedy_values, one_step_targets
+from relaax.algorithm_base.transitions import batch_outliers, priorities_of
+from relaax.algorithm_base.values import HeldOutStates, ValueLoss, greedy_values, one_step_targets
 from relaax.nn.engine import Engine, make_engine
 from relaax.optim.clipping import clip_by_norm
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 from relaax.algorithm_base import ReplayBase, Space, TableDeclaration
 from relaax.algorithm_base.network import image_part
-from relaax.algorithm_base.stored_observations import ObservationLayout
-from relaax.algorithm_base.transitions import transition_table
+from relaax.algorithm_base.transitions import ObservationLayout, transition_table
 
 from .config import ReplayConfig
 

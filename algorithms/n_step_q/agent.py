@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.returns import n_step_returns
 from relaax.algorithm_base.rollout import RolloutSteps
-from relaax.algorithm_base.value_targets import greedy_values
+from relaax.algorithm_base.values import greedy_values, n_step_returns
 
 from ..async_q.value_agent import ValueAgent
 

@@ -1,14 +1,13 @@
-"""What an agent is told after its actions were carried out."""
+"""The algorithm's side of a connection: it acts, is told the outcomes, and computes gradients."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import numpy.typing as npt
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relaax.algorithm_base.policy_graph import PolicyGraph

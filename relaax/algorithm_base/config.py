@@ -1,15 +1,14 @@
-"""The configuration sections of optimizers, and the optimizers that they describe."""
+"""The keys that every algorithm's configuration has: training, optimizers, learning rate."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated
-from pydantic import Field
-from relaax.configuration import Section
-from dataclasses import dataclass
 import math
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
 from pydantic import Field, field_validator, model_validator
+
 from relaax.configuration import Fixed, Free, Section
 from relaax.rlx import Discrete, Space
 

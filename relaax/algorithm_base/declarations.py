@@ -1,19 +1,19 @@
-"""What an algorithm tells the parameter server about its model."""
+"""What an algorithm tells the parameter server about its model, and replay servers about its memory."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from relaax.optim.optimizers import OptimizerSpec
-    from relaax.rlx import Space
     from relaax.replay.declaration import TableDeclaration
+    from relaax.rlx import Space
 
 
 class ParameterServerBase(ABC):

@@ -1,13 +1,16 @@
-"""The network for an observation space: its configuration section, default layers, and refusals."""
+"""The keys of algorithms that act by one network; the network for an observation space, and refusals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
+
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
-from relaax.algorithm_base.config import space_size
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from relaax.algorithm_base.config import ConfigBase, space_size
+from relaax.algorithm_base.normalization import normalized_statistics
 from relaax.algorithm_base.observations import (
     image_of,
     input_refusal,
@@ -16,19 +19,10 @@ from relaax.algorithm_base.observations import (
     looks_like_image,
     with_channels_last,
 )
-from relaax.configuration import Section
+from relaax.configuration import Fixed, Section
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.parameters.grpc_options import MAX_PARAMETERS
+from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.rlx import Space
-from typing import Literal
-from pydantic import Field, PositiveFloat
-from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.normalization import normalized_statistics
-from relaax.algorithm_base.observations import image_of, is_image
-from relaax.configuration import Fixed
-from relaax.nn.specification import NetworkSpec
-from relaax.parameters.grpc_options import MAX_STATISTICS
-
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
 """For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer."""

@@ -10,13 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.agent import AgentBase, AgentContext
-from relaax.algorithm_base.agent_config import AgentConfig, agent_statistics
-from relaax.algorithm_base.network import history, image_part
+from relaax.algorithm_base.agent import AgentBase, AgentContext, Leaves, Mask, StepResult
+from relaax.algorithm_base.network import AgentConfig, agent_statistics, history, image_part
 from relaax.algorithm_base.normalization import Normalization, reward_bound
 from relaax.algorithm_base.observations import ObservationEncoder, image_of
 from relaax.algorithm_base.policy_graph import GreedyAction, PolicyGraph
-from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 from relaax.nn.specification import NetworkSpec
 from relaax.optim.clipping import clip_by_norm

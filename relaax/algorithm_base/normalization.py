@@ -1,19 +1,19 @@
-"""Give a network images without their mean, so that what never changes says nothing."""
+"""Normalize by running statistics that all workers share through the parameter server, images by their mean."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
-import numpy as np
-import numpy.typing as npt
-from relaax.parameters.interfaces import MetricsRecorder, Pulled
-from relaax.parameters.moments import Moments
 from collections.abc import Mapping
 from typing import Any, Literal
-from relaax.algorithm_base.observations import image_of, input_shape, is_image
-from relaax.algorithm_base.step import StepResult
-from relaax.rlx import Space
 
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.agent import StepResult
+from relaax.algorithm_base.observations import image_of, input_shape, is_image
+from relaax.parameters.interfaces import MetricsRecorder, Pulled
+from relaax.parameters.moments import Moments
+from relaax.rlx import Space
 
 Array = npt.NDArray[Any]
 
@@ -86,8 +86,6 @@ class MeanImage:
         if moments.count != self._moments.count:
             self._moments, self._stacked = moments, None
 
-
-Array = npt.NDArray[Any]
 
 LIMIT = 10.0
 """Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""

@@ -1,15 +1,15 @@
-"""Convert the leaves of an observation space to a network's inputs."""
+"""Convert the leaves of an observation space to a network's inputs, with the last frames of images."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
 import numpy as np
 import numpy.typing as npt
-from relaax.algorithm_base.step import Leaves, Mask
-from relaax.rlx import Box, Discrete, MultiBinary, Space
-from relaax.algorithm_base.step import Mask
 
+from relaax.algorithm_base.agent import Leaves, Mask
+from relaax.rlx import Box, Discrete, MultiBinary, Space
 
 Inputs = npt.NDArray[Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.returns import generalized_advantages
-from relaax.algorithm_base.step import Mask, StepResult
+from relaax.algorithm_base.agent import Mask, StepResult
+from relaax.algorithm_base.values import generalized_advantages
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 

@@ -1,28 +1,25 @@
-"""How a network's inputs are kept in replay memory: images as single frames, each once, anything else as numbers."""
+"""Make transitions of n steps from steps, store them in replay memory, and leave out what cannot be learned from."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-import numpy as np
-import numpy.typing as npt
-from relaax.algorithm_base.frame_stack import FrameStack
-from relaax.algorithm_base.network import history
-from relaax.algorithm_base.observations import image_of, input_shape, is_image
-from relaax.algorithm_base.step import Mask
-from relaax.replay.spec import Field
-from relaax.rlx import Space
 import logging
-from typing import Any
-from relaax.algorithm_base.normalization import INPUT_LIMIT
-from relaax.metrics.rate_limited_log import RateLimitedLog
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-from relaax.algorithm_base.step import Mask, StepResult
-from relaax.algorithm_base.value_targets import values_of
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.agent import Mask, StepResult
+from relaax.algorithm_base.network import history
+from relaax.algorithm_base.normalization import INPUT_LIMIT
+from relaax.algorithm_base.observations import FrameStack, image_of, input_shape, is_image
+from relaax.algorithm_base.values import values_of
+from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.spec import Field, TableSpec, inserted_form
+from relaax.rlx import Space
 
 if TYPE_CHECKING:
     from relaax.replay.frame_store import Frames  # its kernels are numba's, which whoever only plans need not load
@@ -30,6 +27,8 @@ if TYPE_CHECKING:
 
 Inputs = npt.NDArray[Any]
 Stored = npt.NDArray[Any]
+Array = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]
 
 
 class ObservationLayout:
@@ -129,7 +128,6 @@ class KeptFrames(KeptVectors):
 
 
 _complain = RateLimitedLog(logging.getLogger(__name__))
-Numbers = npt.NDArray[Any]
 
 TARGET_LIMIT = 1e6
 """The largest return, normalised and clipped, that is inserted into replay memory."""
@@ -139,7 +137,7 @@ this where the median is below 1.
 """
 
 
-def within_limits(rewards: Numbers, *observations: Numbers) -> Mask:
+def within_limits(rewards: Inputs, *observations: Inputs) -> Mask:
     """Return which of B transitions may be learned from: bool [B].
 
     rewards: [B]. observations: [B, ...], before they are normalised; none if they are normalised, or images.
@@ -159,7 +157,7 @@ def log_left_out(count: int, total: int, client: str) -> None:
     )
 
 
-def batch_outliers(targets: Numbers, *observations: Numbers) -> Mask | None:
+def batch_outliers(targets: Inputs, *observations: Inputs) -> Mask | None:
     """Return which of B items are outliers of their batch, bool [B], and log how many; None without outliers.
 
     targets: [B]. observations: [B, ...]; none if they are normalised, or images.
@@ -174,18 +172,15 @@ def batch_outliers(targets: Numbers, *observations: Numbers) -> Mask | None:
     return found
 
 
-def _largest(inputs: Numbers) -> Numbers:
-    largest: Numbers = np.abs(inputs.reshape(len(inputs), -1)).max(axis=1)
+def _largest(inputs: Inputs) -> Inputs:
+    largest: Inputs = np.abs(inputs.reshape(len(inputs), -1)).max(axis=1)
     return largest
 
 
-def _limit(sizes: Numbers, apart: float) -> float:
+def _limit(sizes: Inputs, apart: float) -> float:
     middle = len(sizes) // 2
     return apart * max(1.0, float(np.partition(sizes, middle)[middle]))  # of NaN, which sorts last, at most half
 
-
-Array = npt.NDArray[np.float32]
-Numbers = npt.NDArray[np.float64]
 
 AT_ONCE = 50
 """Transitions that are inserted at once (Horgan et al. 2018, section 4.1)."""

@@ -1,18 +1,24 @@
-"""Compute targets for value functions, and advantages, backwards over a rollout on the host: a rollout is short."""
+"""Targets for value functions and advantages, the loss of action values, and states whose values are watched.
+
+What comes after an episode's end is told apart by the discounts: `discount_t` is gamma if the episode went on after the
+action at t, and 0 if it terminated. An episode that was truncated would have gone on:
+`relaax.algorithm_base.rollout.what_came_of` adds the discounted value of its last observation to the reward, and the
+discount is 0, since the next row belongs to another episode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any, Literal
+
 import numpy as np
 import numpy.typing as npt
-from typing import Any
-from collections.abc import Mapping
-from typing import Any, Literal
+
 from relaax.nn.action_values import ActionValues
 
-
 Floats = npt.NDArray[np.float32]
+Actions = npt.NDArray[np.integer[Any]]
 
 
 def n_step_returns(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> Floats:
@@ -89,10 +95,6 @@ def _check(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> None:
         )
 
 
-Floats = npt.NDArray[np.float32]
-Actions = npt.NDArray[np.integer[Any]]
-
-
 def values_of(q_t: Floats, a_t: Actions) -> Floats:
     """Take the values of the actions that were chosen.
 
@@ -158,16 +160,15 @@ def one_step_targets(r_t: Floats, discount_t: Floats, v_tp1: Floats) -> Floats:
     return r_t + discount_t * v_tp1
 
 
-Array = npt.NDArray[np.float32]
 Errors = Literal["squared", "huber"]
 
 
-def squared(errors: Array) -> tuple[Array, Array]:
+def squared(errors: Floats) -> tuple[Floats, Floats]:
     """Compute e^2 and its derivative 2 e, float32 [B] each (Mnih et al. 2016, Algorithm 1)."""
     return errors * errors, 2 * errors
 
 
-def huber(errors: Array) -> tuple[Array, Array]:
+def huber(errors: Floats) -> tuple[Floats, Floats]:
     """Compute Huber's loss and its derivative, float32 [B] each: e^2 / 2 up to 1, then |e| - 1/2.
 
     Its derivative is the error, cut to plus and minus 1, as Mnih et al. 2015 cut it.
@@ -192,16 +193,16 @@ class ValueLoss:
     """
 
     def __init__(
-        self, values: ActionValues, errors: Errors, a_t: npt.NDArray[Any], targets: Array, weights: Array
+        self, values: ActionValues, errors: Errors, a_t: npt.NDArray[Any], targets: Floats, weights: Floats
     ) -> None:
         self._values, self._loss = values, LOSSES[errors]
         self._a_t, self._targets, self._weights = a_t, targets, weights
-        self.errors: Array = np.zeros(len(targets), np.float32)
+        self.errors: Floats = np.zeros(len(targets), np.float32)
         """Q(s_i, a_i) - y_i of the examples so far, float32 [B]: the sizes are what prioritised replay needs."""
         self._sum = 0.0
         self._chosen = 0.0
 
-    def __call__(self, outputs: Mapping[str, Array], part: slice) -> dict[str, Array]:
+    def __call__(self, outputs: Mapping[str, Floats], part: slice) -> dict[str, Floats]:
         values, a_t, weights = self._values.values(outputs), self._a_t[part], self._weights[part]
         chosen = values_of(values, a_t)
         self.errors[part] = errors = chosen - self._targets[part]

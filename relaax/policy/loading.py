@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm, parse_fingerprint
+from relaax.algorithm_base import ConfigBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
 from relaax.extras import explained
+from relaax.hosting.fingerprint import parse_fingerprint
+from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.policy.file import PolicyError, read
 from relaax.policy.policy import Policy
 

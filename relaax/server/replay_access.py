@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, ConfigBase, Space
+from relaax.algorithm_base import ConfigBase, Space
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import Algorithm
 from relaax.server.targets import replay_targets
 
 if TYPE_CHECKING:

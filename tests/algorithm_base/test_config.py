@@ -5,19 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    Box,
-    ConfigBase,
-    Dict,
-    Discrete,
-    Space,
-    fingerprint,
-    first_difference,
-    size_mismatch,
-    space_size,
-)
-from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
+from relaax.algorithm_base import Box, ConfigBase, Dict, Discrete, Space
+from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING, size_mismatch, space_size
 from relaax.configuration import ConfigurationError, validate_section
+from relaax.hosting.fingerprint import fingerprint, first_difference
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
 
 

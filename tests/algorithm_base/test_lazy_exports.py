@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.loader import load_algorithm, load_config
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import load_algorithm, load_config
 from support.processes import Processes
 
 EACH = """
 import json, sys
 from pathlib import Path
 from relaax.algorithm_base import load_algorithm
-from relaax.algorithm_base.loader import load_config
+from relaax.hosting.loader import load_config
 from relaax.bundled import bundled_folder, bundled_names
 folder = bundled_folder("algorithms")
 alone = {name: load_config(name, folder).model_json_schema() for name in bundled_names("algorithms")}
@@ -60,7 +60,7 @@ class ParameterServer(ParameterServerBase):
     def initial_parameters(self, seed): ...
 """
 LAZY = """
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 from .config import Config
 __getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": ".parameter_server"})
 """

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import relaax.policy
-from relaax.algorithm_base import first_difference, load_algorithm
-from relaax.algorithm_base.loader import load_config
+from relaax.algorithm_base import load_algorithm
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.configuration import load_configuration
+from relaax.hosting.fingerprint import first_difference
+from relaax.hosting.loader import load_config
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.shard_position import ShardPosition

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import first_difference
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.parameters.channel import Target
 from relaax.server.checkpointing import Checkpointer
 from relaax.server.parameter_server.coordination.follower import Follower

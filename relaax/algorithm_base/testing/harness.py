@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relaax.algorithm_base.agent import AgentBase, AgentContext
+from relaax.algorithm_base.agent import AgentBase, AgentContext, Leaves, StepResult
 from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.fingerprint import fingerprint
 from relaax.algorithm_base.learner import LearnerBase, LearnerContext
-from relaax.algorithm_base.loader import Algorithm
 from relaax.algorithm_base.policy_graph import PolicyGraph
-from relaax.algorithm_base.step import Leaves, StepResult
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.replay.interfaces import ReplayMemory

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import load_algorithm, parse_fingerprint
 from relaax.cli.bench.sync import milliseconds
 from relaax.configuration import load_configuration
 from relaax.configuration.roles import REPLAY_TOKEN
+from relaax.hosting.fingerprint import parse_fingerprint
+from relaax.hosting.loader import load_algorithm
 from relaax.parameters.channel import Target
 from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration

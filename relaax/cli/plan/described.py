@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm, space_size
-from relaax.algorithm_base.agent_config import AgentConfig, agent_network
+from relaax.algorithm_base import ConfigBase
+from relaax.algorithm_base.config import space_size
+from relaax.algorithm_base.network import AgentConfig, agent_network
 from relaax.cli.run.plan import Plan
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.nn.specification import NetworkSpec
 from relaax.planning.workload import ReplayWorkload, Workload
 from relaax.rlx import Space

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relaax.algorithm_base import Algorithm, ConfigBase
+from relaax.algorithm_base import ConfigBase
 from relaax.configuration import LearnerSection
+from relaax.hosting.loader import Algorithm
 from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 from relaax.parameters.client import ParameterClient
 from relaax.server.devices import device_error, device_of

@@ -15,18 +15,14 @@ os.environ.update(missing_from(os.environ))
 
 import typer
 
-from relaax.algorithm_base import (
-    ParameterServerError,
-    ParameterServerUnavailable,
-    TrainingEnded,
-    load_algorithm,
-)
-from relaax.algorithm_base.error_place import described
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import LEARNER
 from relaax.extras import named
+from relaax.hosting.errors import described
+from relaax.hosting.loader import load_algorithm
 from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
+from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.server.address import AddressError
 from relaax.server.blas import restarting, use_kernels

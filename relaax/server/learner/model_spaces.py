@@ -6,19 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 
-from relaax.algorithm_base import (
-    Algorithm,
-    ConfigBase,
-    ParameterServerError,
-    Space,
-    TrainingEnded,
-    first_difference,
-    parse_fingerprint,
-)
+from relaax.algorithm_base import ConfigBase, Space
+from relaax.hosting.fingerprint import first_difference, parse_fingerprint
+from relaax.hosting.loader import Algorithm
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from relaax.server.command_configuration import description
 
 _log = logging.getLogger(__name__)

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from relaax.algorithm_base import Algorithm, ConfigBase, LearnerContext, Registration, fingerprint
-from relaax.algorithm_base.gradient_filters import agent_parameters
+from relaax.algorithm_base import ConfigBase, LearnerContext
 from relaax.configuration import ConfigurationError
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.gradient_filters import agent_parameters
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.channel import Target
-from relaax.parameters.interfaces import ParameterClientBase
+from relaax.parameters.interfaces import ParameterClientBase, Registration
 from relaax.parameters.purposes import LEARN
 from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState, learn

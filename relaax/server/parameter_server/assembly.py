@@ -16,9 +16,11 @@ import numpy as np
 import safetensors
 
 import relaax
-from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
+from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, sequence
 from relaax.configuration import Configuration, redacted
+from relaax.hosting.fingerprint import first_difference
+from relaax.hosting.loader import Algorithm
 from relaax.metrics import MetricsWriter
 from relaax.metrics.run_description import RunDescription
 from relaax.nn.tensorflow_loading import is_loaded, tf

@@ -16,11 +16,11 @@ os.environ.update(missing_from(os.environ))
 
 import typer
 
-from relaax.algorithm_base import Algorithm, load_algorithm
 from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.extras import named
+from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.log_lines import print_error
 from relaax.output import replace_unknown_characters
 from relaax.parameters.descriptors import allow_descriptors

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.schedule import Schedule
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.config import Schedule
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.optim.vector import FlatVector, Vector
 from relaax.server.parameter_server.counters import Counters
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relaax.algorithm_base import ConfigBase, load_algorithm
+from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.extras import missing
+from relaax.hosting.loader import load_algorithm
 from relaax.server.command_configuration import check_bridge
 from relaax.server.devices import device_of
 from relaax.server.native_messages import load_tensorflow_quietly

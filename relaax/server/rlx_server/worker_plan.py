@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relaax.algorithm_base import Algorithm, ConfigBase
+from relaax.algorithm_base import ConfigBase
 from relaax.configuration import RlxServerSection
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory
 from relaax.rlx import Hello

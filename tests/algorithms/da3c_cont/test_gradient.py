@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Box, Moments, load_algorithm
+from relaax.algorithm_base import Box, load_algorithm
+from relaax.parameters.moments import Moments
 from support.reference_actor_critic import Network, Stretch
 from support.scene import GAMMA, Scene
 

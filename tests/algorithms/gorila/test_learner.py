@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    Box,
-    Discrete,
-    LearnerBase,
-    LearnerContext,
-    Registration,
-    TargetInterval,
-    load_algorithm,
-)
+from relaax.algorithm_base import Box, Discrete, LearnerBase, LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.normalization import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters
+from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 

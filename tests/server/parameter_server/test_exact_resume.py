@@ -9,17 +9,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    AgentBase,
-    Box,
-    ConfigBase,
-    Discrete,
-    Moments,
-    ParameterServerBase,
-    fingerprint,
-    first_difference,
-)
+from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import fingerprint, first_difference
+from relaax.parameters.moments import Moments
 from relaax.parameters.purposes import TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.factory import AlgorithmModels

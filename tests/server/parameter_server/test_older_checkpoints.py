@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.parameters.purposes import TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.counters import Counters

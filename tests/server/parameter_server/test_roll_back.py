@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.shard import Push

@@ -7,10 +7,18 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, StepResult
+from relaax.algorithm_base import (
+    AgentBase,
+    AgentContext,
+    ConfigBase,
+    Discrete,
+    Free,
+    Leaves,
+    ParameterServerBase,
+    StepResult,
+)
 from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
-from relaax.algorithm_base.resuming import Free
-from relaax.algorithm_base.returns import n_step_returns
+from relaax.algorithm_base.values import n_step_returns
 from relaax.nn.distributions import Categorical
 from relaax.nn.engine import make_engine
 from relaax.nn.initialization import orthogonal_parameters

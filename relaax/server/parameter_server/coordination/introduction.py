@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 
-from relaax.algorithm_base import first_difference
+from relaax.hosting.fingerprint import first_difference
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.shard_position import ShardPosition
 

@@ -1,19 +1,16 @@
-"""Filter gradients in the worker before they are sent, whichever algorithm computes them."""
+"""Filter gradients in the worker before they are sent: outlying losses, and an optimizer of the worker's own."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from relaax.algorithm_base.config import ConfigBase
-from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parameters, Pulled, Pushed
-import math
-from relaax.parameters.interfaces import FlatVector
+
 import numpy as np
-from relaax.algorithm_base.schedule import Schedule
-from relaax.optim.host_optimizers import create
-from relaax.optim.host_vector import HostVector
+
+from relaax.algorithm_base.config import ConfigBase, Schedule
 from relaax.optim.optimizers import OptimizerSpec
-from relaax.optim.vector import is_finite
+from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parameters, Pulled, Pushed
 
 
 class GradientFilter(ABC):
@@ -66,21 +63,6 @@ class FilteredParameters(Parameters):
             for each in self._filters:
                 each.forget()
         return pushed
-
-
-def agent_parameters(client: ParameterClientBase, config: ConfigBase) -> Parameters:
-    """Make the parameters for an agent: outliers are withheld first, and the worker's own optimizer never sees them."""
-    filters: list[GradientFilter] = []
-    if config.loss_outlier_deviations is not None:
-        from relaax.algorithm_base.loss_outliers import LossOutliers
-
-        filters.append(LossOutliers(config.loss_outlier_deviations))
-    optimizer = config.worker_optimizer_spec()
-    if optimizer is not None:
-        from relaax.algorithm_base.local_optimizer import LocalOptimizer  # numba with it
-
-        filters.append(LocalOptimizer(optimizer, config.schedule))
-    return FilteredParameters(client, filters)
 
 
 WARM_UP = 20
@@ -155,31 +137,43 @@ class LocalOptimizer(GradientFilter):
     """
 
     def __init__(self, optimizer: OptimizerSpec, schedule: Schedule) -> None:
-        self._spec = optimizer
-        self._schedule = schedule
-        self._updates: _Updates | None = None
+        self._spec, self._schedule = optimizer, schedule
+        self._update: Callable[[FlatVector, float], FlatVector] | None = None
 
     def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:
+        from relaax.optim.vector import is_finite
+
         if not is_finite(gradient):
             return gradient
-        if self._updates is None:
-            self._updates = _Updates(self._spec, len(gradient))
-        return self._updates(gradient, self._schedule(global_step))
+        if self._update is None:  # with the first gradient: exploit workers need none
+            self._update = _updates(self._spec, len(gradient))
+        return self._update(gradient, self._schedule(global_step))
 
     def forget(self) -> None:
-        self._updates = None
+        self._update = None
 
 
-class _Updates:
-    """What an optimizer adds to a vector of zeros. Made with the first gradient: exploit workers need none."""
+def _updates(spec: OptimizerSpec, size: int) -> Callable[[FlatVector, float], FlatVector]:
+    """Return what an optimizer adds to a vector of zeros, as a function of gradient and learning rate."""
+    from relaax.optim.host_optimizers import create  # numba with it
+    from relaax.optim.host_vector import HostVector
 
-    def __init__(self, spec: OptimizerSpec, size: int) -> None:
-        self._optimizer = create(spec, size)
-        self._zeros = np.zeros(size, np.float32)
-        self._update = HostVector.zeros(size)
+    optimizer, zeros, vector = create(spec, size), np.zeros(size, np.float32), HostVector.zeros(size)
 
-    def __call__(self, gradient: FlatVector, learning_rate: float) -> FlatVector:
-        """Return the update, float32 [size], which never changes."""
-        self._update.assign(self._zeros)
-        self._optimizer.apply(self._update, np.ascontiguousarray(gradient), learning_rate)
-        return self._update.snapshot()
+    def update(gradient: FlatVector, learning_rate: float) -> FlatVector:
+        vector.assign(zeros)
+        optimizer.apply(vector, np.ascontiguousarray(gradient), learning_rate)
+        return vector.snapshot()
+
+    return update
+
+
+def agent_parameters(client: ParameterClientBase, config: ConfigBase) -> Parameters:
+    """Make the parameters for an agent: outliers are withheld first, and the worker's own optimizer never sees them."""
+    filters: list[GradientFilter] = []
+    if config.loss_outlier_deviations is not None:
+        filters.append(LossOutliers(config.loss_outlier_deviations))
+    optimizer = config.worker_optimizer_spec()
+    if optimizer is not None:
+        filters.append(LocalOptimizer(optimizer, config.schedule))
+    return FilteredParameters(client, filters)

@@ -17,15 +17,13 @@ from typing import Any, cast
 
 from relaax.algorithm_base.agent import AgentBase
 from relaax.algorithm_base.config import ConfigBase, size_mismatch
-from relaax.algorithm_base.error_place import place_of, reason_of
+from relaax.algorithm_base.declarations import ParameterServerBase, ReplayBase
 from relaax.algorithm_base.learner import LearnerBase
-from relaax.algorithm_base.parameter_server import ParameterServerBase
-from relaax.algorithm_base.replay_tables import ReplayBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
 from relaax.configuration.suggestions import nearest_file
 from relaax.extras import missing
-from relaax.lazy_exports import lazy_exports as lazy_exports
+from relaax.hosting.errors import place_of, reason_of
 from relaax.rlx import Space
 
 _log = logging.getLogger(__name__)

@@ -1,15 +1,15 @@
-"""The configuration that a worker and a parameter server must agree on, and sentences for where they differ."""
+"""Compare configurations: of a worker with the parameter server's, and of a checkpoint with the present one."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
-from relaax.algorithm_base.config import ConfigBase
-from relaax.rlx import Space, space_from_dict, space_to_dict
 from dataclasses import dataclass
-from relaax.configuration import Fixed, Free, KeyPath, Resume, redacted, resume_rules
+from typing import Any
 
+from relaax.algorithm_base.config import ConfigBase
+from relaax.configuration import KeyPath, Resume, redacted, resume_rules
+from relaax.rlx import Space, space_from_dict, space_to_dict
 
 SPACES = ("observation_space", "action_space")
 
@@ -91,9 +91,6 @@ def _difference(theirs: Any, ours: Any, path: str) -> tuple[str, Any, Any] | Non
                 return found
         return None
     return None if theirs == ours else (path, theirs, ours)
-
-
-__all__ = ["Changed", "Fixed", "Free", "changed_keys"]
 
 
 @dataclass(frozen=True, slots=True)
