@@ -70,19 +70,19 @@ LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
-ADMISSION_PY = "relaax/server/rlx_server/admission.py"
-ARRIVALS_PY = "relaax/server/rlx_server/pending_connections.py"
-CLAIMS_PY = "relaax/server/rlx_server/claims.py"
-METERS_PY = "relaax/server/rlx_server/meters.py"
-CHILDREN_PY = "relaax/server/rlx_server/children.py"
-MEASURES_PY = "relaax/server/rlx_server/worker_metrics.py"
-PEER_PY = "relaax/server/rlx_server/peer.py"
-CLIENT_ENTRY_PY = "relaax/server/rlx_server/client_entry.py"
-CHANNEL_PY = "relaax/server/rlx_server/channel.py"
-WEBSOCKET_PY = "relaax/server/rlx_server/websocket_layer.py"
-LISTENER_PY = "relaax/server/rlx_server/listener.py"
-PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
-SESSION_PY = "relaax/server/rlx_server/session.py"
+ADMISSION_PY = "relaax/server/rlx_server/listening/admission.py"
+ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
+CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
+METERS_PY = "relaax/server/rlx_server/clients/meters.py"
+CHILDREN_PY = "relaax/server/rlx_server/listening/children.py"
+MEASURES_PY = "relaax/server/rlx_server/workers/worker_metrics.py"
+PEER_PY = "relaax/server/rlx_server/connection/peer.py"
+CLIENT_ENTRY_PY = "relaax/server/rlx_server/workers/client_entry.py"
+CHANNEL_PY = "relaax/server/rlx_server/connection/channel.py"
+WEBSOCKET_PY = "relaax/server/rlx_server/connection/websocket_layer.py"
+LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
+PLACES_PY = "relaax/server/rlx_server/listening/unproven_clients.py"
+SESSION_PY = "relaax/server/rlx_server/workers/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
 READING_PY = "relaax/server/grpc_port/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
@@ -1672,7 +1672,7 @@ ERRORS = (
     planted(
         "names-as-sent",
         "names of metrics are kept as clients send them",
-        [("relaax/server/rlx_server/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
+        [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1788,7 +1788,7 @@ ERRORS = (
         "the reward of a void step enters the reported return",
         [
             (
-                "relaax/server/rlx_server/session.py",
+                "relaax/server/rlx_server/workers/session.py",
                 "count(message.reward, ~first)",
                 "count(message.reward, ~self._none)",
             )

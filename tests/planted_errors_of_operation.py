@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.planting import planted
 
-CLAIMS_PY = "relaax/server/rlx_server/claims.py"
+CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
 FORECAST_PY = "relaax/planning/forecast.py"
 DEMAND_PY = "relaax/planning/demand.py"
 MEMORY_PY = "relaax/planning/memory.py"

@@ -11,8 +11,8 @@ import socket
 import numpy as np
 
 from relaax import rlx
-from relaax.server.rlx_server.disconnects import PeerGone
-from relaax.server.rlx_server.peer import Peer
+from relaax.server.rlx_server.connection.disconnects import PeerGone
+from relaax.server.rlx_server.connection.peer import Peer
 
 PATIENCE_SECONDS = 60.0
 

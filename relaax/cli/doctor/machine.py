@@ -13,7 +13,7 @@ _SERVER_BYTES = 600e6
 
 def memory(subject: Subject) -> Iterator[Finding]:
     """Check how many workers fit beside a server, by the RLX server's estimate for one."""
-    from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED
+    from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED
 
     found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients

@@ -15,7 +15,7 @@ from relaax.server.command_configuration import check_bridge
 from relaax.server.devices import device_of
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.replay_access import replay_source
-from relaax.server.rlx_server.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
 from relaax.server.targets import targets
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable
         servers = targets(settings)
         return lambda: make_client(settings, servers)
     from relaax.checkpoint.location import open_location
-    from relaax.server.rlx_server.checkpoint_client import CheckpointClient  # before the fork: workers share it
+    from relaax.server.rlx_server.workers.checkpoint_client import CheckpointClient  # before the fork: workers share it
 
     location = settings.checkpoint
     try:

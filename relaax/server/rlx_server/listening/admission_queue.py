@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from relaax.server.rlx_server.pending_connections import PendingConnection, has_ended
+from relaax.server.rlx_server.listening.pending_connections import PendingConnection, has_ended
 from relaax.server.strikes import network_of
 
 STALE_SECONDS = 5.0

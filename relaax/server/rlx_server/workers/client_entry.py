@@ -9,12 +9,12 @@ import time
 
 from relaax.rlx import Hello, Mode, RemoteProtocolError
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.authentication import SPEAKS_TLS, Authentication, Identity
-from relaax.server.rlx_server.disconnects import PeerGone, PeerSilent, ServerStopping
-from relaax.server.rlx_server.peer import Peer
-from relaax.server.rlx_server.prompt_refusals import NO_ROOM_RETRY_SECONDS
-from relaax.server.rlx_server.tls_layer import TlsFailed
-from relaax.server.rlx_server.websocket_layer import HttpRefused
+from relaax.server.rlx_server.clients.authentication import SPEAKS_TLS, Authentication, Identity
+from relaax.server.rlx_server.connection.disconnects import PeerGone, PeerSilent, ServerStopping
+from relaax.server.rlx_server.connection.peer import Peer
+from relaax.server.rlx_server.connection.tls_layer import TlsFailed
+from relaax.server.rlx_server.connection.websocket_layer import HttpRefused
+from relaax.server.rlx_server.listening.prompt_refusals import NO_ROOM_RETRY_SECONDS
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant, NoAnswer, WorkerReports
 
 _log = logging.getLogger(__name__)

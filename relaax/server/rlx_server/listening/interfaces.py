@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Spawner(Protocol):
-    """Start workers (see `relaax.server.rlx_server.spawner.ForkSpawner`)."""
+    """Start workers (see `relaax.server.rlx_server.workers.spawner.ForkSpawner`)."""
 
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]

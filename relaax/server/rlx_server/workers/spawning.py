@@ -19,15 +19,15 @@ from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.anonymous_file import anonymous_file
-from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE, inheritable, program_of
+from relaax.server.rlx_server.clients.authentication import OPEN, Authentication
+from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.exit_codes import EXIT_DONE
-from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.rlx_server.worker_process import Lifeline
 from relaax.server.rlx_server.worker_reports import report_line
+from relaax.server.rlx_server.workers.worker_process import Lifeline
 
-PROGRAM = program_of("relaax.server.rlx_server.spawned_worker")
+PROGRAM = program_of("relaax.server.rlx_server.workers.spawned_worker")
 COMMAND = (sys.executable, "-c", PROGRAM)
 
 

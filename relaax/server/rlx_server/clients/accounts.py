@@ -18,7 +18,7 @@ from relaax.configuration import ConfigurationError
 from relaax.configuration.home import with_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
-from relaax.server.rlx_server.authentication import Authentication
+from relaax.server.rlx_server.clients.authentication import Authentication
 from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS, digest, read_token
 
 _log = logging.getLogger(__name__)

@@ -40,17 +40,17 @@ from typing import Any
 
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.server.address import is_loopback
-from relaax.server.rlx_server.admission import Admission
-from relaax.server.rlx_server.admission_queue import AdmissionQueue
-from relaax.server.rlx_server.authentication import OPEN, Authentication
-from relaax.server.rlx_server.children import Children
-from relaax.server.rlx_server.claims import Claims
-from relaax.server.rlx_server.interfaces import Spawner
-from relaax.server.rlx_server.pending_connections import PendingConnection, PendingConnections
-from relaax.server.rlx_server.prompt_refusals import say_no_room, turn_away
-from relaax.server.rlx_server.status import StatusLine
+from relaax.server.rlx_server.clients.authentication import OPEN, Authentication
+from relaax.server.rlx_server.clients.claims import Claims
+from relaax.server.rlx_server.listening.admission import Admission
+from relaax.server.rlx_server.listening.admission_queue import AdmissionQueue
+from relaax.server.rlx_server.listening.children import Children
+from relaax.server.rlx_server.listening.interfaces import Spawner
+from relaax.server.rlx_server.listening.pending_connections import PendingConnection, PendingConnections
+from relaax.server.rlx_server.listening.prompt_refusals import say_no_room, turn_away
+from relaax.server.rlx_server.listening.status import StatusLine
+from relaax.server.rlx_server.listening.unproven_clients import FREE, UnprovenClients
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.rlx_server.unproven_clients import FREE, UnprovenClients
 from relaax.server.strikes import Strikes
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaax.server.rlx_server import worker_reports as reports
-from relaax.server.rlx_server.claims import Claims
+from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.unproven_clients import UnprovenClients
+from relaax.server.rlx_server.listening.unproven_clients import UnprovenClients
 from relaax.server.strikes import network_of
 
 _log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ import ssl
 from collections.abc import Iterator, Sequence
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, NEED_DATA, Event, ServerConnection
-from relaax.server.rlx_server.disconnects import PeerGone
-from relaax.server.rlx_server.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
-from relaax.server.rlx_server.websocket_layer import WebSocketLayer, begins_with_http
+from relaax.server.rlx_server.connection.disconnects import PeerGone
+from relaax.server.rlx_server.connection.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
+from relaax.server.rlx_server.connection.websocket_layer import WebSocketLayer, begins_with_http
 from relaax.websocket import WebSocketOver
 
 

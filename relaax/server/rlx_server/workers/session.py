@@ -27,7 +27,7 @@ from relaax.rlx import (
     Step,
 )
 from relaax.rlx.metric_names import formed
-from relaax.server.rlx_server.episodes import EpisodeCounter
+from relaax.server.rlx_server.workers.episodes import EpisodeCounter
 
 Mask = npt.NDArray[np.bool_]
 

@@ -1,4 +1,4 @@
-"""The process of a spawned worker: from its orders to its exit code (see `relaax.server.rlx_server.spawning`)."""
+"""The process of a spawned worker: from its orders to its exit code (see `spawning`)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.devices import device_error
 from relaax.server.logs import configure_logging
-from relaax.server.rlx_server.authentication import read_authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS, NONE
+from relaax.server.rlx_server.clients.authentication import read_authentication
+from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
-from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.planning import plan_workers
 from relaax.server.rlx_server.temporary_folders import own_folder
-from relaax.server.rlx_server.worker_plan import WorkerPlan
-from relaax.server.rlx_server.worker_process import run_worker
+from relaax.server.rlx_server.workers.planning import plan_workers
+from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers.worker_process import run_worker
 
 _log = logging.getLogger(__name__)
 

@@ -56,10 +56,10 @@ from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
 from relaax.server.logs import may_not_raise
-from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication, Identity
-from relaax.server.rlx_server.claims import REVOKED
-from relaax.server.rlx_server.client_entry import ClientEntrance, called
-from relaax.server.rlx_server.disconnects import (
+from relaax.server.rlx_server.clients.authentication import NO_TLS, OPEN, Authentication, Identity
+from relaax.server.rlx_server.clients.claims import REVOKED
+from relaax.server.rlx_server.clients.meters import Meter, Meters
+from relaax.server.rlx_server.connection.disconnects import (
     PeerGone,
     PeerLeft,
     PeerSilent,
@@ -67,14 +67,14 @@ from relaax.server.rlx_server.disconnects import (
     ServerStopping,
     SlotTaken,
 )
+from relaax.server.rlx_server.connection.peer import Peer
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.meters import Meter, Meters
-from relaax.server.rlx_server.number_ranges import ranges
-from relaax.server.rlx_server.peer import Peer
-from relaax.server.rlx_server.session import AgentSession, agent_failure, tell_metrics
-from relaax.server.rlx_server.worker_metrics import WorkerMetrics
-from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.rlx_server.worker_reports import WorkerReports
+from relaax.server.rlx_server.workers.client_entry import ClientEntrance, called
+from relaax.server.rlx_server.workers.number_ranges import ranges
+from relaax.server.rlx_server.workers.session import AgentSession, agent_failure, tell_metrics
+from relaax.server.rlx_server.workers.worker_metrics import WorkerMetrics
+from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
 
 _log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from relaax.server.rlx_server.authentication import OPEN, Authentication
+from relaax.server.rlx_server.clients.authentication import OPEN, Authentication
+from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
-from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, own_folder
-from relaax.server.rlx_server.worker_plan import WorkerPlan
-from relaax.server.rlx_server.worker_process import Lifeline, run_worker
 from relaax.server.rlx_server.worker_reports import report_line
+from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers.worker_process import Lifeline, run_worker
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.client_accounts import ClientAccount, ClientAccounts
-from relaax.server.rlx_server.meters import STUCK, MeterReading, Meters
+from relaax.server.rlx_server.clients.accounts import ClientAccount, ClientAccounts
+from relaax.server.rlx_server.clients.meters import STUCK, MeterReading, Meters
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant
 from relaax.server.strikes import network_of
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from relaax.configuration import RlxServerSection
 from relaax.parameters.message_memory import share_one_arena
-from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.child_process import GROUP_SIGNALS
-from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.worker import Worker
-from relaax.server.rlx_server.worker_plan import WorkerPlan
+from relaax.server.rlx_server.clients.authentication import OPEN, Authentication
+from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.worker_reports import WorkerReports
+from relaax.server.rlx_server.workers.worker import Worker
+from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
 
 
 class Lifeline:

@@ -29,12 +29,19 @@ from relaax.rlx import (
     ServerMessage,
 )
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server import disconnects
-from relaax.server.rlx_server.channel import Channel
-from relaax.server.rlx_server.dead_peers import notice_vanishing
-from relaax.server.rlx_server.disconnects import PeerGone, PeerLeft, PeerSilent, Revoked, ServerStopping, SlotTaken
-from relaax.server.rlx_server.meters import READING, WRITING, Meter
-from relaax.server.rlx_server.websocket_layer import begins_with_http
+from relaax.server.rlx_server.clients.meters import READING, WRITING, Meter
+from relaax.server.rlx_server.connection import disconnects
+from relaax.server.rlx_server.connection.channel import Channel
+from relaax.server.rlx_server.connection.dead_peers import notice_vanishing
+from relaax.server.rlx_server.connection.disconnects import (
+    PeerGone,
+    PeerLeft,
+    PeerSilent,
+    Revoked,
+    ServerStopping,
+    SlotTaken,
+)
+from relaax.server.rlx_server.connection.websocket_layer import begins_with_http
 from relaax.server.rlx_server.worker_reports import REVOKED
 
 _log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 1.0
 RESTART_SECONDS = 2.0
 END_SECONDS = 2.0
-_MODULE = "relaax.server.rlx_server.status_process"
+_MODULE = "relaax.server.rlx_server.listening.status_process"
 
 
 class StatusLine:
