@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from relaax.configuration import Fixed, Free, Section
 from relaax.rlx import Discrete, Space
@@ -192,24 +192,6 @@ class ConfigBase(Section):
         """How many versions old a gradient may be: if delays are compensated there is always a bound."""
         default = DEFAULT_RING if self.combine == "delay_compensated" else None
         return default if self.max_staleness is None else self.max_staleness
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_what_has_no_effect_any_more(cls, keys: Any) -> Any:
-        """Run directories of earlier versions have the window of `combine: average`, whatever `combine` was."""
-        return (
-            {key: value for key, value in keys.items() if key != "average_window"} if isinstance(keys, dict) else keys
-        )
-
-    @field_validator("combine", mode="before")
-    @classmethod
-    def _gradients_are_averaged_no_more(cls, combine: object) -> object:
-        if combine == "average":
-            raise ValueError(
-                "gradients are averaged no more: with four workers that scored 59 and fifo 295 "
-                "(docs/results/gradient-modes.md); use fifo, and leave average_window out"
-            )
-        return combine
 
     @model_validator(mode="after")
     def _own_gradients_are_not_too_stale(self) -> ConfigBase:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from relaax.algorithm_base.config import ConfigBase, space_size
 from relaax.algorithm_base.normalization import normalized_statistics
@@ -20,6 +20,7 @@ from relaax.algorithm_base.observations import (
     with_channels_last,
 )
 from relaax.configuration import Fixed, Section
+from relaax.nn.distributions import Distribution
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.rlx import Space
@@ -78,12 +79,6 @@ class NetworkConfig(Section):
         "whatever numbers are beside it, and the others are refused.",
     )
     lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _filters_are_centered_no_more(cls, keys: Any) -> Any:
-        """Run directories of 2026-11-24 say that they were not."""
-        return {k: v for k, v in keys.items() if (k, v) != ("centered", False)} if isinstance(keys, dict) else keys
 
 
 class NatureNetworkConfig(NetworkConfig):
@@ -322,3 +317,14 @@ def observation_refusal(
         key = "subtract_mean_image" if image and config.subtract_mean_image else "normalize_observations"
         sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
     return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+
+
+def actor_critic_network(config: AgentConfig, observation_space: Space, policy: Distribution) -> NetworkSpec:
+    """Specify the policy's heads and `value` (one number), on one trunk or on one for each of the two."""
+    return agent_network(config, observation_space, {**policy.heads, "value": 1}, (tuple(policy.heads), ("value",)))
+
+
+def actor_critic_refusal(name: str, config: AgentConfig, observation_space: Space, policy: Distribution) -> str | None:
+    """Return why `actor_critic_network` makes no network for an observation space; None if it does."""
+    groups = (tuple(policy.heads), ("value",))
+    return observation_refusal(name, config, observation_space, {**policy.heads, "value": 1}, groups)

@@ -27,7 +27,7 @@ _OPTIMIZER_VECTORS = {"rms_prop": 1, "adam": 2, "momentum": 1, "adagrad": 1}
 def described(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: float | None) -> Workload:
     """Return what so many environments with these spaces of observations and actions are. Raises ConfigurationError."""
     found = plan.configuration
-    logging.getLogger("relaax.algorithm_base").setLevel(logging.ERROR)
+    logging.getLogger("relaax.hosting").setLevel(logging.ERROR)
     algorithm = load_algorithm(found.algorithm_path, found.folder)
     config = algorithm.configure(found.algorithm)
     refusal = algorithm.refusal(config, *spaces)

@@ -1,11 +1,17 @@
-"""The keys of da3c's configuration."""
+"""The keys of da3c's configuration, and its model for the parameter server."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from relaax.algorithm_base import Fixed, Free
-from relaax.algorithm_base.network import AgentConfig
+from relaax.algorithm_base import Fixed, Free, ParameterServerBase
+from relaax.algorithm_base.actions import HEAD, DiscreteActions
+from relaax.algorithm_base.network import AgentConfig, actor_critic_network, agent_statistics
+from relaax.nn.initialization import orthogonal_parameters
 
 
 class Config(AgentConfig):
@@ -30,3 +36,15 @@ class Config(AgentConfig):
     @property
     def recurrent(self) -> bool:
         return self.lstm
+
+
+class ParameterServer(ParameterServerBase):
+    """One actor-critic network, a shared optimizer, and the statistics that inputs and rewards are normalised with."""
+
+    def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
+        """Return orthogonal kernels, those of the policy so small that all actions begin equally likely."""
+        spec = actor_critic_network(self.config, self.observation_space, DiscreteActions(self.action_space).policy)
+        return orthogonal_parameters(spec, seed, {HEAD: 0.01, "value": 1.0})
+
+    def statistics(self) -> Mapping[str, int]:
+        return agent_statistics(self.config, self.observation_space)

@@ -1,15 +1,23 @@
-"""The keys of gorila's configuration, and those that apex shares with it."""
+"""The keys of gorila's configuration, with those that apex shares, its replay memory, and its model."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, PositiveFloat, model_validator
 
-from relaax.algorithm_base import Fixed, Free
-from relaax.algorithm_base.network import NatureNetworkConfig
+from relaax.algorithm_base import Fixed, Free, ReplayBase, Space, TableDeclaration, TargetInterval
+from relaax.algorithm_base.exploration import LinearAnnealing
+from relaax.algorithm_base.network import NatureNetworkConfig, image_part
+from relaax.algorithm_base.transitions import ObservationLayout, transition_table
 
-from ..async_q.config import ActionValueConfig, Probability
+from .._value_based.model import ActionValueConfig, Probability
+from .._value_based.model import ParameterServer as ParameterServer
+
+_REMOVERS: dict[str, Literal["fifo", "lowest_priority"]] = {"oldest": "fifo", "lowest_priority": "lowest_priority"}
 
 
 class ReplayConfig(ActionValueConfig):
@@ -103,6 +111,11 @@ class ReplayConfig(ActionValueConfig):
         return self
 
     @property
+    def target_renewal(self) -> TargetInterval:
+        """How often the target network is renewed."""
+        return TargetInterval(updates=self.target_interval)
+
+    @property
     def bundled(self) -> bool:
         """Whether each worker learns, from a memory of its own."""
         return False
@@ -112,9 +125,19 @@ class ReplayConfig(ActionValueConfig):
         """Whether a transition comes with a priority; else it has the largest until it is learned from."""
         return False
 
+    @abstractmethod
+    def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
+        """Return the share of random actions of the actors of these ranks among `count`, float64 [N] or one for all."""
+
+    def layout(self, observation_space: Space) -> ObservationLayout:
+        """Return how observations are stored."""
+        return ObservationLayout(observation_space, self.history_len, image_part(self.network, observation_space))
+
 
 class Config(ReplayConfig):
     """Gorila: deep Q-learning by many learners. Where a default is not the paper's, its description says so."""
+
+    name = "gorila"
 
     initial_learning_rate: Free[float] = Field(
         1e-2, gt=0, description="Learning rate at global step 0. The paper does not give it."
@@ -150,3 +173,26 @@ class Config(ReplayConfig):
     @property
     def bundled(self) -> bool:
         return self.learner == "bundled"
+
+    def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
+        """Epsilon falls in a straight line, for all actors alike (Nair et al. 2015, Algorithm 1)."""
+        epsilon = LinearAnnealing(self.initial_epsilon, self.final_epsilon, self.exploration_frames)
+        return np.asarray(epsilon(frames), np.float64)
+
+
+class Replay(ReplayBase):
+    """Transitions, drawn uniformly or by priority; the oldest go first, or those of the lowest priority."""
+
+    def table(self) -> TableDeclaration:
+        config: ReplayConfig = self.config
+        layout = config.layout(self.observation_space)
+        exponent = config.priority_exponent if config.prioritized else None
+        return TableDeclaration(
+            transition_table(layout, config.replay_capacity, exponent, _REMOVERS[config.removal]),
+            samples_per_insert=config.samples_per_insert,
+            min_size=config.learning_starts,
+        )
+
+    @classmethod
+    def bundled(cls, config: ReplayConfig) -> bool:
+        return config.bundled
