@@ -68,7 +68,7 @@ DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
 BESIDE_PY = "relaax/nn/host/beside.py"
 LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
-AGENT_PY = "algorithms/da3c/actor_critic.py"
+AGENT_PY = "algorithms/da3c/agent.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
 ADMISSION_PY = "relaax/server/rlx_server/listening/admission.py"
 ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
@@ -104,12 +104,12 @@ SERVICE_PY = "relaax/server/parameter_server/service.py"
 TARGETS_PY = "relaax/algorithm_base/values.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/values.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
-VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+VALUE_AGENT_PY = "algorithms/_value_based/agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
 TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
 STORED_PY = "relaax/algorithm_base/transitions.py"
 REPLAY_LEARNER_PY = "algorithms/gorila/learner.py"
-REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
 TRANSITIONS = "tests/algorithm_base/test_transitions.py"
 REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
 REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
@@ -126,7 +126,7 @@ LIMITER = "tests/replay/test_limiter.py"
 REPLAY_CLIENT = "tests/replay/test_client.py"
 LEARNER_PROCESS = "tests/server/learner/test_process.py"
 REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
-NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
+NETWORK_AGENT_PY = "relaax/algorithm_base/inputs.py"
 TARGET_PY = "relaax/server/parameter_server/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
@@ -282,7 +282,7 @@ ERRORS = (
         "the actors of Ape-X share one epsilon",
         [
             (
-                "algorithms/apex/agent.py",
+                "algorithms/gorila/model.py",
                 "ladder_of_epsilons(ranks, count,",
                 "ladder_of_epsilons([0] * len(ranks), count,",
             )
@@ -292,7 +292,7 @@ ERRORS = (
     planted(
         "actors-by-connection",
         "the ladder of epsilons has as many rungs as a connection has environments",
-        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
+        [("algorithms/gorila/model.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
         REPLAY_AGENT,
     ),
     planted(
@@ -577,7 +577,7 @@ ERRORS = (
     planted(
         "double-one-step-late",
         "a double estimate chooses by the observation before",
-        [("algorithms/async_q/agent.py", "rollout.values[1:] if", "rollout.values[:-1] if")],
+        [("algorithms/_value_based/agent.py", "rollout.values[1:] if", "rollout.values[:-1] if")],
         VALUE_GRADIENT,
     ),
     planted(
@@ -585,7 +585,7 @@ ERRORS = (
         "Sarsa's target has the action that led there",
         [
             (
-                "algorithms/async_sarsa/agent.py",
+                "algorithms/_value_based/agent.py",
                 "values_of(following, rollout.actions[1:])",
                 "values_of(following, rollout.actions[:-1])",
             )
@@ -595,7 +595,7 @@ ERRORS = (
     planted(
         "sarsa-greedy",
         "Sarsa's target has the best action",
-        [("algorithms/async_sarsa/agent.py", "values_of(following, rollout.actions[1:])", "following.max(axis=-1)")],
+        [("algorithms/_value_based/agent.py", "values_of(following, rollout.actions[1:])", "following.max(axis=-1)")],
         VALUE_GRADIENT,
     ),
     planted(
@@ -609,7 +609,7 @@ ERRORS = (
         "Sarsa takes the best action after what was cut off",
         [
             (
-                "algorithms/async_sarsa/agent.py",
+                "algorithms/_value_based/agent.py",
                 "values_of(q, self._chosen(self._online_values(inputs, state)))",
                 "q.max(axis=1)",
             )
@@ -631,7 +631,7 @@ ERRORS = (
     planted(
         "bootstrap-without-memory",
         "what follows a rollout is valued with the state before its first step",
-        [("algorithms/n_step_q/agent.py", "rollout.states[1]", "rollout.states[0]")],
+        [("algorithms/_value_based/agent.py", "rollout.states[1]", "rollout.states[0]")],
         VALUE_LSTM,
     ),
     planted(
@@ -664,7 +664,7 @@ ERRORS = (
         "an n-step target goes on from the rollout's first observation",
         [
             (
-                "algorithms/n_step_q/agent.py",
+                "algorithms/_value_based/agent.py",
                 "self._target_values(rollout.newest(),",
                 "self._target_values(rollout.inputs[0],",
             )
@@ -1028,7 +1028,7 @@ ERRORS = (
                 "            actions = self._policy.sample(outputs, self._rng)\n            self._leaves(actions)\n",
             ),
             (
-                "algorithms/da3c_cont/actions.py",
+                "relaax/algorithm_base/actions.py",
                 "        leaves, start = [], 0\n",
                 "        actions[...] = (mapped - self._centre) / self._radius\n        leaves, start = [], 0\n",
             ),
@@ -1038,7 +1038,7 @@ ERRORS = (
     planted(
         "bounds-ignored",
         "actions are given as the policy sampled them",
-        [("algorithms/da3c_cont/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
+        [("relaax/algorithm_base/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
         CONT_CONTRACT,
     ),
     # Several choices at once, and numbers beside an image.
@@ -1287,7 +1287,7 @@ ERRORS = (
     planted(
         "removal-ignored",
         "the oldest go whatever `removal` says",
-        [("algorithms/gorila/replay.py", ", _REMOVERS[config.removal])", ")")],
+        [("algorithms/gorila/model.py", ", _REMOVERS[config.removal])", ")")],
         "tests/algorithms/gorila/test_agent.py",
     ),
     planted(

@@ -22,7 +22,7 @@ JOBS_PY = "relaax/cli/suite/jobs.py"
 PROCESS_PY = "relaax/supervision/process.py"
 REMOTE_PROCESS_PY = "relaax/cluster/remote_process.py"
 MACHINES_PY = "relaax/cluster/machines.py"
-REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
 LEARNER_PY = "algorithms/gorila/learner.py"
 
 CLAIMS = "tests/server/rlx_server/test_claims.py"
@@ -60,7 +60,7 @@ LEARNING_ERRORS = (
     planted(
         "agent-without-statistics",
         "an agent normalizes observations by no statistics of the parameter server",
-        [("relaax/algorithm_base/network_agent.py", "        self._normalization.pulled(pulled)\n", "")],
+        [("relaax/algorithm_base/inputs.py", "        self._normalization.pulled(pulled)\n", "")],
         AGENT,
     ),
     planted(
@@ -93,7 +93,7 @@ LEARNING_ERRORS = (
         "an agent beside learners never uses the parameters that it pulls",
         [
             (
-                "relaax/algorithm_base/network_agent.py",
+                "relaax/algorithm_base/inputs.py",
                 "        if pushed.pulled is not None:\n            self._take(pushed.pulled)",
                 "        if pushed.pulled is not None and gradient is not None:\n            self._take(pushed.pulled)",
             )

@@ -58,31 +58,30 @@ class Learner(LearnerBase):
         return size
 
     def step(self, sampled: Sampled) -> None:
-        columns, count = sampled.columns, len(sampled.keys)
-        targets = self._targets(columns)
-        weights = sampled.importance_weights(self._beta(self.exchange.global_step)) / np.float32(count)
-        inputs = self._without_outliers(columns, targets, weights)
-        loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
-        gradient = self._online.gradient(
-            inputs[None],
-            np.zeros((count, 0), np.float32),  # there is no LSTM
-            np.zeros((1, count), np.bool_),
-            loss,
-            self.context.parameters.gradient_memory(),
-        )
+        loss, gradient = self._gradient(sampled)
         if self.config.prioritized:
             if self._outliers is not None:
                 loss.errors[self._outliers] = 0  # the lowest priority
             priorities = priorities_of(loss.errors, self.config.priority_offset)
             self.context.replay.update_priorities(sampled, priorities)
         means = loss.means
-        self.exchange.push_later(gradient, means["loss"], means | self._held_out_value(columns))
+        self.exchange.push_later(gradient, means["loss"], means | self._held_out_value(sampled.columns))
 
     def finish(self) -> None:
         """Wait for the answer to the last push, and use the parameters that came with it."""
         pulled = self.exchange.finish()
         if pulled is not None:
             self._use(pulled)
+
+    def _gradient(self, sampled: Sampled) -> tuple[ValueLoss, Array]:
+        columns, count = sampled.columns, len(sampled.keys)
+        targets = self._targets(columns)
+        weights = sampled.importance_weights(self._beta(self.exchange.global_step)) / np.float32(count)
+        inputs = self._without_outliers(columns, targets, weights)
+        loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
+        no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)  # there is no LSTM
+        memory = self.context.parameters.gradient_memory()
+        return loss, self._online.gradient(inputs[None], no_state, no_restart, loss, memory)
 
     def _without_outliers(self, columns: Any, targets: Array, weights: Array) -> npt.NDArray[Any]:
         """Return the inputs, in which outliers are zero; give outliers no weight, and their share to the others."""

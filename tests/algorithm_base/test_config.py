@@ -194,14 +194,6 @@ def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -
     assert str(refused.value).startswith(sentence)
 
 
-def test_gradients_are_averaged_no_more() -> None:
-    assert "average_window" not in config(average_window=4, combine="fifo").model_dump()  # of a run directory of before
-    with pytest.raises(
-        ConfigurationError, match=r"algorithm.combine: 'average' cannot be used: gradients are averaged no"
-    ):
-        config(combine="average")
-
-
 def test_a_worker_must_not_outdate_its_own_gradients() -> None:
     assert config(sync_interval=3, max_staleness=2).sync_interval == 3
     with pytest.raises(ConfigurationError) as refused:

@@ -124,4 +124,4 @@ def test_one_environment_beyond_float32_leaves_gradient_and_state_finite(
     gradients = [push.gradient for push in parameters.pushes if push.gradient is not None]
     assert gradients
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-    assert np.isfinite(agent._state_after).all()
+    assert np.isfinite(agent._inputs.state_after).all()

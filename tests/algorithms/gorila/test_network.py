@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.async_q.config import ActionValueConfig
-from algorithms.async_q.network import action_values, value_network
+from algorithms._value_based.model import ActionValueConfig, action_values, value_network
 from relaax.algorithm_base import Box, Discrete, load_algorithm
 from relaax.configuration import find_configuration, load_configuration
 from relaax.hosting.loader import load_config
