@@ -40,8 +40,8 @@ def test_the_configs_of_the_bundled_algorithms_are_had_without_their_engines(pro
 def test_a_copy_builds_on_the_bundled_ones_and_is_its_own(tmp_path: Path) -> None:
     copy = tmp_path / "mine"
     shutil.copytree(bundled_folder("algorithms") / "da3c_cont", copy)
-    text = (copy / "config.py").read_text()
-    (copy / "config.py").write_text(text.replace("spherical: Fixed", "round: Fixed"))
+    text = (copy / "model.py").read_text()
+    (copy / "model.py").write_text(text.replace("spherical: Fixed", "round: Fixed"))
     fields = load_config("mine", tmp_path).model_fields
     assert {"round", "entropy_beta", "gae_lambda"} <= set(fields)
     assert "spherical" not in fields
