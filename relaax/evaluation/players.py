@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from relaax import rlx
-from relaax.client.failure import Failure
-from relaax.client.local_agent import Game
-from relaax.client.random_agent import RandomAgent
+from relaax.client.connection.failure import Failure
+from relaax.client.program.agents import Game, RandomAgent
 from relaax.evaluation.result import Played
 from relaax.policy import Policy, PolicyError
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import Box, Discrete, Space
 from relaax.algorithm_base.observations import is_image, looks_like_image
-from relaax.algorithm_base.policy_graph import LargestOutput, LargestOutputs, PolicyGraph, PositiveOutputs, ScaledOutput
-from relaax.extras import explained
+from relaax.algorithm_base.policy_graph import PolicyGraph
+from relaax.libraries import explained
 from relaax.policy.policy import Policy
 
 OPSET = 17

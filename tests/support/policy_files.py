@@ -9,12 +9,9 @@ import numpy as np
 
 from relaax.algorithm_base import AgentBase, Space, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, make_agent
-from relaax.atomic_file import write_whole
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
-from relaax.hosting.fingerprint import fingerprint, parse_fingerprint
-from relaax.hosting.loader import Algorithm
-from relaax.parameters.moments import Moments
+from relaax.files import write_whole
 from relaax.policy import exporting
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.client import command
-from relaax.client.alone import step_alone
+from relaax.client.program.measuring import step_alone
 
 
 def main() -> None:

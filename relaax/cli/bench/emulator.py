@@ -1,4 +1,4 @@
-"""The environments alone: random actions, no service, no client (see `relaax.client.alone`)."""
+"""The environments alone: random actions, no service, no client (see `relaax.client.program.measuring`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from relaax.bundled import bundled_folder
 from relaax.cli.bench.programs import Programs
 from relaax.cli.run.plan import Plan
-from relaax.client.address import RANDOM
+from relaax.client.connection.address import RANDOM
 from relaax.supervision.process import StartError
 
 WARM_UP_SECONDS = 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from relaax.client.parallel_connections import measure_file
+from relaax.client.program.process import measure_file
 from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 90.0

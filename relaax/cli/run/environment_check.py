@@ -12,7 +12,7 @@ from types import TracebackType
 
 from relaax.bundled import bundled_folder
 from relaax.cli.run.plan import Plan
-from relaax.client.address import PROBE
+from relaax.client.connection.address import PROBE
 from relaax.configuration import ConfigurationError
 from relaax.rlx import Space, space_from_dict
 from relaax.supervision.process import EXIT_ENVIRONMENT, EXIT_REFUSED, StartError, ending_with_parent, environment_of
