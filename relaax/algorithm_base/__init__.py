@@ -7,7 +7,7 @@ from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.declarations import ParameterServerBase, ReplayBase, TargetInterval
 from relaax.algorithm_base.learner import LearnerBase, LearnerContext
 from relaax.configuration import Fixed, Free, Section
-from relaax.lazy_exports import lazy_exports
+from relaax.libraries import lazy_exports
 from relaax.parameters.interfaces import Pulled, Pushed
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Sampled

@@ -10,6 +10,8 @@ from relaax.algorithm_base import ConfigBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
+from relaax.hosting.fingerprint import parse_fingerprint
+from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.libraries import explained
 from relaax.policy.file import PolicyError, read
 from relaax.policy.policy import Policy

@@ -8,18 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import (
-    AgentBase,
-    AgentContext,
-    Algorithm,
-    ConfigBase,
-    Discrete,
-    Leaves,
-    PolicyGraph,
-    Pulled,
-    Space,
-    StepResult,
-)
+from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, Pulled, Space, StepResult
+from relaax.algorithm_base.policy_graph import PolicyGraph
+from relaax.hosting.loader import Algorithm
 from relaax.libraries import explained
 from relaax.policy.file import Description, PolicyError, PolicyFile
 from relaax.policy.fixed_parameters import FixedParameters, NoMetrics

@@ -19,6 +19,7 @@ from relaax.configuration import (
     find_configuration,
     unknown,
 )
+from relaax.hosting.loader import find_algorithm
 from relaax.server.command.configuration import configured
 
 GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"

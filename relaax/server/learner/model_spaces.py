@@ -13,6 +13,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from relaax.server.command.configuration import description
 
 _log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
+from relaax.hosting.fingerprint import SPACES, space_text, without_bounds
 from relaax.optim.vector import FlatVector
 from relaax.parameters.moments import Moments, from_arrays, to_arrays
 from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition

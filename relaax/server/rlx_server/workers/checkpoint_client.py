@@ -12,6 +12,7 @@ import numpy as np
 from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError
 from relaax.checkpoint.checkpoint import whole
+from relaax.hosting.fingerprint import changed_keys
 from relaax.parameters.interfaces import (
     FlatVector,
     ParameterClientBase,

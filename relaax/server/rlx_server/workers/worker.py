@@ -31,10 +31,6 @@ from relaax.parameters.interfaces import (
     Registration,
     TrainingEnded,
 )
-from relaax.algorithm_base.gradient_filters import agent_parameters
-from relaax.configuration import RlxServerSection
-from relaax.metrics.system import Sampler
-from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.parameters.message_memory import share_one_arena
 from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
