@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from relaax.configuration import Configuration, ConfigurationError, load_configuration, without_variables
-from relaax.configuration.environment import variable_of
-from relaax.hosting.loader import load_config
+from relaax.configuration.layers import variable_of
 
 FILE = """
 relaax-run: {clients: 3, name: from-file}

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from relaax.configuration import SECTIONS, ConfigurationError, load_configuration
-from relaax.configuration.keys import _SYNONYMS, all_paths
-from relaax.hosting.loader import load_config
+from relaax.configuration.validation import _SYNONYMS, all_paths
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import yaml
 
 from relaax.algorithm_base import ConfigBase
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.configuration.schema import schema_of
+from relaax.configuration.reference import schema_of
 from relaax.configuration.yaml_file import parse_yaml
 from relaax.hosting.loader import load_config
 

@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from relaax.server.grpc_port.disconnection_log import DisconnectionLog
-from relaax.server.grpc_port.guard import OPEN, host_of
+from relaax.server.ports.guard import OPEN, host_of
+from relaax.server.security.strikes import DisconnectionLog
 
 MESSAGE_SECONDS = 15.0
 """Seconds from a call until its message is complete: a worker does not wait longer for the answer."""
@@ -152,7 +152,6 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     def _answered(
         self, method: str, behavior: Any, read: Any, messages: Any, context: grpc.ServicerContext, *more: Any
     ) -> Any:
-        """Return a handler for a call of one message."""
         self._queue.popleft()
         return behavior(_read(read, self._message(method, messages, context), context), context, *more)
 
@@ -166,7 +165,6 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         return answers
 
     def _limited(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """Return a handler for a stream that is bounded as a whole."""
         self._queue.popleft()
         call = self._begin(method, context)
         self._on_whole(call.peer, method not in OPEN)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from relaax.server.grpc_port import port_protection
-from relaax.server.grpc_port.port_protection import PortProtection
+from relaax.server.ports import port as port_protection
+from relaax.server.ports.port import PortProtection
 from support.processes import wait_until
 
 

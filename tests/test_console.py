@@ -1,4 +1,4 @@
-"""No text from a peer or a file begins a line of what a command writes to stderr."""
+"""What a command prints: no text from a peer or a file begins a line on stderr, and numbers are short."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from relaax import rlx
+from relaax.console import shown
 from support.processes import Processes, project_command
 from support.programs import program
 from support.rlx_peer import RlxPeer, refuse
@@ -85,3 +86,22 @@ def test_logging_is_configured_in_one_place() -> None:
         if re.search(r"\bbasicConfig\(|\blogging\.Formatter\b", path.read_text("utf-8"))
     }
     assert found == {"relaax/console.py", "relaax/server/command/logs.py"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.74, "0.74"),
+        (0.7449, "0.745"),
+        (-0.0133, "-0.0133"),
+        (3.25, "3.25"),
+        (9.999, "10"),
+        (19.33, "19.3"),
+        (475.15, "475.1"),
+        (-1234.5, "-1,234.5"),
+        (-2.5e12, "-2.5e+12"),
+    ],
+)
+def test_small_numbers_keep_three_digits_and_large_ones_a_decimal(value: float, text: str) -> None:
+    assert shown(value) == text

@@ -1,8 +1,15 @@
-"""Bound the connections of a port: close excess, idle and greedy ones, which send much without a token."""
+"""Bound the connections of a port: close excess, idle and greedy ones, which send much without a token.
+
+gRPC accepts and reads a connection before this process can refuse it, so the kernel drops those of greedy networks.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
+import ipaddress
+import logging
 import os
 import resource
 import socket
@@ -10,14 +17,14 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from relaax.server.grpc_port.address_filter import AddressFilter
-from relaax.server.grpc_port.disconnection_log import DisconnectionLog
-from relaax.server.security.strikes import network_of
+from relaax.server.security.strikes import SECONDS, DisconnectionLog, Strikes, network_of
+
+_log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16_384
 """The maximum for a port, or half of the process's descriptors; further connections are closed at once."""
@@ -245,32 +252,34 @@ def _allowance(seconds: float, refused: bool) -> float:
     return (REFUSED_BYTES if refused else STRANGER_BYTES) + STRANGER_BYTES_PER_SECOND * seconds
 
 
+class _Borrowed(socket.socket):
+    """The socket of a descriptor that is gRPC's: it stays open. Raises OSError if there is none."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(fileno=descriptor)
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+
 def _received(descriptor: int) -> int:
     """Return the bytes received over a connection; 0 if it has ended or the system does not count them."""
     if not hasattr(socket, "TCP_INFO"):
         return 0
     try:
-        sock = socket.socket(fileno=descriptor)
+        with _Borrowed(descriptor) as sock:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
     except OSError:
         return 0
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
-    except OSError:
-        return 0
-    finally:
-        sock.detach()
     return 0 if len(info) < _RECEIVED_AT + _RECEIVED.size else int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
 
 
 def _shut(descriptor: int) -> None:
-    sock = socket.socket(fileno=descriptor)
-    try:
+    with _Borrowed(descriptor) as sock:
         sock.shutdown(socket.SHUT_RDWR)
         for _ in range(_PIECES):  # gRPC would read what has arrived already
             if not sock.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
                 break
-    finally:
-        sock.detach()
 
 
 def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
@@ -302,17 +311,12 @@ def _connected(port: int) -> Iterator[tuple[int, int, _End]]:
 def _other_end(descriptor: int, port: int) -> _End | None:
     """Return the other end; None if the descriptor is not such a connection or no longer exists."""
     try:
-        found = socket.socket(fileno=descriptor)
+        with _Borrowed(descriptor) as found:
+            if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                return _end(*found.getpeername()[:2])
     except OSError:
-        return None
-    try:
-        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
-            return None
-        return _end(*found.getpeername()[:2])
-    except OSError:
-        return None  # it listens, or has just ended
-    finally:
-        found.detach()
+        pass  # it is no socket, listens, or has just ended
+    return None
 
 
 def _end_of(peer: str) -> _End:
@@ -324,3 +328,106 @@ def _end_of(peer: str) -> _End:
 def _end(host: str, port: int) -> _End:
     host = host.partition("%")[0]
     return _End(host.removeprefix("::ffff:") if "." in host else host, port)
+
+
+LIMIT = 4
+"""Connections of a network that sent much without a token, within a minute, after which it is blocked for a minute."""
+MAX_BLOCKED = 256
+"""Networks that are blocked at a time; of more, the last ones. A kernel may have memory for fewer: Linux before 6.8 for
+about 90.
+"""
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_NETWORK_HEADER = 0xFFF00000  # added to offsets within the IP header
+_LOAD_WORD, _LOAD_BYTE, _IF_EQUAL, _AND, _RETURN = 0x20, 0x30, 0x15, 0x54, 0x06
+_SOURCE = {4: 12, 6: 8}
+_ACCEPT, _DROP = 0xFFFFFFFF, 0
+
+
+class AddressFilter:
+    """Networks whose new connections the kernel drops, by a filter on the listening sockets of a port.
+
+    Connections that exist are not affected. `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._strikes = Strikes(LIMIT, clock)
+        self._clock = clock
+        self._until: dict[str, float] = {}
+        self._applied: list[str] = []
+
+    def add(self, host: str) -> None:
+        """Count a connection of this address that sent much without a token."""
+        if self._strikes.add(host):
+            self._until[network_of(host)] = self._clock() + SECONDS
+            _log.warning(
+                "%d connections from %s in a minute sent much and showed no token: new ones are blocked for %g s",
+                *(LIMIT, host, SECONDS),
+            )
+
+    def apply(self, port: int) -> None:
+        """Make the listening sockets of this port drop what is blocked now."""
+        now = self._clock()
+        self._until = {network: until for network, until in self._until.items() if until > now}
+        blocked = list(self._until)[-MAX_BLOCKED:]
+        if blocked == self._applied:
+            return
+        self._applied = blocked
+        for listener in _listeners(port):
+            try:
+                _attach(listener, blocked)
+            except OSError as error:
+                _log.warning("no addresses can be blocked: the system refuses a filter: %s", error.strerror)
+
+
+def _listeners(port: int) -> Iterator[socket.socket]:
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError), _Borrowed(int(name)) as found:
+            if (
+                found.family in (socket.AF_INET, socket.AF_INET6)
+                and found.getsockname()[1] == port
+                and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            ):
+                yield found
+
+
+def _attach(listener: socket.socket, networks: Sequence[str]) -> None:
+    """Drop connections of these networks, or of the last of them if the kernel has no memory for a longer filter."""
+    try:
+        _set_filter(listener, networks)
+    except OSError as error:
+        if error.errno != errno.ENOMEM or not networks:
+            raise
+        with contextlib.suppress(OSError):  # there may be none
+            listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        try:
+            _set_filter(listener, networks)
+        except OSError:
+            _attach(listener, networks[(len(networks) + 1) // 2 :])
+
+
+def _set_filter(listener: socket.socket, networks: Collection[str]) -> None:
+    code = b"".join(_program(networks))
+    memory = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(memory))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def _program(networks: Collection[str]) -> Iterator[bytes]:
+    """Return the instructions of a socket filter (classic BPF). IPv6 networks are compared by their first 64 bits."""
+    for name in networks:
+        network = ipaddress.ip_network(name)
+        version, begin = network.version, network.network_address.packed
+        words = [int.from_bytes(begin[at : at + 4], "big") for at in ((0,) if version == 4 else (0, 4))]
+        yield _instruction(_LOAD_BYTE, _NETWORK_HEADER)
+        yield _instruction(_AND, 0xF0)
+        yield _instruction(_IF_EQUAL, version << 4, if_false=2 * len(words) + 1)
+        for number, word in enumerate(words):
+            yield _instruction(_LOAD_WORD, _NETWORK_HEADER + _SOURCE[version] + 4 * number)
+            yield _instruction(_IF_EQUAL, word, if_false=2 * (len(words) - number) - 1)
+        yield _instruction(_RETURN, _DROP)
+    yield _instruction(_RETURN, _ACCEPT)
+
+
+def _instruction(code: int, value: int, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, 0, if_false, value)

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from relaax.parameters.channel import Target, open_channel
-from relaax.server.grpc_port.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
 from relaax.server.parameter_server.command.credentials import SENTENCES
+from relaax.server.ports.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
 from relaax.server.security.strikes import MAX_ADDRESSES, Strikes, network_of
 from relaax.server.security.tokens import Token
 

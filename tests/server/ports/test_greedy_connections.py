@@ -10,10 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.grpc_port import address_filter
-from relaax.server.grpc_port.address_filter import LIMIT, AddressFilter
-from relaax.server.grpc_port.connections import GREEDY, OVER_SECONDS, REFUSED_BYTES, STRANGER_BYTES, Connections
-from relaax.server.grpc_port.disconnection_log import DisconnectionLog
+from relaax.server.ports import connections as address_filter
+from relaax.server.ports.connections import (
+    GREEDY,
+    LIMIT,
+    OVER_SECONDS,
+    REFUSED_BYTES,
+    STRANGER_BYTES,
+    AddressFilter,
+    Connections,
+)
+from relaax.server.security.strikes import DisconnectionLog
 
 STRANGER, NEIGHBOUR = "127.0.0.9", "127.0.0.8"
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from relaax.parameters import segments
 from relaax.parameters.frames import BrokenFrame, FrameSocket
-from relaax.server.local_port.local_talk import LocalTalk
-from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.ports.local_talk import LocalTalk, SharedMemoryOffers
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
@@ -110,7 +109,6 @@ class LocalServer:
                 frames.close()
 
     def _wait_for(self, stranger: FrameSocket) -> bool:
-        """Return whether one more connection may authenticate."""
         with self._lock:
             if self._stopping.is_set() or len(self._strangers) >= _STRANGERS:
                 return False

@@ -9,7 +9,7 @@ from relaax.parameters.calls import Call, Calls
 from relaax.parameters.channel import Target, open_channel
 from relaax.parameters.grpc_options import MAX_PENDING
 from relaax.parameters.parameter_server_pb2_grpc import ParameterServerServiceStub
-from relaax.server.grpc_port.request_reader import UNFINISHED
+from relaax.server.ports.request_reader import UNFINISHED
 from support.parameter_servers import running
 
 CONNECTIONS, CALLS = 200, UNFINISHED
