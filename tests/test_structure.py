@@ -35,8 +35,8 @@ CIRCULAR = {
     ("relaax.nn.engine", "relaax.nn.numpy_actor"),
     ("relaax.nn.engine", "relaax.nn.tensorflow_engine"),
     ("relaax.nn.engine", "relaax.nn.host.engine"),
-    ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.loss_outliers"),
-    ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.local_optimizer"),
+    ("relaax.hosting.gradient_filters", "relaax.hosting.gradient_filters"),
+    ("relaax.hosting.gradient_filters", "relaax.hosting.gradient_filters"),
     ("relaax.parameters.channel", "relaax.parameters.diagnosis"),
     ("relaax.conformance.wire", "relaax.conformance.websocket"),
 }

@@ -22,6 +22,7 @@ from relaax.algorithm_base.learner import LearnerBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
 from relaax.configuration.errors import nearest_file
+from relaax.hosting.errors import place_of, reason_of
 from relaax.libraries import lazy_exports as lazy_exports
 from relaax.libraries import missing
 from relaax.rlx import Space

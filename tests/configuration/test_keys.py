@@ -8,6 +8,7 @@ import pytest
 
 from relaax.configuration import SECTIONS, ConfigurationError, load_configuration
 from relaax.configuration.validation import _SYNONYMS, all_paths
+from relaax.hosting.loader import load_config
 
 
 @pytest.mark.parametrize(
