@@ -19,6 +19,7 @@ ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 GAME = "orchard"
 """The templates, by the names that they have in their own text."""
+_SHARED = "_value_based"
 
 
 class ScaffoldError(Exception):
@@ -66,6 +67,13 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     source = bundled_folder("algorithms") / algorithm
     paths = sorted(path for path in source.rglob("*") if path.suffix in (".py", ".md"))
     files = {Path(name) / path.relative_to(source): path.read_text(encoding="utf-8") for path in paths}
+    if any(
+        f".{_SHARED}." in text for text in files.values()
+    ):  # what value methods share: to be changed in the copy too
+        shared = [path for path in (source.parent / _SHARED).glob("*.py") if path.name != "__init__.py"]
+        beside = {Path(name) / path.name: path.read_text(encoding="utf-8") for path in shared}
+        if not beside.keys() & files.keys():
+            files = {path: text.replace(f"..{_SHARED}.", ".") for path, text in {**files, **beside}.items()}
 
     example = EXAMPLES[algorithm]
     text = (bundled_folder("config") / f"{example}.yaml").read_text(encoding="utf-8")
