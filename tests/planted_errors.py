@@ -126,7 +126,9 @@ LIMITER = "tests/replay/test_limiter.py"
 REPLAY_CLIENT = "tests/replay/test_client.py"
 LEARNER_PROCESS = "tests/server/learner/test_process.py"
 REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
-NETWORK_AGENT_PY = "relaax/algorithm_base/inputs.py"
+INPUTS_PY = "relaax/algorithm_base/inputs.py"
+EXCHANGE_PY = "relaax/algorithm_base/exchange.py"
+CONT_AGENT_PY = "algorithms/da3c_cont/agent.py"
 TARGET_PY = "relaax/server/parameter_server/shard/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
@@ -158,7 +160,7 @@ _TERMINATED_GOES_ON = (
     ("relaax/algorithm_base/agent.py", "or not self.truncated.any()", "or not self.ended.any()"),
 )
 _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.first")
-_LSTM_KEPT = (NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
+_LSTM_KEPT = (INPUTS_PY, "np.where(restart[:, None], np.float32(0), self.state_after)", "self.state_after")
 
 ERRORS = (
     # Experience from steps to transitions, and what is learned from it.
@@ -249,7 +251,7 @@ ERRORS = (
     planted(
         "learner-without-importance",
         "a learner does not correct for what is drawn more often",
-        [(REPLAY_LEARNER_PY, "self._beta(self._global_step)", "0 * self._beta(self._global_step)")],
+        [(REPLAY_LEARNER_PY, "self._beta(self.exchange.global_step)", "0 * self._beta(self.exchange.global_step)")],
         REPLAY_LEARNER,
     ),
     planted(
@@ -270,8 +272,8 @@ ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "self._env_steps, self._unsaid = self._env_steps, 0, 0",
-                "self._unsaid = self._env_steps, 0",
+                "self._exchange.env_steps, self._unsaid = self._exchange.env_steps, 0, 0",
+                "self._unsaid = self._exchange.env_steps, 0",
             )
         ],
         REPLAY_CONTRACT,
@@ -282,9 +284,9 @@ ERRORS = (
         "the actors of Ape-X share one epsilon",
         [
             (
-                "algorithms/gorila/model.py",
-                "ladder_of_epsilons(ranks, count,",
-                "ladder_of_epsilons([0] * len(ranks), count,",
+                "algorithms/apex/config.py",
+                "ladder_of_epsilons(ranks, count",
+                "ladder_of_epsilons([0] * len(ranks), count",
             )
         ],
         REPLAY_AGENT,
@@ -292,7 +294,7 @@ ERRORS = (
     planted(
         "actors-by-connection",
         "the ladder of epsilons has as many rungs as a connection has environments",
-        [("algorithms/gorila/model.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
+        [("algorithms/apex/config.py", "count or len(ranks)", "len(ranks)")],
         REPLAY_AGENT,
     ),
     planted(
@@ -331,8 +333,8 @@ ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "            self._take(learner.pulled)\n            self._record_exploration()\n",
-                "            self._take(learner.pulled)\n",
+                "(learner.pulled))\n            self._record_exploration()\n",
+                "(learner.pulled))\n",
             )
         ],
         REPLAY_AGENT,
@@ -592,8 +594,8 @@ ERRORS = (
         [
             (
                 "algorithms/_value_based/agent.py",
-                "values_of(following, rollout.actions[1:])",
-                "values_of(following, rollout.actions[:-1])",
+                "(rollout.inputs[1:]), rollout.actions[1:])",
+                "(rollout.inputs[1:]), rollout.actions[:-1])",
             )
         ],
         VALUE_GRADIENT,
@@ -601,13 +603,19 @@ ERRORS = (
     planted(
         "sarsa-greedy",
         "Sarsa's target has the best action",
-        [("algorithms/_value_based/agent.py", "values_of(following, rollout.actions[1:])", "following.max(axis=-1)")],
+        [
+            (
+                "algorithms/_value_based/agent.py",
+                "values_of(target_values(rollout.inputs[1:]), rollout.actions[1:])",
+                "target_values(rollout.inputs[1:]).max(axis=-1)",
+            )
+        ],
         VALUE_GRADIENT,
     ),
     planted(
         "cut-off-as-terminated",
         "what a cut-off episode would have gone on to is left out",
-        [(VALUE_AGENT_PY, "self.config.rewards_gamma, final_values)", "self.config.rewards_gamma, None)")],
+        [(VALUE_AGENT_PY, "self.config.rewards_gamma, values)", "self.config.rewards_gamma, None)")],
         VALUE_GRADIENT,
     ),
     planted(
@@ -616,8 +624,8 @@ ERRORS = (
         [
             (
                 "algorithms/_value_based/agent.py",
-                "values_of(q, self._chosen(self._online_values(inputs, state)))",
-                "q.max(axis=1)",
+                "values_of(values, self._chosen(self._online_values(inputs, state)))",
+                "values.max(axis=1)",
             )
         ],
         VALUE_AGENT,
@@ -628,8 +636,8 @@ ERRORS = (
         [
             (
                 VALUE_AGENT_PY,
-                "context.seed, self._drawn_for, config.final",
-                "context.seed, range(len(self._drawn_for)), config.final",
+                "context.seed, ranks, config.final",
+                "context.seed, range(len(ranks)), config.final",
             )
         ],
         VALUE_AGENT,
@@ -652,8 +660,8 @@ ERRORS = (
         [
             (
                 VALUE_AGENT_PY,
-                "self._final_values(self._target_values(inputs, self._state_after), inputs, self._state_after)",
-                "self._final_values(self._target_values(inputs, self._state), inputs, self._state)",
+                "        state = self._inputs.state_after",
+                "        state = self._inputs.state",
             )
         ],
         VALUE_LSTM,
@@ -671,8 +679,8 @@ ERRORS = (
         [
             (
                 "algorithms/_value_based/agent.py",
-                "self._target_values(rollout.newest(),",
-                "self._target_values(rollout.inputs[0],",
+                "target_values(rollout.newest(),",
+                "target_values(rollout.inputs[0],",
             )
         ],
         VALUE_GRADIENT,
@@ -729,7 +737,13 @@ ERRORS = (
     planted(
         "epsilon-by-steps",
         "epsilon is annealed by steps",
-        [(VALUE_AGENT_PY, "self._epsilon(self._pulled.frames)", "self._epsilon(self._pulled.global_step)")],
+        [
+            (
+                VALUE_AGENT_PY,
+                "self._epsilon(self._pulled.frames), self._rng",
+                "self._epsilon(self._pulled.global_step), self._rng",
+            )
+        ],
         VALUE_AGENT,
     ),
     planted(
@@ -891,7 +905,7 @@ ERRORS = (
     planted(
         "void-counted",
         "void transitions count as environment steps",
-        [(NETWORK_AGENT_PY, "self._env_steps += step.env_steps", "self._env_steps += step.first.size")],
+        [(AGENT_PY, "env_steps += step.env_steps", "env_steps += step.first.size")],
         CONTRACT,
     ),
     # Observations.
@@ -919,9 +933,9 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "        cut_off = self._cut_off_inputs(step)",
-                "        self._encoder.push(step.observations, step.ended | step.first)\n"
-                "        cut_off = self._cut_off_inputs(step)",
+                "            final = self._inputs.cut_off(step)",
+                "            self._inputs._encoder.push(step.observations, step.ended | step.first)\n"
+                "            final = self._inputs.cut_off(step)",
             )
         ],
         GRADIENT,
@@ -937,7 +951,7 @@ ERRORS = (
     planted(
         "reward-clip-one-sided",
         "negative rewards are cut to zero",
-        [(NETWORK_AGENT_PY, "np.maximum(rewards, -self._clip)", "np.maximum(rewards, 0.0)")],
+        [(INPUTS_PY, "np.maximum(rewards, -self._bound)", "np.maximum(rewards, 0.0)")],
         GRADIENT,
     ),
     # The agent and its parameters.
@@ -947,9 +961,8 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "        exploit = self.context.exploit\n        if not exploit and not self.config.overlap",
-                "        exploit = self.context.exploit\n        self._pull()\n"
-                "        if not exploit and not self.config.overlap",
+                "        inputs, exploit = self._inputs, self.context.exploit\n",
+                "        inputs, exploit = self._inputs, self.context.exploit\n        self._use(self._exchange.pull())\n",
             )
         ],
         GRADIENT,
@@ -957,19 +970,19 @@ ERRORS = (
     planted(
         "answer-ignored",
         "the parameters that a push brings are not taken",
-        [(NETWORK_AGENT_PY, "if pushed.pulled is not None:", "if False:")],
+        [(EXCHANGE_PY, "return None if pushed.pulled is None else", "return None if True else")],
         GRADIENT,
     ),
     planted(
         "same-chance-everywhere",
         "every connection draws the same random numbers",
-        [(NETWORK_AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
+        [(AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
         AGENT,
     ),
     planted(
         "interval-ignored",
         "parameters are fetched after every push",
-        [(NETWORK_AGENT_PY, "want_parameters=fetch", "want_parameters=True")],
+        [(EXCHANGE_PY, "return self._pushes >= self._interval", "return True")],
         LSTM,
     ),
     # Memory.
@@ -983,7 +996,7 @@ ERRORS = (
     planted(
         "lstm-reset-everywhere",
         "an episode's end clears the memory of all environments",
-        [(NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
+        [(INPUTS_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
         LSTM,
     ),
     planted(
@@ -992,8 +1005,8 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "self._values(cut_off, self._state_after)",
-                "self._values(cut_off, self._state * 0)",
+                "self._inputs.normalized(final), self._inputs.state_after)",
+                "self._inputs.normalized(final), self._inputs.state * 0)",
             )
         ],
         LSTM,
@@ -1007,13 +1020,13 @@ ERRORS = (
     planted(
         "lstm-never-remembers",
         "every step is acted on without memory",
-        [(NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
+        [(INPUTS_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
         RECALL,
     ),
     planted(
         "lambda-ignored",
         "advantages are always n-step",
-        [(AGENT_PY, "self.config.gae_lambda)", "1.0)")],
+        [(path, "batch(None, self.config.gae_lambda)", "batch(None, 1.0)") for path in (AGENT_PY, CONT_AGENT_PY)],
         LSTM,
         EPISODES,
     ),
@@ -1149,34 +1162,26 @@ ERRORS = (
         "newest-statistics",
         "a gradient normalises with the newest statistics, not with those that were acted on",
         [
-            (NETWORK_AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
+            (INPUTS_PY, "self.normalized(inputs), restart", "inputs, restart"),
             (
-                AGENT_PY,
-                "= self._actor.act(self._inputs, self._state, keep)",
-                "= self._actor.act(self._normalization.observations(self._inputs), self._state)",
+                CONT_AGENT_PY,
+                "            inputs.newest, inputs.state,",
+                "            inputs.normalized(inputs.newest), inputs.state,",
             ),
             (
-                AGENT_PY,
-                "self._actor.act(self._experience.newest(), self._state, self._experience.row)",
-                "self._actor.act(self._normalization.observations(self._experience.newest()), self._state)",
+                CONT_AGENT_PY,
+                "self._actor.act(rollout.newest(), self._inputs.state, rollout.row)",
+                "self._actor.act(self._inputs.normalized(rollout.newest()), self._inputs.state)",
             ),
-            (
-                AGENT_PY,
-                "partial(self._values, self._inputs,",
-                "partial(self._values, self._normalization.observations(self._inputs),",
-            ),
-            (
-                AGENT_PY,
-                "self._engine.gradient(batch.inputs,",
-                "self._engine.gradient(self._normalization.observations(batch.inputs),",
-            ),
+            (CONT_AGENT_PY, "None if exploit else self._rollout.row", "None"),
+            (CONT_AGENT_PY, "gradient(batch.inputs,", "gradient(self._inputs.normalized(batch.inputs),"),
         ],
         CONT_GRADIENT,
     ),
     planted(
         "own-statistics-only",
         "what other workers gathered is not used",
-        [(NETWORK_AGENT_PY, "        self._normalization.pulled(pulled)\n", "")],
+        [(INPUTS_PY, "        self.normalization.pulled(pulled)\n", "")],
         CONT_GRADIENT,
     ),
     planted(
@@ -1184,15 +1189,11 @@ ERRORS = (
         "statistics are gathered in exploit mode",
         [
             (
-                NETWORK_AGENT_PY,
-                "            self._normalization.gather(step)\n",
-                "            pass\n        self._normalization.gather(step)\n        if not self.context.exploit:\n",
+                CONT_AGENT_PY,
+                "            self._use(self._exchange.pull_if_old())\n",
+                "            self._use(self._exchange.pull_if_old())\n            self._inputs.clipped_rewards(step)\n",
             ),
-            (
-                NETWORK_AGENT_PY,
-                "        if not self.context.exploit:\n            self._normalization.see",
-                "        if True:\n            self._normalization.see",
-            ),
+            (INPUTS_PY, "        if self._learns:", "        if True:"),
         ],
         CONT_CONTRACT,
     ),
@@ -1353,8 +1354,8 @@ ERRORS = (
         [
             (
                 "relaax/hosting/gradient_filters.py",
-                "        self._updates = None\n\n\nclass",
-                "        pass\n\n\nclass",
+                "        self._update = None\n\n\ndef",
+                "        pass\n\n\ndef",
             )
         ],
         "tests/algorithm_base/test_local_optimizer.py",

@@ -60,13 +60,13 @@ LEARNING_ERRORS = (
     planted(
         "agent-without-statistics",
         "an agent normalizes observations by no statistics of the parameter server",
-        [("relaax/algorithm_base/inputs.py", "        self._normalization.pulled(pulled)\n", "")],
+        [("relaax/algorithm_base/inputs.py", "        self.normalization.pulled(pulled)\n", "")],
         AGENT,
     ),
     planted(
         "memory-of-normalized-observations",
         "transitions hold normalized observations, which a learner normalizes again",
-        [(REPLAY_AGENT_PY, "self._transitions.act(self._seen,", "self._transitions.act(self._inputs,")],
+        [(REPLAY_AGENT_PY, "self._transitions.act(inputs.seen,", "self._transitions.act(inputs.newest,")],
         AGENT,
     ),
     planted(
@@ -75,9 +75,9 @@ LEARNING_ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "self._transitions.outcome(step, rewards * unit, inputs, values, unit)",
-                "if inputs is not None:\n            inputs = self._normalization.observations(inputs)\n"
-                "        self._transitions.outcome(step, rewards * unit, inputs, values, unit)",
+                "            self._transitions.outcome(step, rewards * unit, final, values, unit)",
+                "            if final is not None:\n                final = self._inputs.normalized(final)\n"
+                "            self._transitions.outcome(step, rewards * unit, final, values, unit)",
             )
         ],
         AGENT,
@@ -93,9 +93,9 @@ LEARNING_ERRORS = (
         "an agent beside learners never uses the parameters that it pulls",
         [
             (
-                "relaax/algorithm_base/inputs.py",
-                "        if pushed.pulled is not None:\n            self._take(pushed.pulled)",
-                "        if pushed.pulled is not None and gradient is not None:\n            self._take(pushed.pulled)",
+                REPLAY_AGENT_PY,
+                "self._use(self._exchange.push(None))",
+                "self._exchange.push(None)",
             )
         ],
         AGENT,

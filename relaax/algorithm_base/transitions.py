@@ -73,14 +73,11 @@ class KeptVectors:
     """Observations float32 [E, D], which are sent with each transition as they are."""
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Return what stands for what is seen next, [E, ...]."""
+        """Return what stands for what is seen next, [E, ...]; of `peek`, seen last of episodes `where` they were cut off."""
         copy: Stored = inputs.copy()
         return copy
 
-    def peek(self, inputs: Inputs, where: Mask) -> Stored:
-        """Return what stands for what was seen last of the episodes `where` they were cut off, [E, ...]."""
-        copy: Stored = inputs.copy()
-        return copy
+    peek = push
 
     def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
         """Return the frames from the first one on that some of these name, and its number; forget those before."""
@@ -401,31 +398,20 @@ class WriterTransitions:
 class Transitions:
     """The transitions of all environments of a connection, each of which has one of the `writers`.
 
-    The keywords are those of `WriterTransitions`.
+    Keywords and methods are those of `WriterTransitions`.
     """
-
-    batch_shape = (1, None)
-    """T and N of what an engine is made for: it only acts."""
 
     def __init__(self, writers: Sequence[ReplayWriter], layout: ObservationLayout, **options: Any) -> None:
         self._writers = [WriterTransitions(writer, layout, **options) for writer in writers]
 
     def clear(self) -> None:
-        """See `WriterTransitions.clear`, and so on."""
         for writer in self._writers:
             writer.clear()
 
-    def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
+    def act(self, *seen_and_done: Any) -> None:
         for writer in self._writers:
-            writer.act(inputs, restart, actions, values)
+            writer.act(*seen_and_done)
 
-    def outcome(
-        self,
-        step: StepResult,
-        rewards: npt.NDArray[Any],
-        final_inputs: Inputs | None,
-        final_values: Array | None,
-        reward_unit: float = 1.0,
-    ) -> None:
+    def outcome(self, *outcome: Any) -> None:
         for writer in self._writers:
-            writer.outcome(step, rewards, final_inputs, final_values, reward_unit)
+            writer.outcome(*outcome)

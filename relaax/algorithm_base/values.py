@@ -22,20 +22,12 @@ Actions = npt.NDArray[np.integer[Any]]
 
 
 def n_step_returns(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> Floats:
-    """Discounted sums of the rewards to the rollout's end, and of what is expected after it.
+    """Return the discounted sums of the rewards to the rollout's end, and of what is expected after it, float32 [T, N].
 
     R_t = r_t + discount_t * R_{t+1}, with R_T the bootstrap value (Mnih et al. 2016, Algorithm S3).
 
-    Args:
-      r_t: float32 [T, N], rewards of the actions taken at t.
-      discount_t: float32 [T, N], gamma if the episode went on after the action at t, 0 if it ended.
-      bootstrap_value: float32 [N], V of the observation after the last action.
-
-    Returns:
-      float32 [T, N].
-
-    Raises:
-      ValueError: if the shapes do not fit.
+    r_t, discount_t: float32 [T, N], the discount being gamma if the episode went on after the action at t, 0 if it
+    ended. bootstrap_value: float32 [N], V of the observation after the last action. Raises ValueError for other shapes.
     """
     _check(r_t, discount_t, bootstrap_value)
     returns = np.empty_like(r_t)
@@ -49,23 +41,12 @@ def n_step_returns(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> 
 def generalized_advantages(
     r_t: Floats, discount_t: Floats, v_t: Floats, bootstrap_value: Floats, lambda_: float
 ) -> Floats:
-    """Advantages that trade variance (lambda 1) against the bias of the values (lambda 0).
+    """Return advantages that trade variance (lambda 1) against the bias of the values (lambda 0), float32 [T, N].
 
     A_t = delta_t + discount_t * lambda * A_{t+1}, with delta_t = r_t + discount_t * v_{t+1} - v_t and v_T the bootstrap
     value (Schulman et al. 2016, equation 16). With lambda 1 they are `n_step_returns` minus the values.
 
-    Args:
-      r_t: float32 [T, N], rewards of the actions taken at t.
-      discount_t: float32 [T, N], gamma if the episode went on after the action at t, 0 if it ended.
-      v_t: float32 [T, N], V of the observations acted on at t.
-      bootstrap_value: float32 [N], V of the observation after the last action.
-      lambda_: from 0 to 1.
-
-    Returns:
-      float32 [T, N].
-
-    Raises:
-      ValueError: if the shapes do not fit.
+    v_t: float32 [T, N], V of the observations acted on at t; the others as for `n_step_returns`.
     """
     _check(r_t, discount_t, bootstrap_value)
     if v_t.shape != r_t.shape:
@@ -96,17 +77,9 @@ def _check(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> None:
 
 
 def values_of(q_t: Floats, a_t: Actions) -> Floats:
-    """Take the values of the actions that were chosen.
+    """Return the values, of q_t float32 [..., A], of the actions a_t, integers [...] from 0: float32 [...].
 
-    Args:
-      q_t: float32 [..., A], values of all actions.
-      a_t: integers [...], from 0.
-
-    Returns:
-      float32 [...].
-
-    Raises:
-      ValueError: if the shapes do not fit.
+    Raises ValueError if the shapes do not fit, as the next two do.
     """
     if a_t.shape != q_t.shape[:-1]:
         raise ValueError(f"[...] actions for values [..., A] are needed, not {a_t.shape} for {q_t.shape}")
@@ -115,20 +88,10 @@ def values_of(q_t: Floats, a_t: Actions) -> Floats:
 
 
 def greedy_values(q_t: Floats, selector_q_t: Floats | None = None) -> Floats:
-    """Take the values of the best actions.
+    """Return the values of the best actions, float32 [...], by q_t [..., A] of the target network.
 
-    With a selector they are double estimates: it says which action is best, and `q_t` what that is worth (van Hasselt
-    et al. 2016, equation 4). A value that a network overestimates is then not chosen for that.
-
-    Args:
-      q_t: float32 [..., A], of the target network.
-      selector_q_t: float32 [..., A], of the online network; None for the maximum of `q_t`.
-
-    Returns:
-      float32 [...].
-
-    Raises:
-      ValueError: if the shapes do not fit.
+    With `selector_q_t` of the online network they are double estimates: it says which action is best, and `q_t` what
+    that is worth (van Hasselt et al. 2016, equation 4). Overestimated values are then not chosen for that.
     """
     if selector_q_t is None:
         best: Floats = q_t.max(axis=-1)
@@ -139,21 +102,10 @@ def greedy_values(q_t: Floats, selector_q_t: Floats | None = None) -> Floats:
 
 
 def one_step_targets(r_t: Floats, discount_t: Floats, v_tp1: Floats) -> Floats:
-    """Compute y_t = r_t + discount_t * v_{t+1}.
+    """Return y_t = r_t + discount_t * v_{t+1}, float32 [...], as all of these are.
 
     It is that of Q-learning with `greedy_values` of the observation after the action, and that of Sarsa with
     `values_of` the action that was taken there (Mnih et al. 2016, Algorithm 1 and section 4).
-
-    Args:
-      r_t: float32 [...], rewards of the actions taken at t.
-      discount_t: float32 [...].
-      v_tp1: float32 [...], value of the observation that followed.
-
-    Returns:
-      float32 [...].
-
-    Raises:
-      ValueError: if the shapes do not fit.
     """
     if not r_t.shape == discount_t.shape == v_tp1.shape:
         raise ValueError(f"one shape is needed, not {r_t.shape}, {discount_t.shape} and {v_tp1.shape}")
