@@ -68,7 +68,7 @@ DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
 BESIDE_PY = "relaax/nn/host/trunk.py"
 LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
-AGENT_PY = "algorithms/da3c/actor_critic.py"
+AGENT_PY = "algorithms/da3c/agent.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
 ADMISSION_PY = "relaax/server/rlx_server/listening/admission.py"
 ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
@@ -101,15 +101,15 @@ GATE_PY = "relaax/server/parameter_server/shard/model.py"
 SERVICE_PY = "relaax/server/parameter_server/service/service.py"
 
 
-TARGETS_PY = "relaax/algorithm_base/value_targets.py"
-VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
+TARGETS_PY = "relaax/algorithm_base/values.py"
+VALUE_LOSS_PY = "relaax/algorithm_base/values.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
-VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+VALUE_AGENT_PY = "algorithms/_value_based/agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
 TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
-STORED_PY = "relaax/algorithm_base/stored_observations.py"
+STORED_PY = "relaax/algorithm_base/transitions.py"
 REPLAY_LEARNER_PY = "algorithms/gorila/learner.py"
-REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
 TRANSITIONS = "tests/algorithm_base/test_transitions.py"
 REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
 REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
@@ -126,7 +126,9 @@ LIMITER = "tests/replay/test_limiter.py"
 REPLAY_CLIENT = "tests/replay/test_client.py"
 LEARNER_PROCESS = "tests/server/learner/test_process.py"
 REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
-NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
+INPUTS_PY = "relaax/algorithm_base/inputs.py"
+EXCHANGE_PY = "relaax/algorithm_base/exchange.py"
+CONT_AGENT_PY = "algorithms/da3c_cont/agent.py"
 TARGET_PY = "relaax/server/parameter_server/shard/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
@@ -148,17 +150,17 @@ _POLICY_SIGN = (LOSS_PY, "by_log_probability=-advantages", "by_log_probability=a
 _VALUE_SIGN = (LOSS_PY, "(-2 * self._c * weighted)", "(2 * self._c * weighted)")
 _ENTROPY_SIGN = (LOSS_PY, "by_entropy=-self._beta * weights", "by_entropy=self._beta * weights")
 _NO_BOOTSTRAP = (
-    "relaax/algorithm_base/returns.py",
+    "relaax/algorithm_base/values.py",
     "np.multiply(discount_t[-1], bootstrap_value, out",
     "np.multiply(discount_t[-1], 0.0 * bootstrap_value, out",
 )
 _NO_TRUNCATION = (ROLLOUT_PY, "gamma * final_values[truncated]", "0.0 * final_values[truncated]")
 _TERMINATED_GOES_ON = (
     (ROLLOUT_PY, "truncated = step.truncated & ~step.terminated", "truncated = step.ended"),
-    ("relaax/algorithm_base/step.py", "or not self.truncated.any()", "or not self.ended.any()"),
+    ("relaax/algorithm_base/agent.py", "or not self.truncated.any()", "or not self.ended.any()"),
 )
 _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.first")
-_LSTM_KEPT = (NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
+_LSTM_KEPT = (INPUTS_PY, "np.where(restart[:, None], np.float32(0), self.state_after)", "self.state_after")
 
 ERRORS = (
     # Experience from steps to transitions, and what is learned from it.
@@ -249,7 +251,7 @@ ERRORS = (
     planted(
         "learner-without-importance",
         "a learner does not correct for what is drawn more often",
-        [(REPLAY_LEARNER_PY, "self._beta(self._global_step)", "0 * self._beta(self._global_step)")],
+        [(REPLAY_LEARNER_PY, "self._beta(self.exchange.global_step)", "0 * self._beta(self.exchange.global_step)")],
         REPLAY_LEARNER,
     ),
     planted(
@@ -270,8 +272,8 @@ ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "self._env_steps, self._unsaid = self._env_steps, 0, 0",
-                "self._unsaid = self._env_steps, 0",
+                "self._exchange.env_steps, self._unsaid = self._exchange.env_steps, 0, 0",
+                "self._unsaid = self._exchange.env_steps, 0",
             )
         ],
         REPLAY_CONTRACT,
@@ -282,9 +284,9 @@ ERRORS = (
         "the actors of Ape-X share one epsilon",
         [
             (
-                "algorithms/apex/agent.py",
-                "ladder_of_epsilons(ranks, count,",
-                "ladder_of_epsilons([0] * len(ranks), count,",
+                "algorithms/apex/config.py",
+                "ladder_of_epsilons(ranks, count",
+                "ladder_of_epsilons([0] * len(ranks), count",
             )
         ],
         REPLAY_AGENT,
@@ -292,7 +294,7 @@ ERRORS = (
     planted(
         "actors-by-connection",
         "the ladder of epsilons has as many rungs as a connection has environments",
-        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(ranks)", "len(ranks)")],
+        [("algorithms/apex/config.py", "count or len(ranks)", "len(ranks)")],
         REPLAY_AGENT,
     ),
     planted(
@@ -331,8 +333,8 @@ ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "            self._take(learner.pulled)\n            self._record_exploration()\n",
-                "            self._take(learner.pulled)\n",
+                "(learner.pulled))\n            self._record_exploration()\n",
+                "(learner.pulled))\n",
             )
         ],
         REPLAY_AGENT,
@@ -589,7 +591,7 @@ ERRORS = (
     planted(
         "double-one-step-late",
         "a double estimate chooses by the observation before",
-        [("algorithms/async_q/agent.py", "rollout.values[1:] if", "rollout.values[:-1] if")],
+        [("algorithms/_value_based/agent.py", "rollout.values[1:] if", "rollout.values[:-1] if")],
         VALUE_GRADIENT,
     ),
     planted(
@@ -597,9 +599,9 @@ ERRORS = (
         "Sarsa's target has the action that led there",
         [
             (
-                "algorithms/async_sarsa/agent.py",
-                "values_of(following, rollout.actions[1:])",
-                "values_of(following, rollout.actions[:-1])",
+                "algorithms/_value_based/agent.py",
+                "(rollout.inputs[1:]), rollout.actions[1:])",
+                "(rollout.inputs[1:]), rollout.actions[:-1])",
             )
         ],
         VALUE_GRADIENT,
@@ -607,13 +609,19 @@ ERRORS = (
     planted(
         "sarsa-greedy",
         "Sarsa's target has the best action",
-        [("algorithms/async_sarsa/agent.py", "values_of(following, rollout.actions[1:])", "following.max(axis=-1)")],
+        [
+            (
+                "algorithms/_value_based/agent.py",
+                "values_of(target_values(rollout.inputs[1:]), rollout.actions[1:])",
+                "target_values(rollout.inputs[1:]).max(axis=-1)",
+            )
+        ],
         VALUE_GRADIENT,
     ),
     planted(
         "cut-off-as-terminated",
         "what a cut-off episode would have gone on to is left out",
-        [(VALUE_AGENT_PY, "self.config.rewards_gamma, final_values)", "self.config.rewards_gamma, None)")],
+        [(VALUE_AGENT_PY, "self.config.rewards_gamma, values)", "self.config.rewards_gamma, None)")],
         VALUE_GRADIENT,
     ),
     planted(
@@ -621,9 +629,9 @@ ERRORS = (
         "Sarsa takes the best action after what was cut off",
         [
             (
-                "algorithms/async_sarsa/agent.py",
-                "values_of(q, self._chosen(self._online_values(inputs, state)))",
-                "q.max(axis=1)",
+                "algorithms/_value_based/agent.py",
+                "values_of(values, self._chosen(self._online_values(inputs, state)))",
+                "values.max(axis=1)",
             )
         ],
         VALUE_AGENT,
@@ -634,8 +642,8 @@ ERRORS = (
         [
             (
                 VALUE_AGENT_PY,
-                "context.seed, self._drawn_for, config.final",
-                "context.seed, range(len(self._drawn_for)), config.final",
+                "context.seed, ranks, config.final",
+                "context.seed, range(len(ranks)), config.final",
             )
         ],
         VALUE_AGENT,
@@ -643,7 +651,7 @@ ERRORS = (
     planted(
         "bootstrap-without-memory",
         "what follows a rollout is valued with the state before its first step",
-        [("algorithms/n_step_q/agent.py", "rollout.states[1]", "rollout.states[0]")],
+        [("algorithms/_value_based/agent.py", "rollout.states[1]", "rollout.states[0]")],
         VALUE_LSTM,
     ),
     planted(
@@ -658,8 +666,8 @@ ERRORS = (
         [
             (
                 VALUE_AGENT_PY,
-                "self._final_values(self._target_values(inputs, self._state_after), inputs, self._state_after)",
-                "self._final_values(self._target_values(inputs, self._state), inputs, self._state)",
+                "        state = self._inputs.state_after",
+                "        state = self._inputs.state",
             )
         ],
         VALUE_LSTM,
@@ -676,9 +684,9 @@ ERRORS = (
         "an n-step target goes on from the rollout's first observation",
         [
             (
-                "algorithms/n_step_q/agent.py",
-                "self._target_values(rollout.newest(),",
-                "self._target_values(rollout.inputs[0],",
+                "algorithms/_value_based/agent.py",
+                "target_values(rollout.newest(),",
+                "target_values(rollout.inputs[0],",
             )
         ],
         VALUE_GRADIENT,
@@ -735,7 +743,13 @@ ERRORS = (
     planted(
         "epsilon-by-steps",
         "epsilon is annealed by steps",
-        [(VALUE_AGENT_PY, "self._epsilon(self._pulled.frames)", "self._epsilon(self._pulled.global_step)")],
+        [
+            (
+                VALUE_AGENT_PY,
+                "self._epsilon(self._pulled.frames), self._rng",
+                "self._epsilon(self._pulled.global_step), self._rng",
+            )
+        ],
         VALUE_AGENT,
     ),
     planted(
@@ -897,14 +911,14 @@ ERRORS = (
     planted(
         "void-counted",
         "void transitions count as environment steps",
-        [(NETWORK_AGENT_PY, "self._env_steps += step.env_steps", "self._env_steps += step.first.size")],
+        [(AGENT_PY, "env_steps += step.env_steps", "env_steps += step.first.size")],
         CONTRACT,
     ),
     # Observations.
     planted(
         "stack-over-an-end",
         "the frame stack is carried over the end of an episode",
-        [("relaax/algorithm_base/frame_stack.py", "if restart.any():", "if False:")],
+        [("relaax/algorithm_base/observations.py", "if restart.any():", "if False:")],
         GRADIENT,
     ),
     planted(
@@ -912,7 +926,7 @@ ERRORS = (
         "the frame stack is carried over a reset",
         [
             (
-                "relaax/algorithm_base/frame_stack.py",
+                "relaax/algorithm_base/observations.py",
                 "        self._stack[...] = frames[..., None]\n",
                 "        self._shift(self._stack, self._packed, frames)\n",
             )
@@ -925,9 +939,9 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "        cut_off = self._cut_off_inputs(step)",
-                "        self._encoder.push(step.observations, step.ended | step.first)\n"
-                "        cut_off = self._cut_off_inputs(step)",
+                "            final = self._inputs.cut_off(step)",
+                "            self._inputs._encoder.push(step.observations, step.ended | step.first)\n"
+                "            final = self._inputs.cut_off(step)",
             )
         ],
         GRADIENT,
@@ -943,7 +957,7 @@ ERRORS = (
     planted(
         "reward-clip-one-sided",
         "negative rewards are cut to zero",
-        [(NETWORK_AGENT_PY, "np.maximum(rewards, -self._clip)", "np.maximum(rewards, 0.0)")],
+        [(INPUTS_PY, "np.maximum(rewards, -self._bound)", "np.maximum(rewards, 0.0)")],
         GRADIENT,
     ),
     # The agent and its parameters.
@@ -953,9 +967,8 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "        exploit = self.context.exploit\n        if not exploit and not self.config.overlap",
-                "        exploit = self.context.exploit\n        self._pull()\n"
-                "        if not exploit and not self.config.overlap",
+                "        inputs, exploit = self._inputs, self.context.exploit\n",
+                "        inputs, exploit = self._inputs, self.context.exploit\n        self._use(self._exchange.pull())\n",
             )
         ],
         GRADIENT,
@@ -963,19 +976,19 @@ ERRORS = (
     planted(
         "answer-ignored",
         "the parameters that a push brings are not taken",
-        [(NETWORK_AGENT_PY, "if pushed.pulled is not None:", "if False:")],
+        [(EXCHANGE_PY, "return None if pushed.pulled is None else", "return None if True else")],
         GRADIENT,
     ),
     planted(
         "same-chance-everywhere",
         "every connection draws the same random numbers",
-        [(NETWORK_AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
+        [(AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
         AGENT,
     ),
     planted(
         "interval-ignored",
         "parameters are fetched after every push",
-        [(NETWORK_AGENT_PY, "want_parameters=fetch", "want_parameters=True")],
+        [(EXCHANGE_PY, "return self._pushes >= self._interval", "return True")],
         LSTM,
     ),
     # Memory.
@@ -989,7 +1002,7 @@ ERRORS = (
     planted(
         "lstm-reset-everywhere",
         "an episode's end clears the memory of all environments",
-        [(NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
+        [(INPUTS_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
         LSTM,
     ),
     planted(
@@ -998,8 +1011,8 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "self._values(cut_off, self._state_after)",
-                "self._values(cut_off, self._state * 0)",
+                "self._inputs.normalized(final), self._inputs.state_after)",
+                "self._inputs.normalized(final), self._inputs.state * 0)",
             )
         ],
         LSTM,
@@ -1013,13 +1026,13 @@ ERRORS = (
     planted(
         "lstm-never-remembers",
         "every step is acted on without memory",
-        [(NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
+        [(INPUTS_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
         RECALL,
     ),
     planted(
         "lambda-ignored",
         "advantages are always n-step",
-        [(AGENT_PY, "self.config.gae_lambda)", "1.0)")],
+        [(path, "batch(None, self.config.gae_lambda)", "batch(None, 1.0)") for path in (AGENT_PY, CONT_AGENT_PY)],
         LSTM,
         EPISODES,
     ),
@@ -1040,7 +1053,7 @@ ERRORS = (
                 "            actions = self._policy.sample(outputs, self._rng)\n            self._leaves(actions)\n",
             ),
             (
-                "algorithms/da3c_cont/actions.py",
+                "relaax/algorithm_base/actions.py",
                 "        leaves, start = [], 0\n",
                 "        actions[...] = (mapped - self._centre) / self._radius\n        leaves, start = [], 0\n",
             ),
@@ -1050,7 +1063,7 @@ ERRORS = (
     planted(
         "bounds-ignored",
         "actions are given as the policy sampled them",
-        [("algorithms/da3c_cont/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
+        [("relaax/algorithm_base/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
         CONT_CONTRACT,
     ),
     # Several choices at once, and numbers beside an image.
@@ -1155,34 +1168,26 @@ ERRORS = (
         "newest-statistics",
         "a gradient normalises with the newest statistics, not with those that were acted on",
         [
-            (NETWORK_AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
+            (INPUTS_PY, "self.normalized(inputs), restart", "inputs, restart"),
             (
-                AGENT_PY,
-                "= self._actor.act(self._inputs, self._state, keep)",
-                "= self._actor.act(self._normalization.observations(self._inputs), self._state)",
+                CONT_AGENT_PY,
+                "            inputs.newest, inputs.state,",
+                "            inputs.normalized(inputs.newest), inputs.state,",
             ),
             (
-                AGENT_PY,
-                "self._actor.act(self._experience.newest(), self._state, self._experience.row)",
-                "self._actor.act(self._normalization.observations(self._experience.newest()), self._state)",
+                CONT_AGENT_PY,
+                "self._actor.act(rollout.newest(), self._inputs.state, rollout.row)",
+                "self._actor.act(self._inputs.normalized(rollout.newest()), self._inputs.state)",
             ),
-            (
-                AGENT_PY,
-                "partial(self._values, self._inputs,",
-                "partial(self._values, self._normalization.observations(self._inputs),",
-            ),
-            (
-                AGENT_PY,
-                "self._engine.gradient(batch.inputs,",
-                "self._engine.gradient(self._normalization.observations(batch.inputs),",
-            ),
+            (CONT_AGENT_PY, "None if exploit else self._rollout.row", "None"),
+            (CONT_AGENT_PY, "gradient(batch.inputs,", "gradient(self._inputs.normalized(batch.inputs),"),
         ],
         CONT_GRADIENT,
     ),
     planted(
         "own-statistics-only",
         "what other workers gathered is not used",
-        [(NETWORK_AGENT_PY, "        self._normalization.pulled(pulled)\n", "")],
+        [(INPUTS_PY, "        self.normalization.pulled(pulled)\n", "")],
         CONT_GRADIENT,
     ),
     planted(
@@ -1190,15 +1195,11 @@ ERRORS = (
         "statistics are gathered in exploit mode",
         [
             (
-                NETWORK_AGENT_PY,
-                "            self._normalization.gather(step)\n",
-                "            pass\n        self._normalization.gather(step)\n        if not self.context.exploit:\n",
+                CONT_AGENT_PY,
+                "            self._use(self._exchange.pull_if_old())\n",
+                "            self._use(self._exchange.pull_if_old())\n            self._inputs.clipped_rewards(step)\n",
             ),
-            (
-                NETWORK_AGENT_PY,
-                "        if not self.context.exploit:\n            self._normalization.see",
-                "        if True:\n            self._normalization.see",
-            ),
+            (INPUTS_PY, "        if self._learns:", "        if True:"),
         ],
         CONT_CONTRACT,
     ),
@@ -1259,7 +1260,7 @@ ERRORS = (
         "the learning rate grows",
         [
             (
-                "relaax/algorithm_base/schedule.py",
+                "relaax/algorithm_base/config.py",
                 "1.0 - global_step / self.end",
                 "1.0 + global_step / self.end",
             )
@@ -1299,7 +1300,7 @@ ERRORS = (
     planted(
         "removal-ignored",
         "the oldest go whatever `removal` says",
-        [("algorithms/gorila/replay.py", ", _REMOVERS[config.removal])", ")")],
+        [("algorithms/gorila/model.py", ", _REMOVERS[config.removal])", ")")],
         "tests/algorithms/gorila/test_agent.py",
     ),
     planted(
@@ -1350,7 +1351,7 @@ ERRORS = (
     planted(
         "outlier-hides-others",
         "one enormous loss makes every later one ordinary",
-        [("relaax/algorithm_base/loss_outliers.py", "min(size, limit) if outlier else size", "size")],
+        [("relaax/hosting/gradient_filters.py", "min(size, limit) if outlier else size", "size")],
         "tests/algorithm_base/test_loss_outliers.py",
     ),
     planted(
@@ -1358,9 +1359,9 @@ ERRORS = (
         "a worker's statistics outlive a roll-back of the model",
         [
             (
-                "relaax/algorithm_base/local_optimizer.py",
-                "        self._updates = None\n\n\nclass",
-                "        pass\n\n\nclass",
+                "relaax/hosting/gradient_filters.py",
+                "        self._update = None\n\n\ndef",
+                "        pass\n\n\ndef",
             )
         ],
         "tests/algorithm_base/test_local_optimizer.py",

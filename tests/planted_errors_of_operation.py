@@ -14,7 +14,7 @@ LIMITER_PY = "relaax/replay/table/limiter.py"
 HELD_TABLE_PY = "relaax/server/replay_server/held_table.py"
 KEEPING_PY = "relaax/server/replay_server/keeping.py"
 CLIENT_PY = "relaax/parameters/client.py"
-FILTERS_PY = "relaax/algorithm_base/gradient_filters.py"
+FILTERS_PY = "relaax/hosting/gradient_filters.py"
 BACKOFF_PY = "relaax/client/connection/backoff.py"
 WORLDS_PY = "relaax/client/program/worlds.py"
 COPYING_PY = "relaax/checkpoint/manager.py"
@@ -22,7 +22,7 @@ JOBS_PY = "relaax/cli/suite/jobs.py"
 PROCESS_PY = "relaax/supervision/process.py"
 REMOTE_PROCESS_PY = "relaax/cluster/remote_process.py"
 MACHINES_PY = "relaax/cluster/machines.py"
-REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+REPLAY_AGENT_PY = "algorithms/gorila/agent.py"
 LEARNER_PY = "algorithms/gorila/learner.py"
 
 CLAIMS = "tests/server/rlx_server/test_claims.py"
@@ -60,13 +60,13 @@ LEARNING_ERRORS = (
     planted(
         "agent-without-statistics",
         "an agent normalizes observations by no statistics of the parameter server",
-        [("relaax/algorithm_base/network_agent.py", "        self._normalization.pulled(pulled)\n", "")],
+        [("relaax/algorithm_base/inputs.py", "        self.normalization.pulled(pulled)\n", "")],
         AGENT,
     ),
     planted(
         "memory-of-normalized-observations",
         "transitions hold normalized observations, which a learner normalizes again",
-        [(REPLAY_AGENT_PY, "self._transitions.act(self._seen,", "self._transitions.act(self._inputs,")],
+        [(REPLAY_AGENT_PY, "self._transitions.act(inputs.seen,", "self._transitions.act(inputs.newest,")],
         AGENT,
     ),
     planted(
@@ -75,9 +75,9 @@ LEARNING_ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "self._transitions.outcome(step, rewards * unit, inputs, values, unit)",
-                "if inputs is not None:\n            inputs = self._normalization.observations(inputs)\n"
-                "        self._transitions.outcome(step, rewards * unit, inputs, values, unit)",
+                "            self._transitions.outcome(step, rewards * unit, final, values, unit)",
+                "            if final is not None:\n                final = self._inputs.normalized(final)\n"
+                "            self._transitions.outcome(step, rewards * unit, final, values, unit)",
             )
         ],
         AGENT,
@@ -93,9 +93,9 @@ LEARNING_ERRORS = (
         "an agent beside learners never uses the parameters that it pulls",
         [
             (
-                "relaax/algorithm_base/network_agent.py",
-                "        if pushed.pulled is not None:\n            self._take(pushed.pulled)",
-                "        if pushed.pulled is not None and gradient is not None:\n            self._take(pushed.pulled)",
+                REPLAY_AGENT_PY,
+                "self._use(self._exchange.push(None))",
+                "self._exchange.push(None)",
             )
         ],
         AGENT,

@@ -12,7 +12,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from relaax.algorithm_base.loader import EXPORTS
+from relaax.hosting.loader import EXPORTS
 from support.machine import need
 
 ROOT = Path(__file__).resolve().parent.parent

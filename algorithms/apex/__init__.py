@@ -9,23 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 
+from ..gorila.model import ParameterServer, Replay
 from .config import Config
 
 if TYPE_CHECKING:
+    from ..gorila.agent import Agent
     from ..gorila.learner import Learner
-    from ..gorila.parameter_server import ParameterServer
-    from ..gorila.replay import Replay
-    from .agent import Agent
 
 __all__ = ["Agent", "Config", "Learner", "ParameterServer", "Replay"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "Agent": ".agent",
-        "Learner": "..gorila.learner",
-        "ParameterServer": "..gorila.parameter_server",
-        "Replay": "..gorila.replay",
-    },
-)
+__getattr__ = lazy_exports(__name__, {"Agent": "..gorila.agent", "Learner": "..gorila.learner"})

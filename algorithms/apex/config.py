@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, PositiveFloat
 
-from relaax.algorithm_base import Fixed, Free, RMSPropConfig
-from relaax.algorithm_base.optimizer_config import Centered
+from relaax.algorithm_base import Fixed, Free
+from relaax.algorithm_base.config import Centered, RMSPropConfig
+from relaax.algorithm_base.exploration import ladder_of_epsilons
 
-from ..async_q.config import Probability
-from ..gorila.config import ReplayConfig
+from .._value_based.model import Probability
+from ..gorila.model import ReplayConfig
 
 
 class CenteredRMSPropConfig(RMSPropConfig):
@@ -24,6 +27,8 @@ class CenteredRMSPropConfig(RMSPropConfig):
 
 class Config(ReplayConfig):
     """Ape-X DQN. The defaults are those of the paper's Atari games; where one is not, its description says so."""
+
+    name = "apex"
 
     initial_learning_rate: Free[float] = Field(
         6.25e-5, gt=0, description="Learning rate at global step 0: 0.00025 / 4."
@@ -69,3 +74,7 @@ class Config(ReplayConfig):
     @property
     def actors_know_priorities(self) -> bool:
         return self.prioritized
+
+    def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
+        """Actor i of N explores with epsilon^(1 + alpha i / (N - 1)): i and N change when others connect or leave."""
+        return ladder_of_epsilons(ranks, count or len(ranks), self.epsilon, self.epsilon_exponent)

@@ -2,22 +2,34 @@
 
 Algorithm 1 of the paper, its threads spread over machines.
 
-Goals: the paper's algorithm, readable beside it, and what async_sarsa and n_step_q share with it: one discrete action,
-any observation that fits a dense or a convolutional network, double and dueling estimates. Non-goals: replay (`gorila`,
-`apex`), continuous actions. See README.md.
+Goals: the paper's algorithm, readable beside it: one discrete action, any observation that fits a dense or a
+convolutional network, double and dueling estimates. Non-goals: replay (`gorila`, `apex`), continuous actions. See
+README.md, and `_value_based` for the agent.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.loader import lazy_exports
+from pydantic import Field
 
-from .config import Config
+from relaax.algorithm_base import Free, lazy_exports
+
+from .._value_based.model import ParameterServer, ValueConfig
 
 if TYPE_CHECKING:
-    from .agent import Agent
-    from .parameter_server import ParameterServer
+    from .._value_based.agent import Agent
+
+
+class Config(ValueConfig):
+    """Asynchronous one-step Q-learning."""
+
+    name = "async_q"
+
+    double: Free[bool] = Field(
+        False, description="The online network says which action is best, the target network what it is worth."
+    )
+
 
 __all__ = ["Agent", "Config", "ParameterServer"]
-__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": ".parameter_server"})
+__getattr__ = lazy_exports(__name__, {"Agent": ".._value_based.agent"})

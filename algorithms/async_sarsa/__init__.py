@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 
-from .config import Config
+from .._value_based.model import ParameterServer, ValueConfig
 
 if TYPE_CHECKING:
-    from ..async_q.parameter_server import ParameterServer
-    from .agent import Agent
+    from .._value_based.agent import Agent
+
+
+class Config(ValueConfig):
+    """Asynchronous one-step Sarsa."""
+
+    name = "async_sarsa"
+
 
 __all__ = ["Agent", "Config", "ParameterServer"]
-__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": "..async_q.parameter_server"})
+__getattr__ = lazy_exports(__name__, {"Agent": ".._value_based.agent"})

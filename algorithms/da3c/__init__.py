@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 
-from .config import Config
+from .model import Config, ParameterServer
 
 if TYPE_CHECKING:
     from .agent import Agent
-    from .parameter_server import ParameterServer
 
 __all__ = ["Agent", "Config", "ParameterServer"]
-__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": ".parameter_server"})
+__getattr__ = lazy_exports(__name__, {"Agent": ".agent"})

@@ -1,34 +1,132 @@
-"""The agent of da3c: one of a few actions at a time, or several choices or bits."""
+"""The agent of da3c: Algorithm S3 of Mnih et al. 2016, for one or several discrete actions at a time."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, GreedyAction, Leaves, Space
+from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Pulled, Space, StepResult
+from relaax.algorithm_base.actions import DiscreteActions, discrete_refusal
+from relaax.algorithm_base.exchange import Exchange
+from relaax.algorithm_base.inputs import Inputs
+from relaax.algorithm_base.network import actor_critic_network, actor_critic_refusal
+from relaax.algorithm_base.policy_graph import PolicyGraph
+from relaax.algorithm_base.rollout import Batch, Rollout
+from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 
-from .actions import action_refusal, greedy_action, leaves_of, policy_of
-from .actor_critic import ActorCritic
-from .config import Config
-from .network import actor_critic_refusal
+from .loss import ActorCriticLoss
+from .model import Config
+
+Array = npt.NDArray[np.float32]
 
 
-class Agent(ActorCritic):
-    """An actor-critic whose policy is a softmax, several of them, or a probability of each bit."""
+class Agent(AgentBase):
+    """One actor-learner over N environments at once, whose policy is a softmax, several, or a probability of each bit.
+
+    With `overlap` it acts once more before an update, and updates while the environments step. So the first action of a
+    rollout is that of a policy one update older. All else of that step is of the newest parameters, and its advantage
+    counts as much less as the newest policy is less likely to act so: the importance weight of Espeholt et al. 2018,
+    truncated at 1.
+    """
 
     def __init__(self, config: Config, context: AgentContext) -> None:
-        super().__init__(config, context, policy_of(context.action_space))
+        super().__init__(config, context)
+        self._actions_of = DiscreteActions(context.action_space)
+        self._policy = self._actions_of.policy
+        spec = actor_critic_network(config, context.observation_space, self._policy)
+        self._inputs = Inputs(config, context, spec)
+        self._rollout = Rollout(config.episode_len, context.environments, spec, self._inputs.dtype, self._policy)
+        self._engine: Engine | None = None
+        if not context.exploit:
+            self._engine = make_engine(spec, self._inputs.dtype, self._rollout.batch_shape)
+        self._actor: Actor = self._engine or make_actor(spec, self._inputs.dtype)
+        self._rng = np.random.default_rng([context.seed, *context.actors])
+        self._exchange = Exchange(config, context)
+        self._use(self._exchange.pull())
 
     @classmethod
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
-        sentence = action_refusal(action_space)
+        sentence = discrete_refusal(action_space)
         if sentence:
             return f"da3c cannot handle the action space {action_space}; {sentence}"
-        return actor_critic_refusal("da3c", config, observation_space, policy_of(action_space))
+        return actor_critic_refusal("da3c", config, observation_space, DiscreteActions(action_space).policy)
 
-    def _greedy(self) -> GreedyAction:
-        return greedy_action(self.context.action_space)
+    def reset(self, observations: Leaves) -> Leaves:
+        self._rollout.clear()
+        self._exchange.env_steps = 0
+        self._inputs.reset(observations)
+        return self._act()
 
-    def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
-        return leaves_of(self.context.action_space, actions)
+    def step(self, step: StepResult) -> Leaves:
+        if self.context.exploit:
+            self._use(self._exchange.pull_if_old())
+        else:
+            self.learn()  # where nobody has asked for it
+            rewards = self._inputs.clipped_rewards(step)
+            final = self._inputs.cut_off(step)  # where an episode was truncated: it would have gone on
+            values = None if final is None else self._values(self._inputs.normalized(final), self._inputs.state_after)
+            self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
+            self._exchange.env_steps += step.env_steps
+        self._inputs.next(step)
+        if not self.config.overlap and self._rollout.full:
+            # R = V(s_t), and the gradients from there back: lines "R = ..." to the end of Algorithm S3.
+            self._update(
+                self._rollout.batch(self._values(self._inputs.newest, self._inputs.state), self.config.gae_lambda)
+            )
+        return self._act()
+
+    def learn(self) -> None:
+        """With `overlap`: update from a full rollout, whose end is what was acted on last; that begins the next one."""
+        rollout = self._rollout
+        if self.context.exploit or not rollout.full:
+            return
+        then = self._policy.log_probability(self._outputs, self._actions)
+        self._update(rollout.batch(None, self.config.gae_lambda))
+        outputs, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
+        now = self._policy.log_probability(outputs, self._actions)
+        with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
+            weights = np.exp(np.minimum(now - then, 0.0)).astype(np.float32)
+        rollout.begin_next(outputs["value"][:, 0], weights)
+
+    def policy_graph(self) -> PolicyGraph:
+        parameters = self.context.parameters.pull().parameters
+        return self._inputs.policy_graph(parameters, tuple(self._policy.heads), self._actions_of.greedy())
+
+    def _act(self) -> Leaves:
+        """Perform a_t according to policy pi(a_t | s_t)."""
+        inputs, exploit = self._inputs, self.context.exploit
+        outputs, inputs.state_after = self._actor.act(
+            inputs.newest, inputs.state, None if exploit else self._rollout.row
+        )
+        if exploit and self.config.greedy_exploit:
+            actions = self._policy.mode(outputs)
+        else:
+            actions = self._policy.sample(outputs, self._rng)
+        self._outputs, self._actions = outputs, actions
+        if not exploit:
+            self._rollout.act(inputs.newest, actions, outputs["value"][:, 0], inputs.state, inputs.restart)
+        return self._actions_of(actions)
+
+    def _values(self, inputs: npt.NDArray[Any], state: Array) -> Array:
+        return self._actor.act(inputs, state)[0]["value"][:, 0]
+
+    def _update(self, batch: Batch) -> None:
+        """Push the gradient of the loss over a rollout, and use the parameters that come back."""
+        if not batch.mask.any():  # nothing but void transitions
+            self._use(self._exchange.push(None))
+            return
+        assert self._engine is not None, "an agent in exploit mode does not learn"
+        loss = ActorCriticLoss(self.config, self._policy, batch)
+        memory = self.context.parameters.gradient_memory()
+        gradient = self._engine.gradient(batch.inputs, batch.state, batch.restart, loss, memory)
+        scalars = loss.means
+        whole = scalars.pop("loss")
+        self._use(self._exchange.push(gradient, whole, scalars))
+
+    def _use(self, pulled: Pulled | None) -> None:
+        """Act by new parameters, if there are any."""
+        if pulled is not None:
+            self._actor.set_parameters(pulled.parameters)
+            self._inputs.pulled(pulled)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from relaax.algorithm_base.rollout import Batch
 from relaax.nn.distributions import Distribution
 
-from .config import Config
+from .model import Config
 
 Array = npt.NDArray[np.float32]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, StepResult
-from relaax.algorithm_base.returns import generalized_advantages
-from relaax.algorithm_base.rollout import Batch, Experience, what_came_of
+from relaax.algorithm_base.rollout import Batch, what_came_of
+from relaax.algorithm_base.values import generalized_advantages
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 
@@ -19,8 +18,8 @@ Array = npt.NDArray[np.float32]
 FIRST_ROOM = 256
 
 
-class Episodes(Experience):
-    """The episodes under way in N environments; full when one has ended, or is `longest` steps long.
+class Episodes:
+    """The episodes under way in N environments, in place of a `Rollout`; full when one has ended, or is `longest` long.
 
     A batch is one environment's episode, [T, 1, ...] with T its length. Those that end in the same step make one batch
     together: they were acted on with the same parameters, of which each would see less after an update by the other.
@@ -28,7 +27,9 @@ class Episodes(Experience):
     Each environment's steps stand in its column of arrays [room, N, ...], from row 0 on; room grows with the longest.
     """
 
-    batch_shape = (None, None)
+    batch_shape: tuple[int | None, int | None] = (None, None)
+    row = None
+    """No row of a batch is one of all N environments."""
 
     def __init__(
         self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
@@ -76,17 +77,14 @@ class Episodes(Experience):
         self._steps += ~step.first  # a void step is overwritten by the next one
         self._ended[:] = step.ended
 
-    def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
-        """Copies of the columns."""
+    def batch(self, expected: Array | None, gae_lambda: float) -> Batch:
+        """Return copies of the columns (see `Rollout.batch`)."""
         ready = np.flatnonzero(self._ended | (self._steps >= self._longest))
         lengths = self._steps[ready]
         own = slice(lengths.max()), ready
         rewards, values = self._rewards[own], self._values[own]
         # An episode that has ended has said so by its last discount: nothing that stands behind it is looked at.
-        if expected is None:
-            bootstrap_value = self._values[lengths, ready]
-        else:
-            bootstrap_value = np.zeros(len(ready), np.float32) if self._ended[ready].all() else expected()[ready]
+        bootstrap_value = self._values[lengths, ready] if expected is None else expected[ready]
         advantages = generalized_advantages(rewards, self._discounts[own], values, bootstrap_value, gae_lambda)
         targets = advantages + values
         advantages[0] *= self._weights[ready]
@@ -112,8 +110,8 @@ class Episodes(Experience):
         newest: npt.NDArray[Any] = self._inputs[self._steps, self._columns]
         return newest
 
-    def look_again(self, values: Array, weights: Array) -> None:
-        """Only where an episode begins: the others go on as they were acted on, as in all their steps before."""
+    def begin_next(self, values: Array, weights: Array) -> None:
+        """Take new values (see `Rollout.begin_next`) where an episode begins; others keep theirs."""
         begins = self._steps == 0
         self._values[0, begins] = values[begins]
         self._weights[begins] = weights[begins]

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 
-from .config import Config
+from .model import Config, ParameterServer, Replay
 
 if TYPE_CHECKING:
     from .agent import Agent
     from .learner import Learner
-    from .parameter_server import ParameterServer
-    from .replay import Replay
 
 __all__ = ["Agent", "Config", "Learner", "ParameterServer", "Replay"]
-__getattr__ = lazy_exports(
-    __name__,
-    {"Agent": ".agent", "Learner": ".learner", "ParameterServer": ".parameter_server", "Replay": ".replay"},
-)
+__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "Learner": ".learner"})

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import LearnerBase, LearnerContext, Mask, Pulled, Pushed, Sampled
-from relaax.algorithm_base.agent_config import agent_statistics
+from relaax.algorithm_base import LearnerBase, LearnerContext, Mask, Pulled, Sampled
+from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.exploration import LinearAnnealing
-from relaax.algorithm_base.held_out import HeldOutStates
-from relaax.algorithm_base.learnable import batch_outliers
+from relaax.algorithm_base.network import agent_statistics
 from relaax.algorithm_base.normalization import Normalization
-from relaax.algorithm_base.transitions import priorities_of
-from relaax.algorithm_base.value_loss import ValueLoss
-from relaax.algorithm_base.value_targets import greedy_values, one_step_targets
+from relaax.algorithm_base.transitions import batch_outliers, priorities_of
+from relaax.algorithm_base.values import HeldOutStates, ValueLoss, greedy_values, one_step_targets
 from relaax.nn.engine import Engine, make_engine
-from relaax.optim.clipping import clip_by_norm
 
-from ..async_q.action_value_agent import Array, no_state
-from ..async_q.network import action_values, value_network
-from .config import ReplayConfig
-from .replay import observation_layout
+from .._value_based.model import action_values, value_network
+from .model import ReplayConfig
+
+Array = npt.NDArray[np.float32]
 
 
 class Learner(LearnerBase):
@@ -40,7 +36,7 @@ class Learner(LearnerBase):
         super().__init__(config, context)
         self._q = action_values(config, context.action_space)
         spec = value_network(config, context.observation_space, self._q)
-        self._layout = observation_layout(config, context.observation_space)
+        self._layout = config.layout(context.observation_space)
         statistics = agent_statistics(config, context.observation_space)
         self._normalization = Normalization(statistics, config.rewards_gamma, 0, context.metrics, spec.pixels)
         dtype = self._normalization.input_dtype(self._layout.dtype)
@@ -52,12 +48,9 @@ class Learner(LearnerBase):
         self._held_out = HeldOutStates(config.held_out_states)
         self._target_parameters: Array | None = None
         self._outliers: Mask | None = None  # of the newest batch
-        self._pushes = 0  # since parameters were pulled
-        self._global_step = 0
-        self.env_steps = 0
-        """Steps of the agent that drives this learner, which count with the next push."""
-        self._answer: Callable[[], Pushed] | None = None  # to the last push, unless it was waited for
-        self._take(context.parameters.pull())
+        self.exchange = Exchange(config, context)
+        """An agent that drives this learner adds its steps: they count with the next push."""
+        self._use(self.exchange.pull())
 
     @property
     def batch_size(self) -> int:
@@ -71,28 +64,24 @@ class Learner(LearnerBase):
                 loss.errors[self._outliers] = 0  # the lowest priority
             priorities = priorities_of(loss.errors, self.config.priority_offset)
             self.context.replay.update_priorities(sampled, priorities)
-        self._record(loss, clip_by_norm(gradient, self.config.gradient_norm_clipping), sampled)
-        self._push(gradient, loss.means["loss"])
+        means = loss.means
+        self.exchange.push_later(gradient, means["loss"], means | self._held_out_value(sampled.columns))
 
     def finish(self) -> None:
         """Wait for the answer to the last push, and use the parameters that came with it."""
-        answer, self._answer = self._answer, None
-        if answer is None:
-            return
-        pushed = answer()
-        self._global_step = pushed.global_step
-        if pushed.pulled is not None:
-            self._take(pushed.pulled)
+        pulled = self.exchange.finish()
+        if pulled is not None:
+            self._use(pulled)
 
     def _gradient(self, sampled: Sampled) -> tuple[ValueLoss, Array]:
         columns, count = sampled.columns, len(sampled.keys)
         targets = self._targets(columns)
-        weights = sampled.importance_weights(self._beta(self._global_step)) / np.float32(count)
+        weights = sampled.importance_weights(self._beta(self.exchange.global_step)) / np.float32(count)
         inputs = self._without_outliers(columns, targets, weights)
         loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
-        no_restart = np.zeros((1, count), np.bool_)
+        no_state, no_restart = np.zeros((count, 0), np.float32), np.zeros((1, count), np.bool_)  # there is no LSTM
         memory = self.context.parameters.gradient_memory()
-        return loss, self._online.gradient(inputs[None], no_state(count), no_restart, loss, memory)
+        return loss, self._online.gradient(inputs[None], no_state, no_restart, loss, memory)
 
     def _without_outliers(self, columns: Any, targets: Array, weights: Array) -> npt.NDArray[Any]:
         """Return the inputs, in which outliers are zero; give outliers no weight, and their share to the others."""
@@ -126,25 +115,18 @@ class Learner(LearnerBase):
         return self._normalization.observations(self._layout.of(column))
 
     def _values(self, engine: Engine, inputs: npt.NDArray[Any]) -> Array:
-        return self._q.values(engine.act(inputs, no_state(len(inputs)))[0])
+        return self._q.values(engine.act(inputs, np.zeros((len(inputs), 0), np.float32))[0])
 
-    def _record(self, loss: ValueLoss, norm: float, sampled: Sampled) -> None:
-        scalars = loss.means | {"gradient/norm": norm}
-        self._held_out.see(self._layout.of(sampled.columns["observation"]))
+    def _held_out_value(self, columns: Any) -> dict[str, float]:
+        """Return the mean value of the held-out states, if it is time for it."""
+        self._held_out.see(self._layout.of(columns["observation"]))
         held_out = self._held_out.due(time.monotonic())
-        if held_out is not None:
-            values = self._values(self._online, self._normalization.observations(held_out))
-            scalars["q/held_out"] = float(values.max(axis=1).mean())
-        for name, value in scalars.items():
-            self.context.metrics.scalar(name, value)
+        if held_out is None:
+            return {}
+        values = self._values(self._online, self._normalization.observations(held_out))
+        return {"q/held_out": float(values.max(axis=1).mean())}
 
-    def _push(self, gradient: Array, loss: float) -> None:
-        self._pushes += 1
-        fetch = self._pushes >= self.config.sync_interval
-        self._answer = self.context.parameters.push_later(gradient, self.env_steps, want_parameters=fetch, loss=loss)
-        self.env_steps = 0
-
-    def _take(self, pulled: Pulled) -> None:
+    def _use(self, pulled: Pulled) -> None:
         self.pulled = pulled
         self._online.set_parameters(pulled.parameters)
         assert pulled.target is not None, "the parameter server declares a target network"
@@ -152,5 +134,3 @@ class Learner(LearnerBase):
             self._target.set_parameters(pulled.target)
             self._target_parameters = pulled.target
         self._normalization.pulled(pulled)
-        self._global_step = pulled.global_step
-        self._pushes = 0

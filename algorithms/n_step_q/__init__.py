@@ -9,13 +9,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relaax.algorithm_base.loader import lazy_exports
+from pydantic import Field
 
-from .config import Config
+from relaax.algorithm_base import Fixed, Free, lazy_exports
+
+from .._value_based.model import ParameterServer, ValueConfig
 
 if TYPE_CHECKING:
-    from ..async_q.parameter_server import ParameterServer
-    from .agent import Agent
+    from .._value_based.agent import Agent
+
+
+class Config(ValueConfig):
+    """Asynchronous n-step Q-learning."""
+
+    name = "n_step_q"
+
+    update_interval: Free[int] = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
+    double: Free[bool] = Field(
+        False, description="The online network says which action is best, the target network what it is worth."
+    )
+    lstm: Fixed[bool] = Field(False, description="The network remembers: an LSTM layer of network.lstm_size cells.")
+
+    @property
+    def recurrent(self) -> bool:
+        return self.lstm
+
 
 __all__ = ["Agent", "Config", "ParameterServer"]
-__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": "..async_q.parameter_server"})
+__getattr__ = lazy_exports(__name__, {"Agent": ".._value_based.agent"})

@@ -1,25 +1,105 @@
-"""The keys that every algorithm's configuration has."""
+"""The keys that every algorithm's configuration has: training, optimizers, learning rate."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from relaax.algorithm_base.optimizer_config import (
-    AdaGradConfig,
-    AdamConfig,
-    MomentumConfig,
-    OptimizerConfig,
-    RMSPropConfig,
-)
-from relaax.algorithm_base.schedule import Schedule
 from relaax.configuration import Fixed, Free, Section
 from relaax.rlx import Discrete, Space
 
 if TYPE_CHECKING:
     from relaax.optim.optimizers import OptimizerSpec
+
+
+Centered = Annotated[
+    bool,
+    Field(
+        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
+        "mean (Graves 2013); false: of the mean of squares.",
+    ),
+]
+
+
+class OptimizerConfig(Section):
+    """The keys of every optimizer's section."""
+
+    gradient_norm_clipping: float | None = Field(
+        40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."
+    )
+
+    @abstractmethod
+    def spec(self) -> OptimizerSpec:
+        """Return the optimizer with these constants."""
+
+
+class RMSPropConfig(OptimizerConfig):
+    """RMSProp (Mnih et al. 2016): g <- decay g + (1 - decay) d^2, theta <- theta - rate d / sqrt(g + epsilon).
+
+    Centered (Graves 2013): m <- decay m + (1 - decay) d, theta <- theta - rate d / sqrt(g - m^2 + epsilon).
+    """
+
+    decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
+    epsilon: float = Field(1e-5, gt=0, description="Added to that mean inside the square root.")
+    centered: Centered = False
+
+    def spec(self) -> OptimizerSpec:
+        from relaax.optim.optimizers import RMSProp
+
+        return RMSProp(decay=self.decay, epsilon=self.epsilon, centered=self.centered)
+
+
+class AdamConfig(OptimizerConfig):
+    """Adam (Kingma and Ba 2015, the form at the end of section 2), its moments shared by all workers."""
+
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
+    epsilon: float = Field(1e-8, gt=0, description="Added to the root of that mean.")
+
+    def spec(self) -> OptimizerSpec:
+        from relaax.optim.optimizers import Adam
+
+        return Adam(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)
+
+
+class MomentumConfig(OptimizerConfig):
+    """Momentum, as Mnih et al. 2016 write it: m <- momentum m + (1 - momentum) d, theta <- theta - rate m."""
+
+    momentum: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients; 0 is plain descent.")
+
+    def spec(self) -> OptimizerSpec:
+        from relaax.optim.optimizers import Momentum
+
+        return Momentum(momentum=self.momentum)
+
+
+class AdaGradConfig(OptimizerConfig):
+    """AdaGrad (Duchi et al. 2011): s <- s + d^2, theta <- theta - rate d / (sqrt(s) + epsilon)."""
+
+    epsilon: float = Field(1e-6, gt=0, description="Added to the root of the sum of squared gradients.")
+
+    def spec(self) -> OptimizerSpec:
+        from relaax.optim.optimizers import AdaGrad
+
+        return AdaGrad(epsilon=self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A learning rate that falls linearly from `initial` at step 0 to zero at `end`, or stays if `end` is None."""
+
+    initial: float
+    end: int | None = None
+
+    def __call__(self, global_step: int) -> float:
+        """Return the learning rate at `global_step`; never negative."""
+        if self.end is None:
+            return self.initial
+        return self.initial * max(0.0, 1.0 - global_step / self.end)
 
 
 AtLeastOne = Annotated[int, Field(ge=1)]
@@ -112,24 +192,6 @@ class ConfigBase(Section):
         """How many versions old a gradient may be: if delays are compensated there is always a bound."""
         default = DEFAULT_RING if self.combine == "delay_compensated" else None
         return default if self.max_staleness is None else self.max_staleness
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_what_has_no_effect_any_more(cls, keys: Any) -> Any:
-        """Run directories of earlier versions have the window of `combine: average`, whatever `combine` was."""
-        return (
-            {key: value for key, value in keys.items() if key != "average_window"} if isinstance(keys, dict) else keys
-        )
-
-    @field_validator("combine", mode="before")
-    @classmethod
-    def _gradients_are_averaged_no_more(cls, combine: object) -> object:
-        if combine == "average":
-            raise ValueError(
-                "gradients are averaged no more: with four workers that scored 59 and fifo 295 "
-                "(docs/results/gradient-modes.md); use fifo, and leave average_window out"
-            )
-        return combine
 
     @model_validator(mode="after")
     def _own_gradients_are_not_too_stale(self) -> ConfigBase:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.returns import generalized_advantages
-from relaax.algorithm_base.step import Mask, StepResult
+from relaax.algorithm_base.agent import Mask, StepResult
+from relaax.algorithm_base.values import generalized_advantages
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 
@@ -38,68 +36,15 @@ class Batch:
     restart: Mask
 
 
-class Experience(ABC):
-    """The experience of N environments. `act` and `outcome` take turns; if it is `full`, a `batch` is due.
-
-    Before the next `act`, or after it: what was seen and done then begins what comes next, and the batch ends with the
-    values that were given there; when it was learned from, `look_again` follows.
-    """
-
-    batch_shape: tuple[int | None, int | None]
-    """T and N of every batch, None if they vary."""
-
-    @property
-    @abstractmethod
-    def full(self) -> bool:
-        """Whether there is something to learn from."""
-
-    @property
-    def row(self) -> int | None:
-        """Of the next batch, what the next `act`, or `look_again`, fills; None if no row of it is that of all N."""
-        return None
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Forget everything: all environments start anew."""
-
-    @abstractmethod
-    def act(
-        self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
-    ) -> None:
-        """What was seen and done: [N, ...] each. `values` of the inputs, the LSTM's `state` before them."""
-
-    @abstractmethod
-    def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
-        """What came of it.
-
-        `rewards` [N] are those to learn from. An episode that ended is not continued into the next one. One that was
-        truncated would have gone on, so the value of its final observation, `final_values` float32 [N], takes the place
-        of what was cut off. A void transition (`step.first`) counts nothing.
-        """
-
-    @abstractmethod
-    def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
-        """Return the batch to learn from and forget it. It is valid until `look_again`, or the next `act`.
-
-        `expected()` is the value of what is seen now, [N]; None after the `act` on it.
-        """
-
-    @abstractmethod
-    def newest(self) -> npt.NDArray[Any]:
-        """After a `batch(None, ...)`: the inputs [N, ...] that were acted on last."""
-
-    @abstractmethod
-    def look_again(self, values: Array, weights: Array) -> None:
-        """After a `batch(None, ...)`: the values [N] of what was acted on last, by the parameters since.
-
-        `weights` float32 [N]: what these advantages count, for actions that other parameters have chosen.
-        """
-
-
 def what_came_of(
     step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rewards [N] and discounts [N] of a step, as `Experience.outcome` says."""
+    """Return rewards [N] and discounts [N] of a step, from the rewards [N] to learn from.
+
+    An episode that ended is not continued into the next one. One that was truncated would have gone on, so the value
+    of its final observation, `final_values` float32 [N], takes the place of what was cut off. A void transition
+    (`step.first`) counts nothing.
+    """
     rewards = np.where(step.first, 0.0, rewards)  # void, but it may be anything, and 0 x infinity is no zero
     if final_values is not None:
         truncated = step.truncated & ~step.terminated
@@ -107,11 +52,12 @@ def what_came_of(
     return rewards, gamma * ~step.restart
 
 
-class RolloutSteps:
-    """T steps of N environments in preallocated arrays, from acting to learning; full when all T are there.
+class Rollout:
+    """T steps of N environments in preallocated arrays. `act` and `outcome` take turns; full when all T are there.
 
     What is acted on has T + 1 rows: the last is the first of the next rollout, if that is acted on before the batch.
-    `values` are what the network said of each input, float32 [T + 1, N, *value_shape].
+    `values` are what the network said of each input, float32 [T + 1, N, *value_shape]. Actions are those of `policy`,
+    int64 without one.
     """
 
     def __init__(
@@ -120,14 +66,15 @@ class RolloutSteps:
         environments: int,
         spec: NetworkSpec,
         input_dtype: Any,
+        policy: Distribution | None = None,
         *,
-        action_shape: tuple[int, ...] = (),
-        action_dtype: Any = np.int64,
         value_shape: tuple[int, ...] = (),
     ) -> None:
-        self.batch_shape: tuple[int | None, int | None] = (length, environments)
         shape, one_more = (length, environments), (length + 1, environments)
+        self.batch_shape: tuple[int | None, int | None] = shape
+        """T and N of every batch, for `make_engine`."""
         self.length = length
+        action_shape, action_dtype = (policy.action_shape, policy.action_dtype) if policy else ((), np.int64)
         self.inputs: npt.NDArray[Any] = np.zeros((*one_more, *spec.inputs), input_dtype)
         self.actions: npt.NDArray[Any] = np.zeros((*one_more, *action_shape), action_dtype)
         self.values: Array = np.zeros((*one_more, *value_shape), np.float32)
@@ -136,6 +83,7 @@ class RolloutSteps:
         self.discounts: Array = np.zeros(shape, np.float32)
         self.mask: Array = np.zeros(shape, np.float32)
         self.states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, before row T
+        self.weights: Array = np.ones(environments, np.float32)  # of the advantages of row 0
         self.steps = 0
 
     @property
@@ -145,27 +93,29 @@ class RolloutSteps:
 
     @property
     def row(self) -> int | None:
-        """Of the next batch, what the next `act` fills; None if it is the first of the batch after it."""
+        """Row of the next batch that the next `act` fills; None if it is the first of the batch after it."""
         return None if self.full else self.steps
 
     def clear(self) -> None:
-        """Forget everything: all environments start anew."""
+        """Drop everything: all environments start anew."""
         self.steps = 0
 
     def act(
         self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
     ) -> None:
-        """What was seen and done: [N, ...] each. `values` of the inputs, the LSTM's `state` before them."""
+        """Add what was seen and done, [N, ...] each: `values` of the inputs, the LSTM's `state` before them."""
         t = self.steps
         if t == 0 or t == self.length:
             self.states[t and 1] = state
+        if t == 0:
+            self.weights[:] = 1.0
         self.inputs[t] = inputs
         self.actions[t] = actions
         self.values[t] = values
         self.restart[t] = restart
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
-        """What came of it (see `Experience.outcome`)."""
+        """Add the outcome, as `what_came_of` returns it."""
         t = self.steps
         self.steps += 1
         if step.plain:
@@ -179,40 +129,13 @@ class RolloutSteps:
         newest: npt.NDArray[Any] = self.inputs[-1]
         return newest
 
-    def begin_next(self) -> None:
-        """Begin the next rollout with the last row."""
+    def batch(self, expected: Array | None, gae_lambda: float) -> Batch:
+        """Return the batch of an actor-critic, valid until the next `act` or `begin_next`; the next one begins.
+
+        `expected`: the value of what is seen now, float32 [N]; None if it was acted on, and has its value by that.
+        """
         self.steps = 0
-        for rows in (self.inputs, self.actions, self.values, self.restart, self.states):
-            rows[0] = rows[-1]
-
-
-class Rollout(RolloutSteps, Experience):
-    """A rollout for an actor-critic: its batch has advantages."""
-
-    def __init__(
-        self, length: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
-    ) -> None:
-        super().__init__(
-            length,
-            environments,
-            spec,
-            input_dtype,
-            action_shape=policy.action_shape,
-            action_dtype=policy.action_dtype,
-        )
-        self.weights: Array = np.ones(environments, np.float32)  # of the advantages of row 0
-
-    def act(
-        self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
-    ) -> None:
-        if self.steps == 0:
-            self.weights[:] = 1.0
-        super().act(inputs, actions, values, state, restart)
-
-    def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
-        self.steps = 0
-        bootstrap_value = self.values[-1] if expected is None else expected()
-        values = self.values[:-1]
+        values, bootstrap_value = self.values[:-1], self.values[-1] if expected is None else expected
         advantages = generalized_advantages(self.rewards, self.discounts, values, bootstrap_value, gae_lambda)
         targets = advantages + values
         advantages[0] *= self.weights
@@ -226,8 +149,16 @@ class Rollout(RolloutSteps, Experience):
             restart=self.restart[:-1],
         )
 
-    def look_again(self, values: Array, weights: Array) -> None:
-        """The last row is the first of the next rollout."""
-        self.begin_next()
-        self.values[0] = values
-        self.weights[:] = weights
+    def begin_next(self, values: Array | None = None, weights: Array | None = None) -> None:
+        """Begin the next rollout with the last row.
+
+        After a `batch(None, ...)`: with `values` [N] by newer parameters, and with `weights` float32 [N], which its
+        advantages count, for actions that other parameters have chosen.
+        """
+        self.steps = 0
+        for rows in (self.inputs, self.actions, self.values, self.restart, self.states):
+            rows[0] = rows[-1]
+        if values is not None:
+            self.values[0] = values
+        if weights is not None:
+            self.weights[:] = weights

@@ -1,24 +1,183 @@
-"""Make transitions of n steps from steps, and put them into replay memory."""
+"""Make transitions of n steps from steps, store them in replay memory, and leave out what cannot be learned from."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.learnable import log_left_out, within_limits
-from relaax.algorithm_base.step import Mask, StepResult
-from relaax.algorithm_base.stored_observations import Inputs, ObservationLayout, Stored
-from relaax.algorithm_base.value_targets import values_of
+from relaax.algorithm_base.agent import Mask, StepResult
+from relaax.algorithm_base.network import history
+from relaax.algorithm_base.normalization import INPUT_LIMIT
+from relaax.algorithm_base.observations import FrameStack, image_of, input_shape, is_image
+from relaax.algorithm_base.values import values_of
+from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.spec import Field, TableSpec, inserted_form
+from relaax.rlx import Space
 
+if TYPE_CHECKING:
+    from relaax.replay.frame_store import Frames  # its kernels are numba's, which whoever only plans need not load
+
+
+Inputs = npt.NDArray[Any]
+Stored = npt.NDArray[Any]
 Array = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
+
+
+class ObservationLayout:
+    """What an `ObservationEncoder` makes of a space, as a field of a table.
+
+    A stack of H frames of [h, w, c] is kept as one of frames [h, w * c, 1]: so its bytes are in the encoder's order,
+    in which the frames come last. An image with numbers beside it (`image`: as for `ObservationEncoder`) is kept as
+    numbers, with each of its stacks.
+    """
+
+    def __init__(self, space: Space, history_len: int | None, image: int | None = None) -> None:
+        frames = history(history_len, image_of(space, image))
+        self.frames = frames if is_image(space) else 0
+        self.inputs = input_shape(space, frames, image)
+        self.dtype: npt.DTypeLike = np.uint8 if self.frames else np.float32
+
+    @property
+    def field(self) -> Field:
+        """The field of an observation."""
+        if self.frame is None:
+            return Field("float32", self.inputs)
+        return Field("uint8", (*self.frame[:2], self.frames), frames=self.frames)
+
+    @property
+    def frame(self) -> tuple[int, int, int] | None:
+        """The shape of a single frame; None if observations are no images."""
+        if not self.frames:
+            return None
+        height, width, channels = self.inputs
+        return height, width * channels // self.frames, 1
+
+    def of(self, column: Inputs) -> Inputs:
+        """Return the network's inputs [B, *inputs], bit for bit as they were acted on, of what was sampled."""
+        return column.reshape(len(column), *self.inputs)
+
+    def memory(self, environments: int) -> KeptFrames | KeptVectors:
+        """Return what keeps the observations of so many environments until they are sent."""
+        return KeptFrames(environments, self.frames) if self.frames else KeptVectors()
+
+
+class KeptVectors:
+    """Observations float32 [E, D], which are sent with each transition as they are."""
+
+    def push(self, inputs: Inputs, restart: Mask) -> Stored:
+        """Return what stands for what is seen next, [E, ...]; of `peek`, seen last of episodes `where` they were cut off."""
+        copy: Stored = inputs.copy()
+        return copy
+
+    peek = push
+
+    def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
+        """Return the frames from the first one on that some of these name, and its number; forget those before."""
+        return None, 0
+
+    def clear(self) -> None:
+        """Forget everything: nothing of it will be named."""
+
+
+class KeptFrames(KeptVectors):
+    """Single frames of E environments, numbered as they come; stacks of them int64 [E, H] stand for observations.
+
+    At an episode's start the stack repeats the first frame, as `FrameStack` does.
+    """
+
+    def __init__(self, environments: int, length: int) -> None:
+        self._stack = FrameStack(environments, (), np.int64, length)
+        self._environments, self._length = environments, length
+        self._kept: list[Frames] = []
+        self._first = self._following = 0
+
+    def push(self, inputs: Inputs, restart: Mask) -> Stored:
+        stack: Stored = self._stack.push(self._keep(inputs), restart).copy()
+        return stack
+
+    def peek(self, inputs: Inputs, where: Mask) -> Stored:
+        newest = np.zeros(self._environments, np.int64)
+        newest[where] = self._keep(inputs[where])
+        return self._stack.peek(newest)
+
+    def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
+        first = min(int(numbers.min()) for numbers in stored if numbers.size)
+        self._kept, self._first = [np.concatenate(self._kept)[first - self._first :]], first
+        return self._kept[0], first
+
+    def clear(self) -> None:
+        self._kept, self._first = [], self._following
+
+    def _keep(self, inputs: Inputs) -> npt.NDArray[np.int64]:
+        """Keep the newest frame of each of n stacks; return their numbers, int64 [n]."""
+        self._kept.append(inputs.reshape(*inputs.shape[:2], -1, self._length)[..., -1:].copy())
+        numbers = np.arange(self._following, self._following + len(inputs))
+        self._following += len(inputs)
+        return numbers
+
+
+_complain = RateLimitedLog(logging.getLogger(__name__))
+
+TARGET_LIMIT = 1e6
+"""The largest return, normalised and clipped, that is inserted into replay memory."""
+INPUTS_APART, TARGETS_APART = 1e3, 1e6
+"""An item is an outlier of its batch if its largest input, or its target, is more than this times the median, or than
+this where the median is below 1.
+"""
+
+
+def within_limits(rewards: Inputs, *observations: Inputs) -> Mask:
+    """Return which of B transitions may be learned from: bool [B].
+
+    rewards: [B]. observations: [B, ...], before they are normalised; none if they are normalised, or images.
+    """
+    good: Mask = np.abs(rewards) <= TARGET_LIMIT  # False for NaN
+    for each in observations:
+        good &= _largest(each) <= INPUT_LIMIT
+    return good
+
+
+def log_left_out(count: int, total: int, client: str) -> None:
+    """Log that transitions are not inserted, at most once a minute."""
+    _complain(
+        "%d of %d transitions of %s are not learned from: the limits are %g for observations and %g for returns; "
+        "algorithm.normalize_observations and normalize_rewards bring them into range",
+        *(count, total, client or "a client", INPUT_LIMIT, TARGET_LIMIT),
+    )
+
+
+def batch_outliers(targets: Inputs, *observations: Inputs) -> Mask | None:
+    """Return which of B items are outliers of their batch, bool [B], and log how many; None without outliers.
+
+    targets: [B]. observations: [B, ...]; none if they are normalised, or images.
+    """
+    found = ~(np.abs(targets) <= _limit(np.abs(targets), TARGETS_APART))  # True for NaN
+    for each in observations:
+        largest = _largest(each)
+        found |= ~(largest <= _limit(largest, INPUTS_APART))
+    if not found.any():
+        return None
+    _complain("%d of %d items of a batch are outliers, and are not learned from", np.count_nonzero(found), len(targets))
+    return found
+
+
+def _largest(inputs: Inputs) -> Inputs:
+    largest: Inputs = np.abs(inputs.reshape(len(inputs), -1)).max(axis=1)
+    return largest
+
+
+def _limit(sizes: Inputs, apart: float) -> float:
+    middle = len(sizes) // 2
+    return apart * max(1.0, float(np.partition(sizes, middle)[middle]))  # of NaN, which sorts last, at most half
+
 
 AT_ONCE = 50
 """Transitions that are inserted at once (Horgan et al. 2018, section 4.1)."""
@@ -239,31 +398,20 @@ class WriterTransitions:
 class Transitions:
     """The transitions of all environments of a connection, each of which has one of the `writers`.
 
-    The keywords are those of `WriterTransitions`.
+    Keywords and methods are those of `WriterTransitions`.
     """
-
-    batch_shape = (1, None)
-    """T and N of what an engine is made for: it only acts."""
 
     def __init__(self, writers: Sequence[ReplayWriter], layout: ObservationLayout, **options: Any) -> None:
         self._writers = [WriterTransitions(writer, layout, **options) for writer in writers]
 
     def clear(self) -> None:
-        """See `WriterTransitions.clear`, and so on."""
         for writer in self._writers:
             writer.clear()
 
-    def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
+    def act(self, *seen_and_done: Any) -> None:
         for writer in self._writers:
-            writer.act(inputs, restart, actions, values)
+            writer.act(*seen_and_done)
 
-    def outcome(
-        self,
-        step: StepResult,
-        rewards: npt.NDArray[Any],
-        final_inputs: Inputs | None,
-        final_values: Array | None,
-        reward_unit: float = 1.0,
-    ) -> None:
+    def outcome(self, *outcome: Any) -> None:
         for writer in self._writers:
-            writer.outcome(step, rewards, final_inputs, final_values, reward_unit)
+            writer.outcome(*outcome)

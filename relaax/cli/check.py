@@ -19,9 +19,9 @@ from relaax.console import print_error
 
 if TYPE_CHECKING:
     from relaax.algorithm_base import ConfigBase
-    from relaax.algorithm_base.loader import Algorithm
     from relaax.client.program.check_report import CheckReport
     from relaax.configuration import Configuration
+    from relaax.hosting.loader import Algorithm
     from relaax.rlx import Space
 
 _SURE = 0.75
@@ -170,8 +170,8 @@ def _run(command: Sequence[str]) -> int:
 @functools.cache
 def _algorithms() -> list[tuple[Algorithm, ConfigBase]]:
     """Return the bundled algorithms, imported, with their default configurations."""
-    from relaax.algorithm_base.loader import open_algorithm
     from relaax.bundled import bundled_folder, bundled_names
+    from relaax.hosting.loader import open_algorithm
 
     found = [open_algorithm(name, bundled_folder("algorithms")) for name in bundled_names("algorithms")]
     return [(algorithm, algorithm.configure({"path": algorithm.name})) for algorithm in found if algorithm.Agent]
@@ -180,8 +180,8 @@ def _algorithms() -> list[tuple[Algorithm, ConfigBase]]:
 def _taken(report: CheckReport, spaces: tuple[Space, Space], configuration: Configuration | None) -> list[str]:
     """Return a line with the algorithms that take these spaces. Add an error if none, or not that of the file, does."""
     from relaax.algorithm_base import ConfigBase
-    from relaax.algorithm_base.loader import open_algorithm
     from relaax.client.program.check_report import CheckFinding
+    from relaax.hosting.loader import open_algorithm
 
     refusals = {algorithm.name: algorithm.refusal(config, *spaces) for algorithm, config in _algorithms()}
     takers = [name for name, refusal in refusals.items() if refusal is None]

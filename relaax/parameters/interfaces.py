@@ -73,7 +73,7 @@ PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN)}
 class Registration:
     """The description that a worker, or another process, gives of itself.
 
-    `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`). `host` is the environment's, `server` the
+    `fingerprint` is canonical JSON (see `relaax.hosting.fingerprint`). `host` is the environment's, `server` the
     RLX server's HOST:PORT. `client` is the name that the client's token proves. A learner has 0 environments, no
     server, and calls itself by `environment` and `host`.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, ConfigBase, Space
+from relaax.algorithm_base import ConfigBase, Space
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN, section_of
 from relaax.server.security.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token

@@ -5,19 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    Box,
-    ConfigBase,
-    Dict,
-    Discrete,
-    Space,
-    fingerprint,
-    first_difference,
-    size_mismatch,
-    space_size,
-)
-from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
+from relaax.algorithm_base import Box, ConfigBase, Dict, Discrete, Space
+from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING, size_mismatch, space_size
 from relaax.configuration import ConfigurationError, validate_section
+from relaax.hosting.fingerprint import fingerprint, first_difference
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
 
 
@@ -201,14 +192,6 @@ def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -
     with pytest.raises(ConfigurationError) as refused:
         config(**keys)
     assert str(refused.value).startswith(sentence)
-
-
-def test_gradients_are_averaged_no_more() -> None:
-    assert "average_window" not in config(average_window=4, combine="fifo").model_dump()  # of a run directory of before
-    with pytest.raises(
-        ConfigurationError, match=r"algorithm.combine: 'average' cannot be used: gradients are averaged no"
-    ):
-        config(combine="average")
 
 
 def test_a_worker_must_not_outdate_its_own_gradients() -> None:

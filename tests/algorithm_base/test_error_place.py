@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import load_algorithm
-from relaax.algorithm_base.error_place import described, is_deliberate, place_of
 from relaax.bundled import bundled_folder
+from relaax.hosting.errors import described, is_deliberate, place_of
 
 MINE = """
 from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase

@@ -7,16 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    Box,
-    Dict,
-    Discrete,
-    Space,
-    fingerprint,
-    first_difference,
-    load_algorithm,
-    parse_fingerprint,
-)
+from relaax.algorithm_base import Box, Dict, Discrete, Space, load_algorithm
+from relaax.hosting.fingerprint import fingerprint, first_difference, parse_fingerprint
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR = Box(-1, 1, shape=(4,))

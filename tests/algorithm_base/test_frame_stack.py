@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.frame_stack import FrameStack
+from relaax.algorithm_base.observations import FrameStack
 
 # Lengths 2, 4 and 8 of bytes are moved as integers, the others element by element.
 LENGTHS = [1, 2, 3, 4, 5, 8]

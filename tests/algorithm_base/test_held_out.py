@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.algorithm_base.held_out import EVERY, SECONDS, HeldOutStates
+from relaax.algorithm_base.values import EVERY, SECONDS, HeldOutStates
 
 
 def states(size: int, steps: int) -> HeldOutStates:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.loader import load_algorithm, load_config
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import load_algorithm, load_config
 from support.processes import Processes
 
 EACH = """
 import json, sys
 from pathlib import Path
 from relaax.algorithm_base import load_algorithm
-from relaax.algorithm_base.loader import load_config
+from relaax.hosting.loader import load_config
 from relaax.bundled import bundled_folder, bundled_names
 folder = bundled_folder("algorithms")
 alone = {name: load_config(name, folder).model_json_schema() for name in bundled_names("algorithms")}
@@ -40,8 +40,8 @@ def test_the_configs_of_the_bundled_algorithms_are_had_without_their_engines(pro
 def test_a_copy_builds_on_the_bundled_ones_and_is_its_own(tmp_path: Path) -> None:
     copy = tmp_path / "mine"
     shutil.copytree(bundled_folder("algorithms") / "da3c_cont", copy)
-    text = (copy / "config.py").read_text()
-    (copy / "config.py").write_text(text.replace("spherical: Fixed", "round: Fixed"))
+    text = (copy / "model.py").read_text()
+    (copy / "model.py").write_text(text.replace("spherical: Fixed", "round: Fixed"))
     fields = load_config("mine", tmp_path).model_fields
     assert {"round", "entropy_beta", "gae_lambda"} <= set(fields)
     assert "spherical" not in fields
@@ -60,7 +60,7 @@ class ParameterServer(ParameterServerBase):
     def initial_parameters(self, seed): ...
 """
 LAZY = """
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 from .config import Config
 __getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": ".parameter_server"})
 """

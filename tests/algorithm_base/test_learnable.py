@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentContext, Box, Discrete, Registration, StepResult, learnable, load_algorithm
-from relaax.algorithm_base.learnable import batch_outliers, within_limits
-from relaax.algorithm_base.stored_observations import ObservationLayout
+from relaax.algorithm_base import AgentContext, Box, Discrete, StepResult, load_algorithm
+from relaax.algorithm_base import transitions as learnable
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.algorithm_base.transitions import WriterTransitions
+from relaax.algorithm_base.transitions import ObservationLayout, WriterTransitions, batch_outliers, within_limits
 from relaax.metrics.rate_limited_log import RateLimitedLog
+from relaax.parameters.interfaces import Registration
 from relaax.replay.interfaces import Insertion, ReplayWriter
 
 LARGEST = np.float32(3.4e38)
@@ -124,4 +124,4 @@ def test_one_environment_beyond_float32_leaves_gradient_and_state_finite(
     gradients = [push.gradient for push in parameters.pushes if push.gradient is not None]
     assert gradients
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-    assert np.isfinite(agent._state_after).all()
+    assert np.isfinite(agent._inputs.state_after).all()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base import AgentBase, Box, Discrete, find_algorithm, load_algorithm
-from relaax.algorithm_base.loader import load_config
+from relaax.algorithm_base import AgentBase, Box, Discrete, load_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import find_algorithm, load_config
 
 BUNDLED = bundled_folder("algorithms") / "da3c"
 

@@ -6,10 +6,16 @@ import statistics
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Registration
-from relaax.algorithm_base.gradient_filters import FilteredParameters, GradientFilter
-from relaax.algorithm_base.loss_outliers import MEMORY, WARM_UP, LossOutliers, RunningLoss
 from relaax.algorithm_base.testing import FakeParameters
+from relaax.hosting.gradient_filters import (
+    MEMORY,
+    WARM_UP,
+    FilteredParameters,
+    GradientFilter,
+    LossOutliers,
+    RunningLoss,
+)
+from relaax.parameters.interfaces import Registration
 
 
 def warmed_up(deviations: float = 3.0) -> RunningLoss:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, StepResult, load_algorithm
-from relaax.algorithm_base.mean_image import FRAMES
-from relaax.algorithm_base.normalization import IMAGE, normalized_statistics
+from relaax.algorithm_base.normalization import FRAMES, IMAGE, normalized_statistics
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.parameters.moments import Moments
 
@@ -43,8 +42,8 @@ def step(observations: list[np.ndarray], first: tuple[int, ...] = ()) -> StepRes
 
 def inputs_of(agent: Any) -> list[list[float]]:
     """What the network was given last: of each environment the upper left pixel, oldest frame first, times 255."""
-    assert agent._inputs.dtype == np.float32
-    return (agent._inputs[:, 0, 0] * 255).round(3).tolist()
+    assert agent._inputs.newest.dtype == np.float32
+    return (agent._inputs.newest[:, 0, 0] * 255).round(3).tolist()
 
 
 @pytest.mark.parametrize("name", ["da3c", "async_q"])

@@ -52,9 +52,3 @@ def test_streams_count_among_the_parameters_that_are_handled(monkeypatch: pytest
     assert refused == (
         f"the network would have {size + 663_808} parameters, outputs included; at most {size} are handled"
     )
-
-
-def test_runs_of_before_say_that_their_filters_are_not_centered() -> None:
-    assert NetworkConfig.model_validate({"centered": False, "dense": [3]}).dense == [3]
-    with pytest.raises(ValueError, match="centered"):
-        NetworkConfig.model_validate({"centered": True})

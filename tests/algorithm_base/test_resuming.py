@@ -6,10 +6,10 @@ import pytest
 from pydantic import Field
 
 from relaax.algorithm_base import ConfigBase, Fixed, Free, Section
-from relaax.algorithm_base.loader import load_config
-from relaax.algorithm_base.resuming import changed_keys
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import Resume, resume_rules
+from relaax.hosting.fingerprint import changed_keys
+from relaax.hosting.loader import load_config
 
 
 class Layer(Section):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.returns import generalized_advantages, n_step_returns
+from relaax.algorithm_base.values import generalized_advantages, n_step_returns
 
 
 def column(*numbers: float) -> np.ndarray:

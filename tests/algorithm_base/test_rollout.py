@@ -39,7 +39,7 @@ def fill(
 
 
 def learned(made: Rollout, gae_lambda: float = 1.0) -> Batch:
-    return made.batch(lambda: EVERYWHERE_8, gae_lambda)
+    return made.batch(EVERYWHERE_8, gae_lambda)
 
 
 def play(steps: Sequence[StepResult], finals: Sequence[np.ndarray | None] = ()) -> Batch:
@@ -154,10 +154,10 @@ def test_what_was_acted_on_before_the_batch_ends_it_and_begins_the_next() -> Non
     assert batch.state.tolist() == [[1, 1], [1, 1]]
     assert made.row == 0
     assert made.newest().tolist() == [[2], [2]]
-    made.look_again(np.array([3, 4], np.float32), np.array([1, 0.5], np.float32))
+    made.begin_next(np.array([3, 4], np.float32), np.array([1, 0.5], np.float32))
     assert not made.full
     made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
-    batch = made.batch(lambda: EVERYWHERE_8, 1.0)
+    batch = made.batch(EVERYWHERE_8, 1.0)
     assert batch.inputs[..., 0].tolist() == [[2, 2]]
     assert batch.actions.tolist() == [[20, 20]]
     assert batch.state.tolist() == [[2, 2], [2, 2]]
@@ -172,11 +172,11 @@ def test_a_weight_is_that_of_one_rollout() -> None:
     made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
     act(made, 2, 20, 8)
     made.batch(None, 1.0)
-    made.look_again(np.zeros(2, np.float32), np.zeros(2, np.float32))
+    made.begin_next(np.zeros(2, np.float32), np.zeros(2, np.float32))
     made.clear()
     act(made, 3, 30, 0)
     made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
-    assert made.batch(lambda: EVERYWHERE_8, 1.0).advantages.tolist() == [[5.0, 6.0]]
+    assert made.batch(EVERYWHERE_8, 1.0).advantages.tolist() == [[5.0, 6.0]]
 
 
 def test_what_was_cleared_is_not_learned() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.config import Schedule
 
 
 def test_it_falls_linearly_to_zero_and_stays_there() -> None:

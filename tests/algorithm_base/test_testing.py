@@ -18,16 +18,12 @@ from relaax.algorithm_base import (
     Dict,
     Discrete,
     Leaves,
-    Moments,
     MultiBinary,
     MultiDiscrete,
     ParameterServerBase,
-    ParameterServerUnavailable,
-    Registration,
     Space,
     StepResult,
     TargetInterval,
-    TrainingEnded,
     Tuple,
 )
 from relaax.algorithm_base.testing import (
@@ -37,7 +33,9 @@ from relaax.algorithm_base.testing import (
     RandomEnvironments,
     sample,
 )
-from relaax.parameters.interfaces import EXPLOIT, TRAIN
+from relaax.parameters.interfaces import ParameterServerUnavailable, Registration, TrainingEnded
+from relaax.parameters.moments import Moments
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from support.algorithms import algorithm_of
 
 TWO = np.array([1.0, 2.0], np.float32)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.value_loss import Errors, ValueLoss, huber, squared
+from relaax.algorithm_base.values import Errors, ValueLoss, huber, squared
 from relaax.nn.action_values import ActionValues
 
 EVERYTHING = slice(0, 2)

@@ -3,10 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.returns import n_step_returns
+from relaax.algorithm_base.agent import StepResult
 from relaax.algorithm_base.rollout import what_came_of
-from relaax.algorithm_base.step import StepResult
-from relaax.algorithm_base.value_targets import greedy_values, one_step_targets, values_of
+from relaax.algorithm_base.values import greedy_values, n_step_returns, one_step_targets, values_of
 
 
 def f32(*numbers: object) -> np.ndarray:

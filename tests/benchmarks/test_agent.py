@@ -11,7 +11,7 @@ import tensorflow as tf
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from relaax.algorithm_base import load_algorithm
-from relaax.algorithm_base.frame_stack import FrameStack
+from relaax.algorithm_base.observations import FrameStack
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
 from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.initialization import orthogonal_parameters

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.config import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim import host_optimizers
 from relaax.optim.optimizers import Adam, FlatVariable, OptimizerSpec, RMSProp

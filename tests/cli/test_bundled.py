@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from relaax import rlx
-from relaax.algorithm_base import load_algorithm, size_mismatch
+from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base.config import size_mismatch
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import validate_section

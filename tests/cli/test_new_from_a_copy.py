@@ -12,9 +12,9 @@ from support.run import Runs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["da3c", "da3c_cont"])
+@pytest.mark.parametrize("algorithm", ["da3c", "async_q"])
 def test_a_copied_algorithm_trains(algorithm: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """da3c_cont builds on `..da3c`, which is the bundled one if there is none beside the copy."""
+    """A copy of async_q has what it shares with other value methods beside it."""
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     written = CliRunner().invoke(app, ["new", "algorithm", "renamed", "--from", algorithm])

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from relaax.algorithm_base import find_algorithm
 from relaax.checkpoint import LocalStore, StoreError
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.configuration import ConfigurationError, load_configuration
+from relaax.hosting.loader import find_algorithm
 
 CONFIG = "da3c_gym_cartpole"
 

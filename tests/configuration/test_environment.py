@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.loader import load_config
 from relaax.configuration import Configuration, ConfigurationError, load_configuration, without_variables
 from relaax.configuration.layers import variable_of
+from relaax.hosting.loader import load_config
 
 FILE = """
 relaax-run: {clients: 3, name: from-file}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.loader import load_config
 from relaax.configuration import SECTIONS, ConfigurationError, load_configuration
 from relaax.configuration.validation import _SYNONYMS, all_paths
+from relaax.hosting.loader import load_config
 
 
 @pytest.mark.parametrize(

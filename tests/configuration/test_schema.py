@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from relaax.algorithm_base import ConfigBase
-from relaax.algorithm_base.loader import load_config
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.reference import schema_of
 from relaax.configuration.yaml_file import parse_yaml
+from relaax.hosting.loader import load_config
 
 CONFIG = bundled_folder("config")
 ACCEPTANCE = Path(__file__).parent.parent / "data" / "da3c_ale_boxing.yaml"

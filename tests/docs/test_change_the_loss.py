@@ -34,13 +34,9 @@ def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "base", "action"),
-    [
-        ("da3c", "my_da3c", "my_da3c", Discrete(3)),
-        ("da3c_cont", "my_cont", "my_da3c", Box(-1, 1, (2,))),
-    ],
+    ("name", "path", "action"), [("da3c", "my_da3c", Discrete(3)), ("da3c_cont", "my_cont", Box(-1, 1, (2,)))]
 )
-def test_the_loss_of_a_copy_counts(name: str, path: str, base: str, action: Any, tmp_path: Path) -> None:
+def test_the_loss_of_a_copy_counts(name: str, path: str, action: Any, tmp_path: Path) -> None:
     script = block(ROOT / "algorithms" / name / "README.md", "loss")
     path_of_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     gradients = {}
@@ -49,7 +45,7 @@ def test_the_loss_of_a_copy_counts(name: str, path: str, base: str, action: Any,
         folder = tmp_path / str(len(loss))
         folder.mkdir()
         subprocess.run(["sh", "-ec", script], cwd=folder, check=True, env={**os.environ, "PATH": path_of_commands})
-        source = folder / base / "loss.py"
+        source = folder / path / "loss.py"
         assert LOSS in source.read_text()
         source.write_text(source.read_text().replace(LOSS, loss))
         for lstm in (False, True):

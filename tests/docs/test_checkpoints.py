@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import relaax.policy
-from relaax.algorithm_base import fingerprint, load_algorithm
+from relaax.algorithm_base import load_algorithm
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client.connection.values import values_of
+from relaax.hosting.fingerprint import fingerprint
 from support.pages import DOCS, block
 from support.processes import Processes
 from support.service import RELAAX

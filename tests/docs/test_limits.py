@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel
 
-from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
+from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
 from relaax.cli.run import environment_check
@@ -23,6 +23,7 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
+from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.replay import messages as replay_messages
 from relaax.replay import remote_writer, spec, table_copy, wire
 from relaax.rlx import Limits, array_spaces, handshake, messages

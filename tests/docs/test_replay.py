@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Algorithm, Box, Discrete, StepResult, load_algorithm
+from relaax.algorithm_base import Box, Discrete, StepResult, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.hosting.loader import Algorithm
 from support.pages import DOCS, block
 
 SPACES = Box(-1, 1, shape=(3,)), Discrete(2, start=5)

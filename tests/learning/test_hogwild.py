@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from relaax.algorithm_base import AgentContext, fingerprint, load_algorithm
-from relaax.algorithm_base.gradient_filters import agent_parameters
+from relaax.algorithm_base import AgentContext, load_algorithm
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.gradient_filters import agent_parameters
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration, TrainingEnded
 from relaax.server.parameter_server.command.models import AlgorithmModels

@@ -242,7 +242,7 @@ def test_a_snapshot_is_taken_once_for_as_long_as_nothing_changes() -> None:
 
 def test_importing_runs_no_operation() -> None:
     # Threads are what a fork cannot carry over: TensorFlow starts them with its first operation.
-    modules = "tensorflow, relaax.algorithm_base.local_optimizer, relaax.nn.engine, relaax.optim.host_optimizers"
+    modules = "tensorflow, relaax.hosting.gradient_filters, relaax.nn.engine, relaax.optim.host_optimizers"
     code = f"import os, {modules}; print(len(os.listdir('/proc/self/task')))"
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 
 from relaax.algorithm_base import ConfigBase
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.config import Schedule
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from relaax.algorithm_base import Algorithm
+from relaax.hosting.loader import Algorithm
 
 
 def algorithm_of(name: str, source: Path, config: type, agent: type, parameter_server: type) -> Algorithm:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, Discrete, Leaves, Mask, StepResult
+from relaax.algorithm_base import Discrete, Leaves, Mask, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.hosting.loader import Algorithm
 
 LEAVE, WALK = 0, 1
 CONSOLATION = 0.45

@@ -7,8 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, Box, Discrete, StepResult
+from relaax.algorithm_base import Box, Discrete, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.hosting.loader import Algorithm
 from relaax.optim.host_optimizers import create
 from relaax.optim.vector import HostVector
 from support.training import judge

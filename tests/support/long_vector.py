@@ -7,16 +7,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import (
-    AgentBase,
-    ConfigBase,
-    Leaves,
-    ParameterServerBase,
-    StepResult,
-    fingerprint,
-    load_algorithm,
-)
+from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepResult, load_algorithm
 from relaax.configuration import load_configuration
+from relaax.hosting.fingerprint import fingerprint
 from relaax.rlx import Box, Discrete
 
 _CONFIGURATION = """

@@ -26,9 +26,10 @@ import gymnasium
 import numpy as np
 
 from relaax import rlx
-from relaax.algorithm_base import fingerprint, load_algorithm
+from relaax.algorithm_base import load_algorithm
 from relaax.client import Client, run
 from relaax.configuration import find_configuration, load_configuration
+from relaax.hosting.fingerprint import fingerprint
 from support.rlx_peer import RlxPeer
 
 MISTAKES: dict[str, Callable[[], object]] = {}
@@ -222,7 +223,7 @@ def _port_in_use() -> object:
 
 def _configured(text: str) -> object:
     Path("mine.yaml").write_text(text)
-    from relaax.algorithm_base.loader import load_config
+    from relaax.hosting.loader import load_config
 
     return load_configuration("mine.yaml", config_of=load_config)
 

@@ -35,7 +35,7 @@ def start_offline_server(
 
 
 PACKAGE = """
-from relaax.algorithm_base.loader import lazy_exports
+from relaax.algorithm_base import lazy_exports
 from .config import Config
 __getattr__ = lazy_exports(__name__, {"Agent": ".rest", "ParameterServer": ".rest"})
 """

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepResult, TrainingEnded
+from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepResult
+from relaax.parameters.interfaces import TrainingEnded
 from relaax.rlx import Box, Discrete, Space
 
 ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL, LEARN_RAISE, WAIT, LEARN_WAIT = range(

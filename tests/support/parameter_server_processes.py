@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import fingerprint, load_algorithm
+from relaax.algorithm_base import load_algorithm
 from relaax.configuration import load_configuration
+from relaax.hosting.fingerprint import fingerprint
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.rlx import Box, Discrete

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import TargetInterval, first_difference
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base import TargetInterval
+from relaax.algorithm_base.config import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.vector import Vector
 from relaax.parameters.client import ParameterClient

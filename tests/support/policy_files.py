@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import (
-    AgentBase,
-    Algorithm,
-    Moments,
-    Space,
-    fingerprint,
-    load_algorithm,
-    parse_fingerprint,
-)
+from relaax.algorithm_base import AgentBase, Space, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepResult
+from relaax.algorithm_base import AgentBase, Leaves, Space, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.hosting.loader import Algorithm
 from support.reference_actor_critic import Network, Stretch, loss_gradient
 
 GAMMA, BETA, WEIGHT = 0.9, 0.05, 0.25

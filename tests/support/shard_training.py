@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, fingerprint
-from relaax.algorithm_base.gradient_filters import agent_parameters
+from relaax.algorithm_base import AgentBase, AgentContext
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.gradient_filters import agent_parameters
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Pulled, Pushed, Registered, Registration
 from relaax.policy.policy import NoMetrics
 from relaax.server.parameter_server.command.models import AlgorithmModels

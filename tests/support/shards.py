@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import first_difference
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.checkpoints.checkpointing import Checkpointer
 from relaax.server.command.termination import EndRequests, Reason

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from relaax.algorithm_base import AgentContext, FlatVector, LearnerContext, Pulled, Pushed
+from relaax.algorithm_base import AgentContext, LearnerContext, Pulled, Pushed
 from relaax.parameters.calls import Call, Calls
-from relaax.parameters.interfaces import Parameters, ParameterServerError, ParameterServerUnavailable
+from relaax.parameters.interfaces import FlatVector, Parameters, ParameterServerError, ParameterServerUnavailable
 from relaax.parameters.moments import Moments
 
 from .soak_journal import Counts, Journal

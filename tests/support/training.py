@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepResult, TargetInterval
+from relaax.algorithm_base import AgentBase, Leaves, Space, StepResult, TargetInterval
 from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.hosting.loader import Algorithm
 
 
 class World(Protocol):

@@ -1,7 +1,8 @@
 """For authors of algorithms: fakes of what surrounds an agent, and the tests that every algorithm must pass.
 
     from pathlib import Path
-    from relaax.algorithm_base import Box, Discrete, load_algorithm
+    from relaax.algorithm_base import Box, Discrete
+    from relaax.hosting.loader import load_algorithm
     from relaax.algorithm_base.testing import AgentCompliance
 
     class TestMine(AgentCompliance):

@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.agent import AgentBase
+from relaax.algorithm_base.agent import AgentBase, Leaves, StepResult
 from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.fingerprint import fingerprint, parse_fingerprint
-from relaax.algorithm_base.loader import Algorithm
-from relaax.algorithm_base.step import Leaves, StepResult
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
+from relaax.hosting.fingerprint import fingerprint, parse_fingerprint
+from relaax.hosting.loader import Algorithm
 from relaax.optim import host_optimizers
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.optim.vector import HostVector, is_finite

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.parameters.interfaces import (
     FlatVector,
     MetricsRecorder,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from relaax.algorithm_base.agent import AgentBase, AgentContext
+from relaax.algorithm_base.agent import AgentBase, AgentContext, Leaves, StepResult
 from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.fingerprint import fingerprint
 from relaax.algorithm_base.learner import LearnerBase, LearnerContext
-from relaax.algorithm_base.loader import Algorithm
 from relaax.algorithm_base.policy_graph import PolicyGraph
-from relaax.algorithm_base.step import Leaves, StepResult
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
-from relaax.parameters.interfaces import EXPLOIT, TRAIN, Registration
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.loader import Algorithm
+from relaax.parameters.interfaces import Registration
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.replay.interfaces import ReplayMemory
 from relaax.replay.local import LocalReplay
 from relaax.rlx import Space

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.step import Leaves, Mask, StepResult
+from relaax.algorithm_base.agent import Leaves, Mask, StepResult
 from relaax.algorithm_base.testing.fake_parameters import ContractBroken
 from relaax.rlx import Box, Discrete, ElementarySpace, MultiDiscrete, ProtocolError, Space
 from relaax.rlx.leaf_checks import LeavesCheck

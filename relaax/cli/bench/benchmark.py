@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import parse_fingerprint
 from relaax.cli.bench import machine, results
 from relaax.cli.bench.client_overhead import client_overhead
 from relaax.cli.bench.emulator import Form, ale_vector_form, cores, forms
 from relaax.cli.bench.exchange import exchange, replay_exchange
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan
+from relaax.hosting.fingerprint import parse_fingerprint
 
 ROUNDS = 3
 STARTS = 5

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import load_algorithm, parse_fingerprint
 from relaax.cli.bench.sync import milliseconds
 from relaax.configuration import load_configuration
 from relaax.configuration.roles import REPLAY_TOKEN

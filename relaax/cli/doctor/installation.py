@@ -76,7 +76,8 @@ def configuration(subject: Subject) -> Iterator[Finding]:
 
 def algorithm(subject: Subject) -> Iterator[Finding]:
     """Check whether the algorithm can be imported, accepts its section, and supports the bridge."""
-    from relaax.algorithm_base import ConfigBase, load_algorithm
+    from relaax.algorithm_base import ConfigBase
+    from relaax.hosting.loader import load_algorithm
     from relaax.server.command.configuration import check_bridge
     from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm, space_size
-from relaax.algorithm_base.agent_config import AgentConfig, agent_network
+from relaax.algorithm_base import ConfigBase
+from relaax.algorithm_base.config import space_size
+from relaax.algorithm_base.network import AgentConfig, agent_network
 from relaax.cli.run.plan import Plan
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.nn.specification import NetworkSpec
 from relaax.planning.workload import ReplayWorkload, Workload
 from relaax.rlx import Space
@@ -25,7 +27,7 @@ _OPTIMIZER_VECTORS = {"rms_prop": 1, "adam": 2, "momentum": 1, "adagrad": 1}
 def described(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: float | None) -> Workload:
     """Return what so many environments with these spaces of observations and actions are. Raises ConfigurationError."""
     found = plan.configuration
-    logging.getLogger("relaax.algorithm_base").setLevel(logging.ERROR)
+    logging.getLogger("relaax.hosting").setLevel(logging.ERROR)
     algorithm = load_algorithm(found.algorithm_path, found.folder)
     config = algorithm.configure(found.algorithm)
     refusal = algorithm.refusal(config, *spaces)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from relaax.algorithm_base.loader import open_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.plan import Plan
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import open_algorithm
 from relaax.rlx import Space
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import find_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.replay_roles import check_replay
 from relaax.configuration import (
@@ -20,6 +19,7 @@ from relaax.configuration import (
     find_configuration,
     unknown,
 )
+from relaax.hosting.loader import find_algorithm
 from relaax.server.command.configuration import configured
 
 GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relaax.algorithm_base.loader import open_algorithm
 from relaax.configuration import Configuration, ConfigurationError
+from relaax.hosting.loader import open_algorithm
 
 
 def check_replay(configuration: Configuration) -> None:

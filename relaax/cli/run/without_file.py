@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import find_algorithm
-from relaax.algorithm_base.loader import load_config
 from relaax.bundled import (
     EXAMPLES,
     BundledConfiguration,
@@ -29,6 +27,7 @@ from relaax.configuration import ConfigurationError, assemble_configuration, nea
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
 from relaax.files import write_whole
+from relaax.hosting.loader import find_algorithm, load_config
 from relaax.server.command.hardware import load_tensorflow_quietly
 
 _ATARI, _GYMNASIUM = "ALE", "OpenAI_Gym"

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 
 from relaax.algorithm_base import ConfigBase
-from relaax.algorithm_base.loader import load_config
 from relaax.configuration import (
     Configuration,
     ConfigurationError,
@@ -22,6 +21,7 @@ from relaax.configuration import (
     redacted,
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.hosting.loader import load_config
 from relaax.server.address import require_loopback, require_private
 from relaax.server.command.hardware import load_tensorflow_quietly
 from relaax.server.security.tokens import asks_for_token

@@ -25,8 +25,9 @@ def serve(
     It waits for the first worker, which brings the model's spaces, and ends with the training. The command line wins
     over environment variables (RELAAX_LEARNER__PARAMETER_SERVER=...), and these over the file.
     """
-    from relaax.algorithm_base import ParameterServerError, ParameterServerUnavailable, TrainingEnded, load_algorithm
-    from relaax.algorithm_base.error_place import described
+    from relaax.hosting.errors import described
+    from relaax.hosting.loader import load_algorithm
+    from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
     from relaax.replay.interfaces import ReplayError, ReplayUnavailable
     from relaax.server.learner.learning import Interruption, LearnerState, SignalReceived, status_server
     from relaax.server.learner.process import assemble, run

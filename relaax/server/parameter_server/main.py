@@ -15,7 +15,7 @@ from relaax.server.command.role import GivenUp, exit_code, role_app, run_app, ru
 from relaax.server.command.termination import EndRequests, Reason
 
 if TYPE_CHECKING:
-    from relaax.algorithm_base import Algorithm
+    from relaax.hosting.loader import Algorithm
     from relaax.server.parameter_server.command.server import Server
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def serve(configuration: Configuration) -> int:
 
 def _load(configuration: Configuration) -> Algorithm:
     """Load the algorithm, and TensorFlow if it or the device needs it."""
-    from relaax.algorithm_base import load_algorithm
+    from relaax.hosting.loader import load_algorithm
     from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 
     use_one_thread()

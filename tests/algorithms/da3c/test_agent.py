@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
     bridge.publish(preferring([0.0, 1.0]))
     actions = agent.step(world.step(actions))
     assert (actions[0].tolist(), bridge.pulls) == ([0], 1), "not at every step"
-    monkeypatch.setattr(sys.modules[DA3C.Agent.step.__module__], "EXPLOIT_PULL_SECONDS", -1.0)
+    monkeypatch.setattr("relaax.algorithm_base.exchange.EXPLOIT_PULL_SECONDS", -1.0)
     actions = agent.step(world.step(actions))
     assert (actions[0].tolist(), bridge.pulls) == ([1], 2)
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from relaax.algorithm_base import Box, Dict, MultiBinary, Space, load_algorithm
+from relaax.algorithm_base.network import actor_critic_network
 from relaax.algorithm_base.rollout import Batch
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
 from relaax.nn import engine as engines
@@ -25,7 +26,7 @@ from relaax.rlx import Discrete
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-LOSS, NETWORK = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("loss", "network"))
+LOSS = importlib.import_module(f"{PACKAGE}.loss")
 POLICY = Categorical(3)
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)
 SMALL_IMAGE = Box(0, 255, shape=(12, 14), dtype=np.uint8)
@@ -58,14 +59,14 @@ def made(
     **keys: Any,
 ) -> Model:
     config = DA3C.configure({"path": "da3c"} | keys)
-    spec = NETWORK.actor_critic(config, space, policy)
+    spec = actor_critic_network(config, space, policy)
     dtype = inputs_of(spec, 1).dtype
     engine = kind(spec, dtype, shape) if kind is HostEngine else kind(spec, dtype)
     return Model(engine, spec, policy, config)
 
 
 def spec_of(space: Space = IMAGE, policy: Distribution = POLICY, **keys: Any) -> Any:
-    return NETWORK.actor_critic(DA3C.configure({"path": "da3c"} | keys), space, policy)
+    return actor_critic_network(DA3C.configure({"path": "da3c"} | keys), space, policy)
 
 
 def parameters_of(spec: Any, seed: int = 3) -> np.ndarray:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, load_algorithm
+from relaax.algorithm_base.network import actor_critic_network
 from relaax.nn.distributions import Categorical
 
 DA3C = load_algorithm("da3c", Path())
@@ -222,8 +222,7 @@ def image(*shape: int, dtype: Any = np.uint8) -> Space:
 def test_the_convolutions_follow_the_size_of_the_image(
     space: Space, convolutions: list[tuple[int, ...]], features: int
 ) -> None:
-    network = sys.modules[DA3C.Agent.__module__.rpartition(".")[0] + ".network"]
-    spec = network.actor_critic(DA3C.configure({"path": "da3c"}), space, Categorical(2))
+    spec = actor_critic_network(DA3C.configure({"path": "da3c"}), space, Categorical(2))
     shapes = spec.layout().shapes
     kernels = [shape for name, shape in shapes.items() if name.startswith("conv") and name.endswith("kernel")]
     assert kernels == convolutions
@@ -258,8 +257,7 @@ SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn
 def test_an_image_among_several_parts_has_convolutions(
     space: Space, keys: dict[str, Any], shapes: dict[str, tuple[int, ...]]
 ) -> None:
-    network = sys.modules[DA3C.Agent.__module__.rpartition(".")[0] + ".network"]
-    found = network.actor_critic(DA3C.configure({"path": "da3c"} | keys), space, Categorical(2)).layout().shapes
+    found = actor_critic_network(DA3C.configure({"path": "da3c"} | keys), space, Categorical(2)).layout().shapes
     assert {name: found.get(name) for name in shapes} == shapes
     assert ("beside/kernel" in found) == ("conv0/kernel" in found and len(list(space.elements())) > 1)
     assert refusal(space, Discrete(2), **keys) is None

@@ -5,27 +5,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from algorithms.da3c_cont.actions import ActionMap, action_refusal
 from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple, load_algorithm
+from relaax.algorithm_base.actions import RealActions, real_refusal
 from relaax.algorithm_base.testing import make_agent
 
 U = np.array([[-1.0, -1.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 7.0]], np.float32)
 
 
 def test_one_unit_to_each_side_spans_the_bounds() -> None:
-    (actions,) = ActionMap(Box([-2, 0, -0.5], [2, 10, -0.25]))(U)
+    (actions,) = RealActions(Box([-2, 0, -0.5], [2, 10, -0.25]))(U)
     assert actions.tolist() == [[-2.0, 0.0, -0.5], [1.0, 7.5, -0.3125], [2.0, 10.0, -0.25]]
     assert actions.dtype == np.float32
 
 
 def test_what_has_no_bound_is_taken_as_it_is() -> None:
-    (actions,) = ActionMap(Box([-np.inf, 0, -np.inf], [np.inf, np.inf, 3]))(U)
+    (actions,) = RealActions(Box([-np.inf, 0, -np.inf], [np.inf, np.inf, 3]))(U)
     assert actions.tolist() == [[-1.0, 0.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 3.0]]
 
 
 @pytest.mark.parametrize("bound", [1e6, float(np.finfo(np.float32).max), float(np.finfo(np.float64).max)])
 def test_bounds_that_are_too_large_to_span_count_as_none(bound: float) -> None:
-    map_ = ActionMap(Box([-bound, 0, -bound], [bound, bound, 3], dtype="float64"))
+    map_ = RealActions(Box([-bound, 0, -bound], [bound, bound, 3], dtype="float64"))
     (actions,) = map_(U)
     assert actions.tolist() == [[-1.0, 0.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 3.0]]
     assert map_.unused_bounds() == (
@@ -35,13 +35,13 @@ def test_bounds_that_are_too_large_to_span_count_as_none(bound: float) -> None:
 
 
 def test_large_bounds_below_the_limit_are_spanned_without_a_word() -> None:
-    map_ = ActionMap(Box([-9e5, -np.inf], [9e5, np.inf], dtype="float64"))
+    map_ = RealActions(Box([-9e5, -np.inf], [9e5, np.inf], dtype="float64"))
     assert map_(np.array([[0.5, 0.5]]))[0].tolist() == [[4.5e5, 0.5]]
     assert map_.unused_bounds() is None
 
 
 def test_bounded_on_one_side_actions_begin_within_the_bound() -> None:
-    map_ = ActionMap(Box([5, -np.inf, -3], [np.inf, -5, 3.4e38], dtype="float64"))
+    map_ = RealActions(Box([5, -np.inf, -3], [np.inf, -5, 3.4e38], dtype="float64"))
     assert map_(U)[0].tolist() == [[5.0, -6.0, -1.0], [5.5, -5.0, 0.5], [12.0, -5.0, 7.0]]
     assert "the bound 3.4e+38 of action element 2" in str(map_.unused_bounds())
 
@@ -56,14 +56,14 @@ def test_an_agent_logs_bounds_that_it_does_not_span(caplog: pytest.LogCaptureFix
 def test_rounding_stays_within_the_bounds() -> None:
     box = Box(np.float32(0.1), np.float32(0.7), shape=(1,))
     for u in np.linspace(-1.5, 1.5, 301, dtype=np.float32):
-        (actions,) = ActionMap(box)(np.array([[u]]))
+        (actions,) = RealActions(box)(np.array([[u]]))
         assert box.low[0] <= actions[0, 0] <= box.high[0]
 
 
 def test_parts_of_a_space_share_the_numbers_of_an_action() -> None:
     space = Dict({"b": Tuple([Box(-1, 1, shape=(2, 1)), Box(0, 4, shape=())]), "a": Box(shape=(1,), dtype="float64")})
     u = np.array([[5.0, 0.25, -0.25, 0.5]], np.float32)
-    a, b0, b1 = ActionMap(space)(u)
+    a, b0, b1 = RealActions(space)(u)
     assert (a.tolist(), b0.tolist(), b1.tolist()) == ([[5.0]], [[[0.25], [-0.25]]], [3.0])
     assert (a.dtype, b0.dtype) == (np.float64, np.float32)
 
@@ -77,5 +77,5 @@ def test_parts_of_a_space_share_the_numbers_of_an_action() -> None:
     ],
 )
 def test_what_is_refused(space: Space, more: str) -> None:
-    assert action_refusal(space) == f"it handles Box of real numbers, and Tuple or Dict of them{more}"
-    assert action_refusal(Box(shape=(2,))) is None
+    assert real_refusal(space) == f"it handles Box of real numbers, and Tuple or Dict of them{more}"
+    assert real_refusal(Box(shape=(2,))) is None

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Box, Moments, load_algorithm
+from relaax.algorithm_base import Box, load_algorithm
+from relaax.parameters.moments import Moments
 from support.reference_actor_critic import Network, Stretch
 from support.scene import GAMMA, Scene
 
@@ -245,7 +246,7 @@ def test_exploit_uses_the_statistics_of_training_and_gathers_none() -> None:
     s = scene(1, FEED_FORWARD, normalize_observations=True, normalize_rewards="scale", exploit=True)
     samples = np.random.default_rng(3).normal(2, 4, size=(40, 2))
     s.bridge.publish(s.theta, {"observation": Moments.of(samples)})
-    s.agent._pull()
+    s.agent._use(s.bridge.pull())
     s.reset(O[0][:1])
     s.step([1], O[1][:1])
     s.step([1], O[2][:1], truncated=[0], final=F[:1])

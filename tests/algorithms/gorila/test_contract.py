@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from relaax.algorithm_base import Algorithm, Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
+from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
 from relaax.algorithm_base.normalization import reward_bound
 from relaax.algorithm_base.testing import AgentCompliance
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import Algorithm
 
 GORILA, APEX = (load_algorithm(name, Path()) for name in ("gorila", "apex"))
 VECTOR = Box(-1, 1, shape=(4,))

@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    Box,
-    Discrete,
-    LearnerBase,
-    LearnerContext,
-    Registration,
-    TargetInterval,
-    load_algorithm,
-)
+from relaax.algorithm_base import Box, Discrete, LearnerBase, LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.normalization import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters
+from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 
@@ -150,7 +143,7 @@ def test_who_draws_uniformly_gives_no_priorities() -> None:
 
 def test_importance_weights_grow_with_training() -> None:
     learner, bridge, _ = learner_with(importance_exponent=0, final_importance_exponent=1, max_global_step=10)
-    learner.env_steps = 5  # type: ignore[attr-defined]
+    learner.exchange.env_steps = 5  # type: ignore[attr-defined]
     learner.step(BATCH)
     first = bridge.pushes[0]
     assert first.env_steps == 5

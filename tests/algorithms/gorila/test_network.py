@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.async_q.config import ActionValueConfig
-from algorithms.async_q.network import action_values, value_network
+from algorithms._value_based.model import ActionValueConfig, action_values, value_network
 from relaax.algorithm_base import Box, Discrete, load_algorithm
-from relaax.algorithm_base.loader import load_config
 from relaax.configuration import find_configuration, load_configuration
+from relaax.hosting.loader import load_config
 
 IMAGE, ACTIONS = Box(0, 255, (84, 84), np.uint8), Discrete(6)
 NATURE = (4 * 8 * 8 * 32 + 32) + (32 * 4 * 4 * 64 + 64) + (64 * 3 * 3 * 64 + 64)

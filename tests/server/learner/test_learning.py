@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import LearnerContext, Registration, TrainingEnded
+from relaax.algorithm_base import LearnerContext
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.parameters.interfaces import LEARN
 from relaax.replay.interfaces import Insertion, ReplayTraffic, ReplayUnavailable, Sampled

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Algorithm, ConfigBase, Registration, TrainingEnded, fingerprint, load_algorithm
+from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable
+from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, Registration, TrainingEnded
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 from relaax.rlx import Box, Discrete

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.config import Schedule
 from relaax.optim.optimizers import Adam, RMSProp
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Push, Shard
 from relaax.server.parameter_server.shard.state import Discard

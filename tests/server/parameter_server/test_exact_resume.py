@@ -9,16 +9,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import (
-    AgentBase,
-    Box,
-    ConfigBase,
-    Discrete,
-    Moments,
-    ParameterServerBase,
-    fingerprint,
-    first_difference,
-)
+from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.command.models import AlgorithmModels

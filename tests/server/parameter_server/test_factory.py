@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
+from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase
 from relaax.checkpoint import Damaged
+from relaax.hosting.fingerprint import fingerprint
 from relaax.optim.optimizers import Adam
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.parameters.interfaces import EXPLOIT, TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore

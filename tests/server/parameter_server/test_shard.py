@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.config import Schedule
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, RMSProp
 from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.shard.shard import Push, PushRefused, Shard

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, TargetInterval, fingerprint
-from relaax.algorithm_base import first_difference as difference
-from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, TargetInterval
+from relaax.algorithm_base.config import Schedule
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, LocalStore
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.fingerprint import first_difference as difference
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import RMSProp
 from relaax.parameters.interfaces import TRAIN

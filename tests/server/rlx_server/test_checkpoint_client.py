@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Box, Discrete, fingerprint
+from relaax.algorithm_base import Box, Discrete
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Box as ClientBox
 from relaax.client import Client, Failure
 from relaax.client import Discrete as ClientDiscrete
+from relaax.hosting.fingerprint import fingerprint
 from relaax.parameters.interfaces import (
     ParameterServerError,
     ParameterServerUnavailable,

@@ -18,14 +18,14 @@ import psutil
 import pytest
 
 from relaax import rlx
-from relaax.algorithm_base import (
+from relaax.algorithm_base import load_algorithm
+from relaax.configuration import RlxServerSection
+from relaax.parameters.interfaces import (
     ParameterServerError,
     ParameterServerUnauthenticated,
     ParameterServerUnavailable,
     ParameterServerUnusable,
-    load_algorithm,
 )
-from relaax.configuration import RlxServerSection
 from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.messages import MAX_REWARD
 from relaax.rlx.wire.codecs import codec_named

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, StepResult
+from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Free, Leaves, Pulled, StepResult
+from relaax.algorithm_base.declarations import ParameterServerBase
+from relaax.algorithm_base.exchange import Exchange
 from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
-from relaax.algorithm_base.resuming import Free
-from relaax.algorithm_base.returns import n_step_returns
+from relaax.algorithm_base.values import n_step_returns
 from relaax.nn.distributions import Categorical
 from relaax.nn.engine import make_engine
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.specification import NetworkSpec
-from relaax.optim.clipping import clip_by_norm
 
 
 class Config(ConfigBase):
@@ -54,8 +54,8 @@ class Agent(AgentBase):
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._no_state = np.zeros((context.environments, 0), np.float32)  # there is no LSTM
         self._ended: list[list[Any]] = []
-        self._env_steps = self._pushes = 0
-        self._engine.set_parameters(context.parameters.pull().parameters)
+        self._exchange = Exchange(config, context)
+        self._use(self._exchange.pull())
 
     @classmethod
     def refusal(cls, config: Any, observation_space: Any, action_space: Any) -> str | None:
@@ -73,7 +73,7 @@ class Agent(AgentBase):
         if not self.context.exploit:
             self._record(step)
         elif step.ended.any():
-            self._engine.set_parameters(self.context.parameters.pull().parameters)
+            self._use(self._exchange.pull())
         return self._act(self._encoder.push(step.observations, step.ended | step.first))
 
     def _act(self, inputs: Any) -> Leaves:
@@ -83,7 +83,7 @@ class Agent(AgentBase):
         return [actions.astype(np.int64) + self._first_action]
 
     def _record(self, step: StepResult) -> None:
-        self._env_steps += step.env_steps
+        self._exchange.env_steps += step.env_steps
         for i in np.flatnonzero(~step.first):  # the first observation follows no action
             self._under_way[i].append((self._inputs[i], self._actions[i], step.rewards[i]))
             if step.ended[i]:
@@ -97,14 +97,12 @@ class Agent(AgentBase):
         inputs, actions, _ = (np.array(column) for column in zip(*steps, strict=True))
         returns = np.concatenate([self._returns(episode) for episode in self._ended])
         advantages = (returns - returns.mean()) / (returns.std() + 1e-6)
-        gradient = self._gradient(inputs, actions, advantages.astype(np.float32))
-        self.context.metrics.scalar("gradient/norm", clip_by_norm(gradient, self.config.gradient_norm_clipping))
-        self._pushes += 1
-        fetch = self._pushes % self.config.sync_interval == 0
-        pushed = self.context.parameters.push(gradient, self._env_steps, want_parameters=fetch)
-        if pushed.pulled is not None:
-            self._engine.set_parameters(pushed.pulled.parameters)
-        self._ended, self._env_steps = [], 0
+        self._use(self._exchange.push(self._gradient(inputs, actions, advantages.astype(np.float32))))
+        self._ended = []
+
+    def _use(self, pulled: Pulled | None) -> None:
+        if pulled is not None:
+            self._engine.set_parameters(pulled.parameters)
 
     def _returns(self, episode: list[Any]) -> Any:
         r_t = np.array([[reward] for _, _, reward in episode], np.float32)

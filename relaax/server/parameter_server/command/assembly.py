@@ -17,10 +17,12 @@ import numpy as np
 import safetensors
 
 import relaax
-from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
+from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, StoreAway, open_store, sequence
 from relaax.configuration import Configuration, ParameterServerSection, redacted
 from relaax.configuration.key_types import NoHome
+from relaax.hosting.fingerprint import first_difference
+from relaax.hosting.loader import Algorithm
 from relaax.metrics import MetricsWriter
 from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.run_description import RunDescription

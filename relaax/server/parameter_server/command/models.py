@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
-from relaax.algorithm_base.error_place import described, is_deliberate, place_of_function
-from relaax.algorithm_base.resuming import changed_keys
+from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Damaged
+from relaax.hosting.errors import described, is_deliberate, place_of_function
+from relaax.hosting.fingerprint import changed_keys, fingerprint, first_difference, parse_fingerprint
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec

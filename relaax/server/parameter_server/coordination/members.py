@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from relaax.algorithm_base import first_difference
+from relaax.hosting.fingerprint import first_difference
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.shard.model import ShardPosition

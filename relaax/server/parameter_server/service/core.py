@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from relaax import __version__
-from relaax.algorithm_base.fingerprint import SPACES
 from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
+from relaax.hosting.fingerprint import SPACES
 from relaax.metrics import Aggregator
 from relaax.metrics.system import available_memory
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, Purpose

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.schedule import Schedule
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.config import Schedule
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.nn.devices import computes_on_gpu
 from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim.optimizers import OptimizerSpec

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import without_bounds
-from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
+from relaax.hosting.fingerprint import SPACES, space_text, without_bounds
 from relaax.optim.vector import FlatVector
 from relaax.parameters.moments import Moments, from_arrays, to_arrays
 from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition
@@ -183,7 +182,7 @@ def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count:
 
 def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this server's") -> None:
     """Refuse a checkpoint of another algorithm or other spaces. The algorithm's keys declare what else must not change
-    (see `relaax.algorithm_base.resuming`).
+    (see `relaax.hosting.fingerprint`).
 
     `whose`: the words for the spaces of the fingerprint. Raises ModelRefused that names all that differs.
     """

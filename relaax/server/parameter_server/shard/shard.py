@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base.schedule import Schedule
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.config import Schedule
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim import host_optimizers
 from relaax.optim.host_optimizers import Fused

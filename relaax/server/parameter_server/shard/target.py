@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.algorithm_base.declarations import TargetInterval
 from relaax.optim.vector import Vector
 from relaax.server.parameter_server.shard.state import Counters, TargetCopy
 

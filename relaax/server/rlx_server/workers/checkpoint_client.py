@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from relaax.algorithm_base import ConfigBase
-from relaax.algorithm_base.resuming import changed_keys
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError
 from relaax.checkpoint.checkpoint import whole
+from relaax.hosting.fingerprint import changed_keys
 from relaax.parameters.interfaces import (
     FlatVector,
     ParameterClientBase,

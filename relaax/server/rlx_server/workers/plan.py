@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm
+from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.hosting.loader import Algorithm, load_algorithm
 from relaax.libraries import missing
 from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, Leaves, StepResult
-from relaax.algorithm_base.error_place import described, place_of
+from relaax.hosting.errors import described, place_of
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder

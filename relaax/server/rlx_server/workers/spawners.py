@@ -49,7 +49,7 @@ _LEADS_TO_KERNELS = {
     "relaax.nn.host.engine",
     "relaax.nn.host.network",
     "relaax.nn.distributions",
-    "relaax.algorithm_base.returns",
+    "relaax.algorithm_base.values",
 }
 """Modules of algorithms that use the host's kernels."""
 

@@ -16,16 +16,20 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from relaax import __version__
-from relaax.algorithm_base import (
-    AgentBase,
-    AgentContext,
+from relaax.algorithm_base import AgentBase, AgentContext
+from relaax.configuration import RlxServerSection
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.gradient_filters import agent_parameters
+from relaax.metrics.system import Sampler
+from relaax.parameters.interfaces import (
+    MetricsRecorder,
+    ParameterClientBase,
     ParameterServerError,
     ParameterServerUnauthenticated,
     ParameterServerUnavailable,
     ParameterServerUnusable,
     Registration,
     TrainingEnded,
-    fingerprint,
 )
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection

@@ -1,0 +1,209 @@
+"""The agent of async_q, async_sarsa and n_step_q (Mnih et al. 2016): three targets, and what else they do alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentBase, AgentContext, Discrete, Leaves, Pulled, Space, StepResult
+from relaax.algorithm_base.exchange import Exchange
+from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
+from relaax.algorithm_base.inputs import Inputs
+from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph
+from relaax.algorithm_base.rollout import Rollout
+from relaax.algorithm_base.values import (
+    HeldOutStates,
+    ValueLoss,
+    greedy_values,
+    n_step_returns,
+    one_step_targets,
+    values_of,
+)
+from relaax.nn.engine import Actor, Engine, make_actor, make_engine
+
+from .model import ValueConfig, action_values, value_network, value_refusal
+
+Array = npt.NDArray[np.float32]
+Values = Callable[..., Array]
+
+
+def q_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
+    """y_t = r_t + gamma * max_a Q(s_{t+1}, a; target), or the double estimate of it (Algorithm 1)."""
+    values = greedy_values(target_values(rollout.inputs[1:]), rollout.values[1:] if config.double else None)
+    return one_step_targets(rollout.rewards, rollout.discounts, values)
+
+
+def sarsa_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
+    """y_t = r_t + gamma * Q(s_{t+1}, a_{t+1}; target) with a_{t+1} the action that is taken there (section 4)."""
+    values = values_of(target_values(rollout.inputs[1:]), rollout.actions[1:])
+    return one_step_targets(rollout.rewards, rollout.discounts, values)
+
+
+def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
+    """y_t is the discounted sum of the rewards from t to the rollout's end, and max_a Q(., a; target) after it (S2)."""
+    following = target_values(rollout.newest(), rollout.states[1])
+    return n_step_returns(
+        rollout.rewards, rollout.discounts, greedy_values(following, rollout.values[-1] if config.double else None)
+    )
+
+
+TARGETS = {"async_q": q_targets, "async_sarsa": sarsa_targets, "n_step_q": n_step_targets}
+"""y_t of a full rollout, whose T + 1 rows have been acted on, float32 [T, N]; r_t alone where an episode terminated."""
+
+
+class Agent(AgentBase):
+    """One actor-learner of Mnih et al. 2016, section 4, over N environments at once.
+
+    It acts epsilon-greedily; every `update_interval` steps, while the environments step, it pushes the gradient of
+    (y_t - Q(s_t, a_t))^2, summed over those steps and averaged over the environments, with the targets y_t of the
+    method of its configuration's name.
+
+    The first action of a rollout is chosen before the update that ends the one before it, by parameters one update
+    older. Its value is computed anew for the gradient.
+    """
+
+    def __init__(self, config: ValueConfig, context: AgentContext) -> None:
+        super().__init__(config, context)
+        assert isinstance(context.action_space, Discrete)  # refused before otherwise
+        self._first_action = context.action_space.start
+        self._q = action_values(config, context.action_space)
+        self._spec = spec = value_network(config, context.observation_space, self._q)
+        self._inputs = Inputs(config, context, spec)
+        n, dtype = context.environments, self._inputs.dtype
+        self._rollout = Rollout(config.update_interval, n, spec, dtype, value_shape=(self._q.choices,))
+        self._engine: Engine | None = None
+        self._target: Engine | None = None
+        if not context.exploit:
+            self._target = make_engine(spec, dtype, (1, None))
+            self._engine = make_engine(spec, dtype, self._rollout.batch_shape)
+        self._actor: Actor = self._engine or make_actor(spec, dtype)
+        self._rng = np.random.default_rng([context.seed, *context.actors])
+        self._drawn_for: range | None = None  # the ranks that final epsilons were drawn for
+        self._held_out = HeldOutStates(0 if config.recurrent else config.held_out_states)
+        self._target_parameters: Array | None = None
+        self._exchange = Exchange(config, context)
+        self._use(self._exchange.pull())
+
+    @classmethod
+    def refusal(cls, config: ValueConfig, observation_space: Space, action_space: Space) -> str | None:
+        return value_refusal(config, observation_space, action_space)
+
+    def reset(self, observations: Leaves) -> Leaves:
+        self._rollout.clear()
+        self._exchange.env_steps = 0
+        self._inputs.reset(observations)
+        return self._act()
+
+    def step(self, step: StepResult) -> Leaves:
+        if self.context.exploit:
+            self._use(self._exchange.pull_if_old())
+        else:
+            self.learn()  # where nobody has asked for it
+            rewards = self._inputs.clipped_rewards(step)
+            final = self._inputs.cut_off(step)  # where an episode was truncated: it would have gone on
+            values = None if final is None else self._final_values(self._inputs.normalized(final))
+            self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
+            self._exchange.env_steps += step.env_steps
+        self._inputs.next(step)
+        return self._act()
+
+    def learn(self) -> None:
+        """Update from a full rollout: what was acted on last ends it, and begins the next."""
+        rollout = self._rollout
+        if self.context.exploit or not rollout.full:
+            return
+        if rollout.mask.any():
+            self._update(TARGETS[self.config.name](rollout, self._target_values, self.config))
+        else:  # nothing but void transitions
+            self._use(self._exchange.push(None))
+        rollout.begin_next()
+        if self._spec.lstm:  # its gradient needs what was computed to act on all rows, the first one too
+            outputs, self._inputs.state_after = self._actor.act(rollout.inputs[0], self._inputs.state, rollout.row)
+            rollout.values[0] = self._q.values(outputs)
+
+    def policy_graph(self) -> PolicyGraph:
+        head = "advantage" if self.config.dueling else "q"  # the state's value moves no action before another
+        parameters = self.context.parameters.pull().parameters
+        return self._inputs.policy_graph(parameters, tuple(self._q.heads), LargestOutput(head, self._first_action))
+
+    def _act(self) -> Leaves:
+        inputs, exploit = self._inputs, self.context.exploit
+        if not exploit:
+            self._held_out.see(inputs.seen)
+        keep = None if exploit else self._rollout.row
+        outputs, inputs.state_after = self._actor.act(inputs.newest, inputs.state, keep)
+        values = self._q.values(outputs)
+        actions = self._chosen(values)
+        if not exploit:
+            self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart)
+        return [actions + self._first_action]
+
+    def _chosen(self, values: Array) -> npt.NDArray[np.int64]:
+        """Return the actions that the policy takes by these values, int64 [N], from 0."""
+        if not self.context.exploit:
+            return epsilon_greedy(values, self._epsilon(self._pulled.frames), self._rng)
+        return epsilon_greedy(values, 0.0 if self.config.greedy_exploit else self.config.exploit_epsilon, self._rng)
+
+    def _online_values(self, inputs: npt.NDArray[Any], state: Array) -> Array:
+        """Return the online network's values, float32 [N, A], of inputs [N, ...]."""
+        return self._q.values(self._actor.act(inputs, state)[0])
+
+    def _target_values(self, inputs: npt.NDArray[Any], state: Array | None = None) -> Array:
+        """Return the target network's values, float32 [..., A], of inputs [..., *input shape].
+
+        `state`: what an LSTM remembers before them; it may be left out if there is none.
+        """
+        assert self._target is not None, "an agent in exploit mode has no targets"
+        leading = inputs.shape[: inputs.ndim - len(self._spec.inputs)]
+        flat = inputs.reshape(-1, *self._spec.inputs)
+        outputs, _ = self._target.act(flat, np.zeros((len(flat), 0), np.float32) if state is None else state)
+        return self._q.values(outputs).reshape(*leading, -1)
+
+    def _final_values(self, inputs: npt.NDArray[Any]) -> Array:
+        """Return what observations are worth after which the episode would have gone on, float32 [N].
+
+        No action follows them: that of Sarsa is one that the policy would have taken.
+        """
+        state = self._inputs.state_after
+        values = self._target_values(inputs, state)
+        if self.config.name == "async_sarsa":
+            return values_of(values, self._chosen(self._online_values(inputs, state)))
+        return greedy_values(values, self._online_values(inputs, state) if self.config.double else None)
+
+    def _update(self, targets: Array) -> None:
+        """Push the gradient of the loss, summed over steps and averaged over environments."""
+        assert self._engine is not None, "an agent in exploit mode does not learn"
+        rollout = self._rollout
+        weights = rollout.mask.reshape(-1) / np.float32(rollout.mask.shape[1])
+        loss = ValueLoss(self._q, self.config.errors, rollout.actions[:-1].reshape(-1), targets.reshape(-1), weights)
+        memory = self.context.parameters.gradient_memory()
+        gradient = self._engine.gradient(rollout.inputs[:-1], rollout.states[0], rollout.restart[:-1], loss, memory)
+        scalars = loss.means
+        whole = scalars["loss"]
+        scalars["epsilon"] = float(np.mean(self._epsilon(self._pulled.frames)))
+        inputs = self._held_out.due(time.monotonic())
+        if inputs is not None:
+            values = self._online_values(self._inputs.normalized(inputs), np.zeros((len(inputs), 0), np.float32))
+            scalars["q/held_out"] = float(values.max(axis=1).mean())
+        self._use(self._exchange.push(gradient, whole, scalars))
+
+    def _use(self, pulled: Pulled | None) -> None:
+        """Act by new parameters, if there are any, and draw final epsilons if the actors' ranks are others."""
+        if pulled is None:
+            return
+        self._pulled = pulled
+        self._actor.set_parameters(pulled.parameters)
+        self._inputs.pulled(pulled)
+        ranks = range(pulled.actor_rank, pulled.actor_rank + self.context.environments)
+        if ranks != self._drawn_for:
+            config, self._drawn_for = self.config, ranks
+            final = drawn_epsilons(self.context.seed, ranks, config.final_epsilons, config.final_epsilon_probabilities)
+            self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
+        if self._target is not None and pulled.target is not self._target_parameters:
+            assert pulled.target is not None, "the parameter server declares a target network"
+            self._target.set_parameters(pulled.target)
+            self._target_parameters = pulled.target
