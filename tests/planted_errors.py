@@ -1121,8 +1121,8 @@ ERRORS = (
         [
             (
                 BESIDE_PY,
-                "np.ascontiguousarray(gradient[:, : -self._width])",
-                "np.zeros_like(gradient[:, : -self._width], order='C')",
+                "np.ascontiguousarray(gradient[:, : -self._beside])",
+                "np.zeros_like(gradient[:, : -self._beside], order='C')",
             )
         ],
         HOST_NETWORK,
@@ -1130,7 +1130,7 @@ ERRORS = (
     planted(
         "numbers-without-gradient",
         "the layer for numbers beside an image has no gradient",
-        [(BESIDE_PY, "by_kernel += inputs[:, self._pixels :].T @ by_y", "pass")],
+        [(BESIDE_PY, "put(inputs[:, self._pixels :].T @ by_y, by_kernel, further)", "by_kernel.fill(0)")],
         HOST_NETWORK,
     ),
     planted(
@@ -1288,13 +1288,13 @@ ERRORS = (
     planted(
         "rmsprop-decay",
         "RMSProp forgets what it should keep",
-        [("relaax/optim/optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
+        [("relaax/optim/optimizers.py", '"rho": self.decay', '"rho": 1.0 - self.decay')],
         "tests/optim/test_optimizers.py",
     ),
     planted(
         "rmsprop-decay-on-the-host",
         "the host's RMSProp forgets what it should keep",
-        [("relaax/optim/host_optimizers.py", "kernels.rms_prop, 1.0 - spec.decay", "kernels.rms_prop, spec.decay")],
+        [("relaax/optim/host_optimizers.py", "size, kernel, 1.0 - spec.decay", "size, kernel, spec.decay")],
         "tests/optim/test_optimizers.py",
     ),
     planted(

@@ -436,7 +436,7 @@ PLANNING_ERRORS = (
     planted(
         "plan-without-rlx-servers",
         "the memory of RLX servers is left out",
-        [(FORECAST_PY, "            servers * RLX_SERVER_MB,\n", "            0.0,\n")],
+        [(FORECAST_PY, "servers * RLX_SERVER_MB", "0.0")],
         FIGURES,
     ),
     planted(
@@ -457,8 +457,8 @@ PLANNING_ERRORS = (
         [
             (
                 FORECAST_PY,
-                "asked.replay, table, into, out,",
-                "asked.replay, table, out, into,",
+                "asked.replay, table, into, out)",
+                "asked.replay, table, out, into)",
             )
         ],
         FIGURES,
@@ -466,13 +466,13 @@ PLANNING_ERRORS = (
     planted(
         "plan-learner-traffic-swapped",
         "learners receive what they send",
-        [(FORECAST_PY, "learner_mb(workload), out, push,", "learner_mb(workload), push, out,")],
+        [(FORECAST_PY, "learner_mb(workload), out, push)", "learner_mb(workload), push, out)")],
         FIGURES,
     ),
     planted(
         "plan-actors-push-gradients",
         "actors beside learners are charged for gradients",
-        [(DEMAND_PY, "(1.0 if workload.workers_push else ASKS)", "1.0")],
+        [(DEMAND_PY, "learners, asks = updates, ASKS", "learners = updates")],
         FIGURES,
     ),
     planted(
@@ -508,13 +508,19 @@ PLANNING_ERRORS = (
     planted(
         "plan-clients-without-traffic",
         "the network of machines with environment programs is not looked at",
-        [(FORECAST_PY, "_by_memory(programs, size), traffic)", "_by_memory(programs, size))")],
+        [(FORECAST_PY, "memory * costs.client_mb, messages * half, size)", "memory * costs.client_mb, 0.0, size)")],
         FIGURES,
     ),
     planted(
         "plan-workers-without-traffic",
         "the network of machines with workers is not looked at",
-        [(FORECAST_PY, "_by_memory(memory, size), _by_traffic(traffic, size))", "_by_memory(memory, size))")],
+        [
+            (
+                FORECAST_PY,
+                "memory * worker_mb(workload, costs), traffic, size)",
+                "memory * worker_mb(workload, costs), 0.0, size)",
+            )
+        ],
         FIGURES,
     ),
     planted(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 
 from relaax.checkpoint import NotFound, Store
+from relaax.metrics.rate_limited_log import OutageLog
 
 _log = logging.getLogger(__name__)
 
@@ -17,7 +17,6 @@ COPY_SECONDS = 60.0
 """Minimum seconds between two copies; longer if there is much to copy."""
 BYTES_PER_SECOND = 1_000_000
 """Maximum average copy rate. A store takes whole files, so a file that has grown is copied from its beginning."""
-_COMPLAIN = 60.0
 _EVENTS = "events.out.tfevents.*"
 
 
@@ -32,7 +31,7 @@ class MetricsCopy:
         self._store = store
         self._interval = interval
         self._copied: dict[str, int] = {}
-        self._complained: float | None = None
+        self._outage = OutageLog(_log)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics copy", daemon=True)
 
@@ -58,18 +57,14 @@ class MetricsCopy:
             for path in sorted(self._directory.glob(_EVENTS)):
                 size = path.stat().st_size
                 if size > self._copied.setdefault(path.name, self._size_in_store(path.name)):
-                    self._put(path, size)
+                    # Data appended since is copied next time.
+                    self._store.put(path.name, [np.memmap(path, np.uint8, "r", shape=(size,)).data])
                     self._copied[path.name] = size
                     done += size
         except Exception as error:  # training continues whatever the store and the file system do
-            now = time.monotonic()
-            if self._complained is None or now - self._complained >= _COMPLAIN:
-                _log.warning("metrics cannot be copied to %s, retrying: %s", self._store.location, error)
-                self._complained = now
+            self._outage.failed("metrics cannot be copied to %s, retrying: %s", self._store.location, error)
         else:
-            if self._complained is not None:
-                _log.info("metrics are copied to %s again", self._store.location)
-            self._complained = None
+            self._outage.succeeded("metrics are copied to %s again", self._store.location)
         return done
 
     def _size_in_store(self, name: str) -> int:
@@ -80,7 +75,3 @@ class MetricsCopy:
             return self._store.size(name)
         except NotFound:
             return 0
-
-    def _put(self, path: Path, size: int) -> None:
-        """Copy the first `size` bytes of the file; data appended since is copied next time."""
-        self._store.put(path.name, [np.memmap(path, np.uint8, "r", shape=(size,)).data])

@@ -1,4 +1,4 @@
-"""Warnings that every push could repeat, logged at most once a minute."""
+"""Warnings that could repeat with every push or attempt, logged at most once a minute."""
 
 from __future__ import annotations
 
@@ -31,3 +31,24 @@ class RateLimitedLog:
         if kept_back:
             sentence, more = f"{sentence} (and %d like it in the last minute)", (*more, kept_back)
         self._log.warning(sentence, *more)
+
+
+class OutageLog:
+    """Log that attempts fail, at once and then once a minute, and that they succeed again. For one thread."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._warned: float | None = None
+
+    def failed(self, sentence: str, *more: object) -> None:
+        """Log a warning unless there was one within the last minute of this outage."""
+        now = time.monotonic()
+        if self._warned is None or now - self._warned >= MINUTE:
+            self._log.warning(sentence, *more)
+            self._warned = now
+
+    def succeeded(self, sentence: str, *more: object) -> None:
+        """Log this at the end of an outage."""
+        if self._warned is not None:
+            self._log.info(sentence, *more)
+        self._warned = None

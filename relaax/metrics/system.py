@@ -90,7 +90,7 @@ class Sampler:
             with contextlib.suppress(psutil.Error, OSError):
                 found.update((f"{name}/{key}", value) for key, value in figures.sample().items())
         with contextlib.suppress(psutil.Error, OSError):
-            found["machine/available_memory_mb"] = available_memory_mb()
+            found["machine/available_memory_mb"] = available_memory() / MEGABYTE
         self._samples += 1
         self._due = self._clock() + max(self._interval, (self._processor() - began) / LARGEST_SHARE)
         with self._lock:
@@ -101,11 +101,6 @@ class Sampler:
         with self._lock:
             found, self._found = self._found, {}
             return found
-
-
-def available_memory_mb() -> float:
-    """Return the memory that is available to processes on this machine, in MB."""
-    return available_memory() / MEGABYTE
 
 
 _OWN_GROUPS = Path("/proc/self/cgroup")

@@ -12,9 +12,11 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from relaax.metrics.rate_limited_log import OutageLog
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +26,6 @@ EVENT_FILE_BYTES = 1_000_000
 """Maximum size of an event file, about: after each growth, a store copies the whole file."""
 _EVENTS = "events.out.tfevents."
 _EVENT_FILE = re.compile(re.escape(_EVENTS) + r"(\d{1,10})\.")
-COMPLAIN = 60.0  # seconds between two log lines about the same failure
 _numbers = itertools.count()
 
 
@@ -69,7 +70,7 @@ class MetricsWriter:
         self._events: EventFile | None = None
         self._pause = 0.0  # seconds until the next attempt while writing fails
         self._next = 0.0
-        self._complained: float | None = None
+        self._outage = OutageLog(_log)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -105,12 +106,13 @@ class MetricsWriter:
         if self._events is not None and self._events.size >= EVENT_FILE_BYTES:
             self._abandon()
         if self._events is None:
-            self._events = self._open()
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._events = EventFile(self._directory)
         if start != self._start:
-            self._events.add(_start_event(start_step + 1))
+            self._events.add(_event(start_step + 1, session_start=True))  # readers drop the points from there on
         if not self._is_introduced:
             self._introduce(self._events, lambda preface: preface.begun())
-        self._events.add(_event(step, scalars))
+        self._events.add(_event(step, _scalar_values(scalars)))
         self._events.flush()
         self._start, self._is_introduced = start, True
 
@@ -118,7 +120,7 @@ class MetricsWriter:
         if self._preface is None:
             return
         try:
-            event = _event_of(values(self._preface))
+            event = _event(0, values(self._preface))
         except Exception as error:  # such as a configuration that TensorBoard cannot represent: the curves matter more
             _log.warning("the metrics are written without configuration and hyperparameters: %s", error)
             self._preface = None
@@ -129,21 +131,13 @@ class MetricsWriter:
         try:
             write()
         except Exception as error:  # training continues whatever the file system does
-            now = time.monotonic()
-            if self._complained is None or now - self._complained >= COMPLAIN:
-                _log.warning("metrics cannot be written to %s, retrying: %s", self._directory, error)
-                self._complained = now
+            self._outage.failed("metrics cannot be written to %s, retrying: %s", self._directory, error)
             self._pause = min(max(2 * self._pause, self._interval), RETRY)
-            self._next = now + self._pause
+            self._next = time.monotonic() + self._pause
             self._abandon()
         else:
-            if self._complained is not None:
-                _log.info("metrics are written to %s again", self._directory)
-            self._complained, self._pause = None, 0.0
-
-    def _open(self) -> EventFile:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return EventFile(self._directory)
+            self._outage.succeeded("metrics are written to %s again", self._directory)
+            self._pause = 0.0
 
     def _abandon(self) -> None:
         events, self._events = self._events, None
@@ -203,23 +197,18 @@ def newest_number(names: Iterable[str]) -> int:
     return max((int(found[1]) for name in names if (found := _EVENT_FILE.match(name))), default=0)
 
 
-def _start_event(step: int) -> Any:
-    """Return an event at which readers drop the points at `step` and beyond."""
+def _scalar_values(scalars: Mapping[str, float]) -> list[Any]:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return [Summary.Value(tag=name, simple_value=value) for name, value in sorted(scalars.items())]
+
+
+def _event(step: int, values: Sequence[Any] = (), session_start: bool = False) -> Any:
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-    return Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
-
-
-def _event(step: int, scalars: Mapping[str, float]) -> Any:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    return _event_of([Summary.Value(tag=name, simple_value=value) for name, value in sorted(scalars.items())], step)
-
-
-def _event_of(values: list[Any], step: int = 0) -> Any:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
+    if session_start:
+        return Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START))
     return Event(wall_time=time.time(), step=step, summary=Summary(value=values))
 
 

@@ -34,7 +34,7 @@ def use_device(device: str) -> None:
     global _on_gpu
     if device == CPU:
         _on_gpu = False
-        when_loaded(_hide_gpus)
+        when_loaded(lambda: tf.config.set_visible_devices([], "GPU"))
         return
     gpu = chosen(device, tf.config.list_physical_devices("GPU"))
     tf.config.set_visible_devices([gpu], "GPU")
@@ -57,18 +57,11 @@ def chosen(device: str, gpus: Sequence[Gpu]) -> Gpu:
     index = int(device.partition(":")[2] or 0)
     if index < len(gpus):
         return gpus[index]
+    asked = f"{device} was asked for, but TensorFlow finds"
     if not gpus:
-        raise NoSuchDevice(
-            f"{device} was asked for, but TensorFlow finds no GPU on this machine, only the CPU: {_WAY_OUT}"
-        )
+        raise NoSuchDevice(f"{asked} no GPU on this machine, only the CPU: {_WAY_OUT}")
     found = ", ".join(f"gpu:{i}" for i in range(len(gpus)))
-    raise NoSuchDevice(
-        f"{device} was asked for, but TensorFlow finds only {found} on this machine: use one of these, or cpu"
-    )
-
-
-def _hide_gpus() -> None:
-    tf.config.set_visible_devices([], "GPU")
+    raise NoSuchDevice(f"{asked} only {found} on this machine: use one of these, or cpu")
 
 
 def _limit_threads() -> None:

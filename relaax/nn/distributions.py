@@ -46,14 +46,9 @@ class Distribution(ABC):
     ) -> tuple[dict[str, Array], Array, Array]:
         """Compute the derivative by the outputs of a loss that is a function of log pi(a_t) and of the entropy.
 
-        Args:
-          outputs: head -> float32 [B, width].
-          a_t: [B, *action_shape].
-          by_log_probability: float32 [B], the derivative of the loss by log pi(a_t).
-          by_entropy: float32 [B], the derivative of the loss by the entropy in nats.
-
-        Returns:
-          The derivative by the outputs, head -> float32 [B, width]; log pi(a_t) and the entropy, float32 [B] each.
+        `outputs`: head -> float32 [B, width]. `a_t`: [B, *action_shape]. `by_log_probability`, `by_entropy`: float32
+        [B], the derivatives of the loss by log pi(a_t) and by the entropy in nats. Returns that by the outputs, head ->
+        float32 [B, width]; log pi(a_t) and the entropy, float32 [B] each.
         """
 
 
@@ -132,7 +127,6 @@ class MultiCategorical(Distribution):
         return np.stack([scores[:, columns].argmax(axis=1) for columns in self._columns()], axis=1)
 
     def _columns(self) -> Iterator[slice]:
-        """Where the outputs of each choice stand."""
         start = 0
         for count in self.choices:
             yield slice(start, start + count)
@@ -233,8 +227,7 @@ class Gaussian(Distribution):
 
 
 def _sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), which overflows nowhere."""
-    sigmoid: Array = np.exp(-np.logaddexp(0, -x))
+    sigmoid: Array = np.exp(-np.logaddexp(0, -x))  # 1 / (1 + exp(-x)), which overflows nowhere
     return sigmoid
 
 

@@ -67,14 +67,13 @@ def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray
     Up to `WIDE` float64, beyond float32.
     """
     tall, narrow = max(rows, columns), min(rows, columns)
-    q = reflections(rng, tall, narrow) if narrow >= WIDE else _decomposed(rng, tall, narrow)
+    q: npt.NDArray[np.floating]
+    if narrow >= WIDE:
+        q = reflections(rng, tall, narrow)
+    else:
+        q, r = np.linalg.qr(rng.standard_normal((tall, narrow)))
+        q = q * np.sign(np.diag(r))  # makes the decomposition unique, and so the distribution
     return q if rows >= columns else q.T
-
-
-def _decomposed(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float64]:
-    q, r = np.linalg.qr(rng.standard_normal((rows, columns)))
-    unique: npt.NDArray[np.float64] = q * np.sign(np.diag(r))  # the decomposition, and so the distribution
-    return unique
 
 
 def reflections(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float32]:
@@ -97,5 +96,5 @@ def reflections(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArra
         between = np.linalg.inv(np.triu(vectors.T @ vectors, 1) + np.eye(count, dtype=np.float32))
         part = q[start:, start:]
         part -= vectors @ (between @ (vectors.T @ part))
-        part[:, :count] *= -signs  # as `_decomposed` does: r would have a positive diagonal
+        part[:, :count] *= -signs  # as with a decomposition whose r has a positive diagonal
     return q

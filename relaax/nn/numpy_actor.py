@@ -35,16 +35,10 @@ class NumpyActor(Actor):
 def forward_numpy(
     spec: NetworkSpec, parameters: Mapping[str, Array], inputs: Array, state: Array
 ) -> tuple[dict[str, Array], Array]:
-    """Compute one step of a network: `relaax.nn.tensorflow_engine.forward` of one step, in numpy.
+    """Compute one step of a network, as `relaax.nn.tensorflow_engine.forward` does.
 
-    Args:
-      spec: the network.
-      parameters: float32 arrays named and shaped as in `spec.layout()`.
-      inputs: float32 [N, *spec.inputs].
-      state: float32 [N, spec.state_size]; zero if an episode starts.
-
-    Returns:
-      head name -> float32 [N, width], and the new state, float32 [N, spec.state_size].
+    `parameters`: float32 arrays named and shaped as in `spec.layout()`. `inputs`: float32 [N, *spec.inputs]. `state`:
+    float32 [N, spec.state_size], zero if an episode starts. Returns head name -> float32 [N, width], and the new state.
     """
     outputs: dict[str, Array] = {}
     new_state = np.empty_like(state) if spec.lstm else state
@@ -62,7 +56,7 @@ def forward_numpy(
 
 
 def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: str, x: Array) -> Array:
-    """`_features` in numpy. Each layer's outputs are new, so the activation may be applied in place."""
+    """Compute the layers of a trunk. Each one's outputs are new, so the activation may be applied in place."""
     beside = x[:, spec.pixels :] if spec.beside else None
     if spec.image:
         x = x[:, : spec.pixels].reshape(-1, *spec.image)
@@ -82,7 +76,6 @@ def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: s
 
 
 def _activated(spec: NetworkSpec, x: Array) -> Array:
-    """Return the activation of `x`, in place."""
     activated: Array = np.tanh(x, out=x) if spec.activation == "tanh" else np.maximum(x, 0, out=x)
     return activated
 
@@ -110,17 +103,9 @@ def convolution_numpy(images: Array, kernel: Array, bias: Array, stride: int) ->
     An image's patches side by side are several times as large as the image: with those of one image at a time they
     stay in the processor's cache.
 
-    Args:
-      images: float32 [N, height, width, channels].
-      kernel: float32 [rows, columns, channels, filters].
-      bias: float32 [filters].
-      stride: pixels between two applications.
-
-    Returns:
-      float32 [N, (height - rows) // stride + 1, (width - columns) // stride + 1, filters].
-
-    Raises:
-      ValueError: if the channels differ, or an image is smaller than the kernel.
+    `images`: float32 [N, height, width, channels]. `kernel`: float32 [rows, columns, channels, filters]. Returns
+    float32 [N, (height - rows) // stride + 1, (width - columns) // stride + 1, filters]. Raises ValueError if the
+    channels differ, or an image is smaller than the kernel.
     """
     rows, columns, channels, filters = kernel.shape
     count, height, width, depth = images.shape

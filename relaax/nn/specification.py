@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -160,13 +160,11 @@ class FlatLayout:
         """Return the named arrays as views of `vector`, float32 [size]. Raises ValueError if the length differs."""
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape ({self.size},) is needed, not {vector.shape}")
-        return dict(self._slices(vector))
-
-    def _slices(self, vector: Array) -> Iterator[tuple[str, Array]]:
-        start = 0
+        views, start = {}, 0
         for (name, shape), size in zip(self.shapes.items(), self.sizes, strict=True):
-            yield name, vector[start : start + size].reshape(shape)
+            views[name] = vector[start : start + size].reshape(shape)
             start += size
+        return views
 
     def join(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Array:
         """Return the flat vector made of the named arrays, the reverse of `views`."""

@@ -77,17 +77,11 @@ Tensor = Any
 def forward(
     spec: NetworkSpec, parameters: Mapping[str, Tensor], inputs: Tensor, state: Tensor, restart: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the heads' outputs over a rollout of T steps of N environments.
+    """Compute a network over a rollout of T steps of N environments, a pure function of named tensors.
 
-    Args:
-      spec: the network.
-      parameters: float32 tensors named and shaped as in `spec.layout()`.
-      inputs: float32 [T, N, *spec.inputs].
-      state: float32 [N, spec.state_size], what an LSTM remembers before the first step.
-      restart: bool [T, N]: the observation at t starts an episode, so the state is zero before it.
-
-    Returns:
-      head name -> float32 [T, N, width], and the state after the last step, float32 [N, spec.state_size].
+    `parameters`: named and shaped as in `spec.layout()`. `inputs`: float32 [T, N, *spec.inputs]. `state`: float32
+    [N, spec.state_size], before the first step. `restart`: bool [T, N], True if an input starts an episode: the state
+    before it is zero. Returns head name -> float32 [T, N, width], and the state after the last step.
     """
     inputs.shape.assert_has_rank(2 + len(spec.inputs))
     state.shape.assert_is_compatible_with([inputs.shape[1], spec.state_size])
@@ -112,7 +106,7 @@ def forward(
 
 
 def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x: Tensor) -> Tensor:
-    """Return what comes out of the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
+    """Compute the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
     beside = x[:, spec.pixels :] if spec.beside else None
     if spec.image:
         x = tf.reshape(x[:, : spec.pixels], [-1, *spec.image])
@@ -133,18 +127,14 @@ def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x
 def lstm(
     x: Tensor, h: Tensor, c: Tensor, restart: Tensor, kernel: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the layer over a rollout.
+    """Compute a layer of long short-term memory (Hochreiter and Schmidhuber 1997, forget gates of Gers et al. 2000).
 
-    Args:
-      x: float32 [T, N, F].
-      h: float32 [N, C], the output before the first step.
-      c: float32 [N, C], the cells before the first step.
-      restart: bool [T, N]: an episode starts with x at t, so h and c are zero before it.
-      kernel: float32 [F + C, 4 C].
-      bias: float32 [4 C].
+    i, f, o = sigmoid(...), g = tanh(...) of [x, h] @ kernel + bias;  c' = f c + i g;  h' = o tanh(c').
+    The gates stand in the order input, forget, candidate, output.
 
-    Returns:
-      The outputs, float32 [T, N, C]; h and c after the last step, float32 [N, C]. TensorFlow derives the gradient.
+    `x`: float32 [T, N, F]. `h`, `c`: float32 [N, C], outputs and cells before the first step; both are zero before an
+    input where `restart`, bool [T, N]. `kernel`: float32 [F + C, 4 C]. `bias`: float32 [4 C]. Returns the outputs,
+    float32 [T, N, C], and h and c after the last step. TensorFlow derives the gradient.
     """
     features = x.shape[2]
     # One product for all steps: only what depends on the step before has to wait for it.

@@ -14,8 +14,6 @@ _NAME = "tensorflow"
 
 
 class _TensorFlow:
-    """Stands for the module."""
-
     def __getattr__(self, name: str) -> Any:
         import tensorflow
 
@@ -45,7 +43,7 @@ def load_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Find TensorFlow where it is, and does what was asked for when it is loaded."""
+    """Find TensorFlow where it is, and do what was asked for when it is loaded."""
 
     def __init__(self) -> None:
         self.contexts: list[Callable[[], AbstractContextManager[None]]] = []
@@ -66,15 +64,14 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 
 class _ModuleLoader(importlib.abc.Loader):
-    """Loads as `inner` does, which the module then has as its loader."""
+    """Load as `inner` does, which the module then has as its loader."""
 
     def __init__(self, inner: Any, watch: _Watch) -> None:
         self._inner = inner
         self._watch = watch
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
-        module: types.ModuleType | None = self._inner.create_module(spec)
-        return module
+        return self._inner.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: types.ModuleType) -> None:
         module.__loader__ = self._inner
@@ -89,9 +86,8 @@ class _ModuleLoader(importlib.abc.Loader):
 
 
 def _watch() -> _Watch:
-    for finder in sys.meta_path:
-        if isinstance(finder, _Watch):
-            return finder
-    watch = _Watch()
-    sys.meta_path.insert(0, watch)
+    watch = next((finder for finder in sys.meta_path if isinstance(finder, _Watch)), None)
+    if watch is None:
+        watch = _Watch()
+        sys.meta_path.insert(0, watch)
     return watch

@@ -126,12 +126,6 @@ class UnusableMeasurement(ValueError):
     """A benchmark's file lacks figures. The message says which."""
 
 
-def _worker(by_kind: Mapping[str, float], environments: int, exchange: float, rollout: int) -> float:
-    """Return a worker's microseconds for one message, the exchange left out, which comes once a rollout."""
-    message = by_kind.get("worker", 0.0) * environments
-    return max(message - (1.0 - SERVER_SHARE) * exchange / rollout, 0.1 * message)
-
-
 def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
     """Return the costs of a benchmark's result. Raises UnusableMeasurement.
 
@@ -162,7 +156,7 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
     share = min(MOST_SHARE, max(LEAST_SHARE, (act - result["client_us_per_message"]) / worker))
     wake = max(0.0, act - result["client_us_per_message"] - share * worker)
     paced = _paced(crowd, result.get("processor_paced"))
-    learner = training["us"].get("learner", 0.0)
+    learner, batch = training["us"].get("learner", 0.0), workload.replay.batch if workload.replay is not None else 0
     memory = result.get("worker_memory_mb", {}).get("mean")
     costs = Costs(
         sources=(f"{name} ({result.get('name', 'a benchmark')}, {result.get('date', 'undated')})",),
@@ -176,7 +170,7 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         exchange_scale=scale,
         exchange_cold=_cold_exchange(single, crowd),
         learner_us=min(learner, LEARNER_US),
-        learner_us_per_item=max(0.0, learner - LEARNER_US) / max(1, workload_batch(workload)),
+        learner_us_per_item=max(0.0, learner - LEARNER_US) / max(1, batch),
         worker_mb=memory,
     )
     return _replay(costs, result, workload)
@@ -197,10 +191,11 @@ def _paced_wake(result: Mapping[str, Any], acting: float, wake: float) -> float:
 
 
 def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Workload) -> float:
-    n = int(point["environments"])
+    """Return microseconds for one message, without a worker's share of the exchange, which comes once a rollout."""
+    message = float(point["us"].get(kind, 0.0)) * int(point["environments"])
     if kind == "worker" and workload.workers_push:
-        return _worker(point["us"], n, exchange, workload.rollout)
-    return float(point["us"].get(kind, 0.0)) * n
+        return max(message - (1.0 - SERVER_SHARE) * exchange / workload.rollout, 0.1 * message)
+    return message
 
 
 def line_through(one: float, many: float, n: int, cold: float, crowded: float) -> MessageCost:
@@ -255,11 +250,6 @@ def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs
         learner_us_per_item=million * LEARNER_US_PER_MILLION,
         client_mb=client_mb,
     )
-
-
-def workload_batch(workload: Workload) -> int:
-    """Return the items of a learner's batch; 0 without replay memory."""
-    return workload.replay.batch if workload.replay is not None else 0
 
 
 SOURCE = (

@@ -99,17 +99,15 @@ def demand(
     share = 0.5 * (1.0 + 1.0 / workload.sync_interval)
     warmth = {place: 1.0 + place * (costs.exchange_cold - 1.0) for place in (at_worker, at_shard)}
     fetched = workload.push_bytes / workload.sync_interval
-    own, learners = 1.0 / workload.rollout, 0.0 if workload.workers_push else updates
+    own, learners, asks = 1.0 / workload.rollout, 0.0, 1.0
+    if not workload.workers_push:
+        learners, asks = updates, ASKS
     one = woken * costs.exchange_scale * exchange_us(share * workload.parameters / shards, bridge)
     return Demand(
         client=woken * costs.client.us(n, at_client),
         act=act,
         learn=(message - act) * workload.rollout,
-        exchange_worker=warmth[at_worker]
-        * (1.0 - SERVER_SHARE)
-        * one
-        * shards
-        * (1.0 if workload.workers_push else ASKS),
+        exchange_worker=warmth[at_worker] * (1.0 - SERVER_SHARE) * one * shards * asks,
         exchange_shard=warmth[at_shard] * SERVER_SHARE * one,
         learner=updates * (costs.learner_us + replay.batch * costs.learner_us_per_item) if replay is not None else 0.0,
         replay=_replay_us(workload, costs, inserted, sampled),
@@ -164,8 +162,7 @@ def shard_mb(workload: Workload, shards: int) -> float:
     """
     part = workload.parameters / shards
     vectors = 2 * (1 + workload.slots) + workload.target + SNAPSHOTS
-    writers = workload.connections if workload.workers_push else max(1, workload.learners)
-    messages = 2 * workload.wire_bytes * part * min(ANSWERED, writers)
+    messages = 2 * workload.wire_bytes * part * min(ANSWERED, workload.writers)
     return SERVER_MB + (4 * part * vectors + messages) / MEGABYTE
 
 

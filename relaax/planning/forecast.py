@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relaax.planning.costs import GRPC, SHARED, Costs, crowding, thronged, woken_us
@@ -120,10 +119,11 @@ def _together(
     every = asked.client + asked.worker + asked.pushes * asked.exchange_shard * workload.shards
     pool = Pool(size.cores, machines, every + asked.learner + asked.replay, BURSTS + asked.pushes)
     delay = woken_us(costs, sleeps) + 1e3 * size.round_trip_ms
-    circle = _circle(workload, costs, asked, pool, pool, delay, 1e3 * size.round_trip_ms if way == GRPC else 0.0)
-    turning = turn(circle)
-    parts = _parts(workload, costs, asked, turning, size, None, wanted(workload, costs, delay))
-    found = _forecast(workload, costs, asked, turning, size, parts, machines, way, delay, pool)
+    exchange_delay = 1e3 * size.round_trip_ms if way == GRPC else 0.0
+    turning = _turn(workload, costs, asked, (pool, pool), delay, exchange_delay)
+    steps = wanted(workload, costs, delay)
+    parts = _parts(workload, costs, asked, turning, size, None, steps)
+    found = _forecast(workload, asked, turning, size, parts, machines, way, steps, pool)
     return found, turning.messages / pool.most
 
 
@@ -145,52 +145,35 @@ def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "a
     delay = costs.wake_us + 1e3 * size.round_trip_ms
     messages = wanted(workload, costs, delay) / workload.per_connection
     asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0, 0.0 if workload.rate is None else 1.0 - FULL)
-    programs = workload.connections * costs.client_mb * MEGABYTE
-    traffic = _by_traffic(messages * asked.wire_bytes / 2, size)
-    count = max(_count(messages * asked.client, size), _by_memory(programs, size), traffic)
+    half, memory = asked.wire_bytes / 2, workload.connections * MEGABYTE
+    count = _machines(messages * asked.client, memory * costs.client_mb, messages * half, size)
     environments = Pool(size.cores, count, asked.client)
-    workers = Pool(size.cores, _worker_machines(workload, costs, asked, messages, size), asked.worker)
-    circle = _circle(workload, costs, asked, environments, workers, delay, 1e3 * size.round_trip_ms)
-    turning = turn(circle)
-    counts = {"environments": environments.copies, "workers": workers.copies}
-    parts = _parts(workload, costs, asked, turning, size, counts, wanted(workload, costs, delay))
-    machines = sum(part.machines or 0 for part in parts)
-    return _forecast(workload, costs, asked, turning, size, parts, machines, GRPC, delay, None)
-
-
-def _count(us_per_second: float, size: MachineSize) -> int:
-    return max(1, math.ceil(us_per_second / 1e6 / (FULL * size.cores)))
-
-
-def _by_memory(memory: float, size: MachineSize) -> int:
-    return math.ceil(memory / (FULL_MEMORY * size.gigabytes * GIGABYTE))
-
-
-def _by_traffic(bytes_per_second: float, size: MachineSize) -> int:
-    return math.ceil(bytes_per_second / (FULL * size.bytes_per_second))
-
-
-def _worker_machines(workload: Workload, costs: Costs, asked: Demand, messages: float, size: MachineSize) -> int:
-    by_cores = _count(messages * asked.worker, size)
-    memory = workload.connections * worker_mb(workload, costs) * MEGABYTE
-    half = asked.wire_bytes / 2
     traffic = messages * (half + max(asked.worker_out_bytes, asked.worker_in_bytes))
-    return max(by_cores, _by_memory(memory, size), _by_traffic(traffic, size))
+    count = _machines(messages * asked.worker, memory * worker_mb(workload, costs), traffic, size)
+    workers = Pool(size.cores, count, asked.worker)
+    turning = _turn(workload, costs, asked, (environments, workers), delay, 1e3 * size.round_trip_ms)
+    counts = {"environments": environments.copies, "workers": workers.copies}
+    steps = wanted(workload, costs, delay)
+    parts = _parts(workload, costs, asked, turning, size, counts, steps)
+    machines = sum(part.machines or 0 for part in parts)
+    return _forecast(workload, asked, turning, size, parts, machines, GRPC, steps, None)
 
 
-def _circle(
-    workload: Workload,
-    costs: Costs,
-    asked: Demand,
-    environments: Pool,
-    workers: Pool,
-    delay: float,
-    exchange_delay: float,
-) -> Circle:
-    learn = asked.learn + asked.exchange_worker + asked.exchange_shard + exchange_delay
-    if not workload.workers_push:
-        learn = asked.learn + asked.exchange_worker
-    return Circle(
+def _machines(us_per_second: float, memory: float, bytes_per_second: float, size: MachineSize) -> int:
+    """Return how many machines have so many cores' time, bytes of memory, and of the network each way."""
+    by_cores = us_per_second / 1e6 / (FULL * size.cores)
+    by_memory = memory / (FULL_MEMORY * size.gigabytes * GIGABYTE)
+    return max(1, *(math.ceil(n) for n in (by_cores, by_memory, bytes_per_second / (FULL * size.bytes_per_second))))
+
+
+def _turn(
+    workload: Workload, costs: Costs, asked: Demand, pools: tuple[Pool, Pool], delay: float, exchange_delay: float
+) -> Turning:
+    """Return how the circle turns. `pools`: of environments and of workers."""
+    learn = asked.learn + asked.exchange_worker
+    if workload.workers_push:
+        learn = learn + asked.exchange_shard + exchange_delay
+    circle = Circle(
         connections=workload.connections,
         client=asked.client,
         act=asked.act,
@@ -200,10 +183,11 @@ def _circle(
         rollout=workload.rollout,
         overlap=workload.overlap,
         period=0.0 if workload.rate is None else 1e6 / workload.rate,
-        environments=environments,
-        workers=workers,
+        environments=pools[0],
+        workers=pools[1],
         limit=min(_limits(workload, asked, None).values()),
     )
+    return turn(circle)
 
 
 def _limits(workload: Workload, asked: Demand, size: MachineSize | None) -> dict[str, float]:
@@ -245,25 +229,14 @@ def _parts(
     limits = _limits(workload, asked, size if apart else None)
 
     def part(
-        name: str,
-        processes: int,
-        us: float,
-        mb: float,
-        inward: float,
-        outward: float,
-        key: str | None,
-        extra: float = 0.0,
+        name: str, processes: int, us: float, mb: float, inward: float, outward: float, extra: float = 0.0
     ) -> PartForecast:
         cores, memory = x * us / 1e6, (processes * mb + extra) * MEGABYTE
-        own = {kind: limit for kind, limit in limits.items() if key is not None and kind.startswith(key)}
+        own = {kind: limit for kind, limit in limits.items() if kind.startswith(name)}
         because = min(own, key=lambda kind: own[kind]) if own else CORES
         machines = None
         if apart:
-            machines = counts.get(name) or max(
-                _count(x * us, size),
-                _by_memory(memory, size),
-                _by_traffic(x * max(inward, outward), size),
-            )
+            machines = counts.get(name) or _machines(x * us, memory, x * max(inward, outward), size)
         used = x / own[because] if own else cores / (size.cores * (machines or 1))
         asks = used * steps / workload.per_connection / x  # what it would be used if all had their rate
         return PartForecast(
@@ -285,21 +258,12 @@ def _parts(
     half, push, pull = asked.wire_bytes / 2, asked.push_bytes, asked.pull_bytes
     fetched, pushed = half + asked.worker_in_bytes, half + asked.worker_out_bytes
     servers = max(math.ceil(workload.connections / workload.max_workers), counts.get("workers", 1))
-    worker = worker_mb(workload, costs)
+    each, extra = worker_mb(workload, costs), servers * RLX_SERVER_MB
     shard = asked.pushes * asked.exchange_shard * shards
     found = [
-        part("environments", workload.connections, asked.client, costs.client_mb, half, half, None),
-        part(
-            "workers",
-            workload.connections,
-            asked.worker,
-            worker,
-            fetched,
-            pushed,
-            None,
-            servers * RLX_SERVER_MB,
-        ),
-        part("parameter server", shards, shard, shard_mb(workload, shards), push, pull, "parameter server"),
+        part("environments", workload.connections, asked.client, costs.client_mb, half, half),
+        part("workers", workload.connections, asked.worker, each, fetched, pushed, extra),
+        part("parameter server", shards, shard, shard_mb(workload, shards), push, pull),
     ]
     known = MOST_CONNECTIONS * workload.per_connection
     if known < found[-1].breaks_at:
@@ -307,45 +271,47 @@ def _parts(
     if replay is not None:
         table = SERVER_MB + replay.table_bytes / MEGABYTE
         into, out = asked.replay_in_bytes, asked.replay_out_bytes
-        found.append(part("replay servers", replay.shards, asked.replay, table, into, out, "replay servers"))
+        found.append(part("replay servers", replay.shards, asked.replay, table, into, out))
     if workload.learners:
         out, push = asked.replay_out_bytes + asked.learner_in_bytes, asked.learner_out_bytes
-        found.append(part("learners", workload.learners, asked.learner, learner_mb(workload), out, push, "learners"))
+        found.append(part("learners", workload.learners, asked.learner, learner_mb(workload), out, push))
     return tuple(found)
 
 
 def _forecast(
     workload: Workload,
-    costs: Costs,
     asked: Demand,
     turning: Turning,
     size: MachineSize,
-    parts: Sequence[PartForecast],
+    parts: tuple[PartForecast, ...],
     machines: int,
     bridge: str,
-    delay: float,
+    steps: float,
     pool: Pool | None,
 ) -> Forecast:
-    speed = turning.messages * workload.per_connection
-    fixed = [part for part in parts if not part.grows]
-    first = max(fixed, key=lambda part: part.used)
-    bottleneck = first.because
-    if pool is not None and turning.messages / pool.most > first.used:
-        bottleneck = CORES
+    """Return the forecast. `steps`: steps per second that would be, if all were answered at once."""
+    first = max((part for part in parts if not part.grows), key=lambda part: part.used)
+    bottleneck, pool_breaks_at = first.because, None
+    if pool is not None:
+        pool_breaks_at = int(workload.environments * pool.most * workload.per_connection / steps)
+        if turning.messages / pool.most > first.used:
+            bottleneck = CORES
+    workers = next(part.machines for part in parts if part.name == "workers") or 1
     written = checkpoint_bytes(workload)
     return Forecast(
-        steps_per_second=speed,
-        wanted_steps_per_second=wanted(workload, costs, delay),
+        steps_per_second=turning.messages * workload.per_connection,
+        wanted_steps_per_second=steps,
         connections=workload.connections,
         act_p50_ms=turning.quantile(0.5) / 1e3,
         act_p99_ms=turning.quantile(0.99) / 1e3,
         pushes_per_second=turning.messages * asked.updates,
         push_bytes_per_second=turning.messages * asked.push_bytes,
         staleness=staleness(workload),
-        rlx_servers=rlx_servers(workload, parts),
-        parts=tuple(parts),
+        # One on each machine of workers, with as many workers as allowed.
+        rlx_servers=max(math.ceil(workload.connections / workload.max_workers), workers),
+        parts=parts,
         bottleneck=bottleneck,
-        pool_breaks_at=None if pool is None else _pool_breaks_at(workload, pool, wanted(workload, costs, delay)),
+        pool_breaks_at=pool_breaks_at,
         checkpoint_mb=written / MEGABYTE,
         checkpoint_seconds=written / WRITE_BYTES / workload.shards,
         hold_ms=1e3 * written / workload.shards / COPY_BYTES + 2 * size.round_trip_ms * (workload.shards > 1),
@@ -354,25 +320,13 @@ def _forecast(
     )
 
 
-def rlx_servers(workload: Workload, parts: Sequence[PartForecast]) -> int:
-    """Return how many RLX servers there are: one on each machine of workers, with as many workers as allowed."""
-    machines = next(part.machines for part in parts if part.name == "workers")
-    return max(math.ceil(workload.connections / workload.max_workers), machines or 1)
-
-
-def _pool_breaks_at(workload: Workload, pool: Pool, steps: float) -> int:
-    """Return how many environments use the pool up, if all together would take so many steps per second."""
-    return int(workload.environments * pool.most * workload.per_connection / steps)
-
-
 def staleness(workload: Workload) -> float:
     """Return how many updates of others come between a fetch and the push of a gradient, on average.
 
     Between two pushes of one writer each of the M - 1 others pushes once: M - 1. A fetch after every s-th push alone
     makes it (M - 1) (s + 1) / 2 + (s - 1) / 2, its own among them.
     """
-    writers = workload.connections if workload.workers_push else max(1, workload.learners)
-    s = workload.sync_interval
+    writers, s = workload.writers, workload.sync_interval
     return (writers - 1) * (s + 1) / 2 + (s - 1) / 2
 
 

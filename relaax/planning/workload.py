@@ -66,6 +66,11 @@ class Workload:
         return math.ceil(self.environments / self.per_connection)
 
     @property
+    def writers(self) -> int:
+        """Return how many processes push gradients: all workers, or else all learners."""
+        return self.connections if self.workers_push else max(1, self.learners)
+
+    @property
     def push_bytes(self) -> float:
         """Return what a push sends to all shards together, and what parameters come back with."""
         return float(self.wire_bytes * self.parameters)

@@ -79,21 +79,18 @@ class Policy:
         """
         leaves, single = self._leaves(observations)
         environments = len(leaves[0])
-        if not self._begun:
-            agent = self._agent_for(environments)
-        elif environments != self._environments:
+        if self._begun and environments != self._environments:
             raise PolicyError(
                 f"{environments} observations after {self._environments}: call reset() when the number changes"
             )
-        else:
-            assert self._agent is not None
-            agent = self._agent
+        agent = self._agent_for(environments)
         restart = self._mask(first)
         with explained("policy"):
             if not self._begun or restart.all():
                 actions = agent.reset(leaves)
             else:
-                actions = agent.step(self._step(leaves, restart))
+                rewards, (terminated, truncated) = np.zeros(environments), np.zeros((2, environments), np.bool_)
+                actions = agent.step(StepResult(rewards, leaves, terminated, truncated, first=restart.copy()))
         self._begun = True
         return self._answer(actions, single)
 
@@ -174,12 +171,6 @@ class Policy:
             return np.broadcast_to(mask, (self._environments,))
         except ValueError:
             raise PolicyError(f"first has shape {list(mask.shape)}; {needed}") from None
-
-    def _step(self, observations: Leaves, first: Mask) -> StepResult:
-        none: Mask = np.zeros(self._environments, np.bool_)
-        return StepResult(
-            np.zeros(self._environments), observations, terminated=none, truncated=none.copy(), first=first.copy()
-        )
 
     def _answer(self, actions: Leaves, single: bool) -> Any:
         leaves = [leaf[0] for leaf in actions] if single else [np.array(leaf) for leaf in actions]
@@ -264,11 +255,8 @@ class FixedParameters(Parameters):
 class NoMetrics(MetricsRecorder):
     """Discard all metrics, for a policy that only acts."""
 
-    def scalar(self, name: str, value: float) -> None:
-        """Discard it."""
+    def scalar(self, name: str, value: float) -> None: ...
 
-    def statistic(self, name: str, moments: Moments) -> None:
-        """Discard it."""
+    def statistic(self, name: str, moments: Moments) -> None: ...
 
-    def episode(self, episode_return: float, length: int) -> None:
-        """Discard it."""
+    def episode(self, episode_return: float, length: int) -> None: ...
