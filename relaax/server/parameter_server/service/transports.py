@@ -25,10 +25,7 @@ SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_nam
 
 
 class GrpcService:
-    """Pass each gRPC call to a `ParameterService`.
-
-    Long vectors travel beside their messages: see `relaax.parameters.wire`.
-    """
+    """The service's gRPC methods: errors become status codes."""
 
     def __init__(
         self, service: ParameterService, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None
@@ -36,16 +33,12 @@ class GrpcService:
         """`on_pulled` is told the peer and the id of each worker that fetches parameters."""
         self._service = service
         self._on_pulled = on_pulled
-
-    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
-        with errors_as_status(context):
-            return self._service.register(request)
-
-    def Push(  # noqa: N802
-        self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
-    ) -> Carrier[pb.PushResponse]:
-        with errors_as_status(context):
-            return self._service.push(carrier)
+        self.Register = _answering(service.register)
+        self.Push = _answering(service.push)
+        self.Report = _answering(service.report)
+        self.Leave = _answering(service.leave)
+        self.GetStatus = _answering(lambda request: service.status())
+        self.ListWorkers = _answering(lambda request: service.workers())
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
         with errors_as_status(context):
@@ -54,21 +47,13 @@ class GrpcService:
             self._on_pulled(context.peer(), request.worker_id)
         return answer
 
-    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
+
+def _answering(answer: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def method(request: Any, context: grpc.ServicerContext) -> Any:
         with errors_as_status(context):
-            return self._service.report(request)
+            return answer(request)
 
-    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
-        with errors_as_status(context):
-            return self._service.leave(request)
-
-    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
-        return self._service.status()
-
-    def ListWorkers(  # noqa: N802
-        self, request: pb.ListWorkersRequest, context: grpc.ServicerContext
-    ) -> pb.ListWorkersResponse:
-        return self._service.workers()
+    return method
 
 
 MOST_HELD = 16

@@ -22,6 +22,7 @@ from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.parameters.message_memory import keep_freed_memory
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
+from relaax.server.service_errors import TryAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,6 @@ def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition,
     return Model(fingerprint, spec, shard, parameters)
 
 
-class ModelUnavailable(Exception):
-    """The model cannot be used for now. The message says what it waits for."""
-
-
 class ModelAccess:
     """Access to the model: open, held for a moment, or closed with a sentence. Thread-safe.
 
@@ -151,12 +148,12 @@ class ModelAccess:
 
     @contextlib.contextmanager
     def passing(self, *, update: bool = False) -> Iterator[None]:
-        """Keep the access open while inside, for an update also not held. Raises ModelUnavailable."""
+        """Keep the access open while inside, for an update also not held. Raises TryAgain."""
         with self._changed:
             while update and not self._closed and (left := self._held_until - self._clock()) > 0:
                 self._changed.wait(left)
             if self._closed:
-                raise ModelUnavailable(self._closed)
+                raise TryAgain(self._closed)
             if update:
                 self._updates += 1
             else:
