@@ -14,7 +14,6 @@ from relaax.checkpoint.checkpoint import (
     Checkpoint,
     decode_part,
     describe_part,
-    length,
     manifest_key,
     not_finite,
     verify_part,
@@ -48,18 +47,12 @@ class NoneUsable(StoreError):
 
 def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
     """Return the error for checkpoints each of which has a reason not to be used."""
-    ids = list(reasons)
-    named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
-    named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
+    named = "".join(f"\n  {checkpoint_id}: {why}" for checkpoint_id, why in list(reasons.items())[:_SHOWN])
+    more = f"\n  and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
     return NoneUsable(
-        "\n".join(
-            [
-                f"none of the {len(ids)} checkpoints in {location} can be used, and none is deleted:",
-                *named,
-                "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew "
-                f"at this one, remove them: relaax checkpoints remove {location} {' '.join(ids)}",
-            ]
-        )
+        f"none of the {len(reasons)} checkpoints in {location} can be used, and none is deleted:{named}{more}\n"
+        "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew at this "
+        f"one, remove them: relaax checkpoints remove {location} {' '.join(reasons)}"
     )
 
 
@@ -121,10 +114,8 @@ class CheckpointManager:
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
         """Return the manifest of a checkpoint; its parts are not read. Raises Damaged."""
-        try:
+        with _missing_is_damage():
             return decode_manifest(self.store.get(manifest_key(checkpoint_id)), checkpoint_id)
-        except (NotFound, NoValue) as error:
-            raise Damaged(str(error)) from None
 
     def load(self, checkpoint_id: str, parts: Parts | None = None) -> Checkpoint:
         """Load and verify one checkpoint, with the wanted parts only. Raises Damaged."""
@@ -139,10 +130,8 @@ class CheckpointManager:
     def read_part(self, description: Mapping[str, Any]) -> Arrays:
         """Read and verify the part that a manifest describes so. Raises Damaged."""
         key = description["key"]
-        try:
+        with _missing_is_damage():
             return decode_part(self.store.pieces(key), self.store.size(key), description, self._finite)
-        except (NotFound, NoValue) as error:
-            raise Damaged(str(error)) from None
 
     def restore(
         self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
@@ -168,7 +157,8 @@ class CheckpointManager:
                 self.note_damaged(checkpoint_id, str(damage))
                 _log.error("checkpoint %s in %s is damaged and skipped: %s", checkpoint_id, self.store.location, damage)
             else:
-                self._set_aside_before(checkpoint_id, found)
+                for damaged in found[: found.index(checkpoint_id)]:
+                    self._set_aside(damaged, self._damaged[damaged])
                 return checkpoint
         reasons = {checkpoint_id: self._damaged[checkpoint_id] for checkpoint_id in found} | self.aside()
         if reasons:
@@ -192,7 +182,13 @@ class CheckpointManager:
         If the store cannot do it now, what was left stays: it is in nobody's way, and goes another time.
         """
         try:
-            self._clean()
+            self.store.clean()
+            keys = self.store.list()
+            kept = {*self._published(keys), *set_aside(keys)}
+            for key in keys:
+                if is_id(owner(key)) and owner(key) not in kept:
+                    _log.info("removing %s: its checkpoint was never finished", key)
+                    self.store.delete(key)
         except StoreError as error:
             _log.warning("what unfinished checkpoints may have left stays for now: %s", error)
 
@@ -304,12 +300,6 @@ class CheckpointManager:
         self._highest = max(self._highest, *(sequence(owner(key)) for key in keys), 0)
         return found
 
-    def _set_aside_before(self, good: str, found: Iterable[str]) -> None:
-        for checkpoint_id in found:
-            if checkpoint_id == good:
-                return
-            self._set_aside(checkpoint_id, self._damaged[checkpoint_id])
-
     def _set_aside(self, checkpoint_id: str, why: str) -> None:
         """Mark a checkpoint for all later starts. If the store cannot do it now, this manager alone remembers it."""
         self.note_damaged(checkpoint_id, why)
@@ -340,7 +330,7 @@ class CheckpointManager:
         except OfLaterVersion:
             return True
         except (Damaged, StoreError):
-            return False
+            pass
         return False
 
     def _next(self) -> int:
@@ -367,15 +357,6 @@ class CheckpointManager:
         owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
-
-    def _clean(self) -> None:
-        self.store.clean()
-        keys = self.store.list()
-        kept = {*self._published(keys), *set_aside(keys)}
-        for key in keys:
-            if is_id(owner(key)) and owner(key) not in kept:
-                _log.info("removing %s: its checkpoint was never finished", key)
-                self.store.delete(key)
 
     def _mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
         """Return the mean returns of the readable ones. Damaged ones are set aside."""
@@ -435,10 +416,7 @@ Advance = Callable[[int], None]
 
 def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
     """Compare every byte with its description. Raises Damaged."""
-    manifest = _read(store, checkpoint_id)[1]
-    if "shards" in manifest:
-        length(manifest)
-    for description in manifest["parts"].values():
+    for description in _read(store, checkpoint_id)[1]["parts"].values():
         with _missing_is_damage():
             _check_size(store, description)
             verify_part(_counted(store.pieces(description["key"]), advance), description)

@@ -134,7 +134,7 @@ class _Manifest(_Read):
     incarnation: Count = 0
     fingerprint: dict[str, Any] = {}
     shards: Annotated[list[_Shard], Field(min_length=1, max_length=MAX_SHARDS)] | None = None
-    actors: dict[Name, list[Actor | Annotated[list[Actor], Field(min_length=2, max_length=2)]]] = {}
+    actors: dict[Name, list[Annotated[list[Actor], Field(min_length=2, max_length=2)]]] = {}
     returns: _Returns | None = None
 
 

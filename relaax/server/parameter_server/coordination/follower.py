@@ -72,7 +72,6 @@ class Follower(Coordinator):
         core.access.close(self._away)
 
     def start(self) -> None:
-        """Start to follow."""
         self._thread.start()
 
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
@@ -205,11 +204,10 @@ class Follower(Coordinator):
             roll_back(core, checkpoint, self._fingerprints, order.incarnation)
         except Damaged as damage:
             answer.failure, answer.sentence = pb.FAILURE_DAMAGED, f"{core.position}: {damage}"
-        except StoreError as error:
+        except (StoreError, ModelRefused) as error:
             answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.position}: {error}"
-        except ModelRefused as error:
-            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.position}: {error}"
-            self._end(str(error))
+            if isinstance(error, ModelRefused):
+                self._end(str(error))
         else:
             _log.info("at %s, incarnation %d", order.checkpoint or "the beginning", order.incarnation)
             self._mark(answer)

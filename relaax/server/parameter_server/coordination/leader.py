@@ -46,7 +46,9 @@ LAST_HOLD = 30.0
 
 
 class Barrier:
-    """Take a cut of all shards: shard 0's own part and, through orders, the others'. For one thread at a time."""
+    """Cuts of all shards, at a moment without updates: shard 0's own part and, through orders, the others'. For one
+    thread at a time.
+    """
 
     def __init__(self, core: ParameterServerCore, members: Members) -> None:
         self._core = core
@@ -155,17 +157,14 @@ class Leader(Coordinator):
 
     @property
     def store(self) -> Store:
-        """The store of the checkpoints."""
         assert self._manager is not None, "without a store, no checkpoints are requested"
         return self._manager.store
 
     @property
     def lease(self) -> Lease | None:
-        """The lease to write to the store."""
         return self._manager.lease if self._manager else None
 
     def start(self) -> None:
-        """Start to lead."""
         self._thread.start()
 
     def add_to_server(self, server: grpc.Server) -> None:
@@ -175,21 +174,16 @@ class Leader(Coordinator):
         return create(self, self.cut) if self._manager else None
 
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
-        self.close_for_good("the parameter server is ending")
+        with self._lock:  # for good: the last checkpoint will contain all updates acknowledged so far
+            self._closing = "the parameter server is ending"
+            self._close(self._closing)
         safe = may_save(reason) and save()
         if reason is not Reason.SUPERSEDED:  # otherwise the shards belong to another server, and wait for it
             self.end(safe)
         stop_calls()
         return safe
 
-    def close_for_good(self, sentence: str) -> None:
-        """Stop updates on all shards for good: the last checkpoint will contain all updates acknowledged so far."""
-        with self._lock:
-            self._closing = sentence
-            self._close(sentence)
-
     def end(self, saved: bool) -> None:
-        """Tell all shards to end, and wait briefly for them to go."""
         self._stop.set()
         self._changed.set()
         members = self.members.all()
@@ -266,12 +260,11 @@ class Leader(Coordinator):
                 self._saved = cut.states
         except Conflict:
             raise  # it is published already, and not ours to delete
-        except (ShardLost, futures.TimeoutError) as error:
+        except (ShardLost, futures.TimeoutError, LeaseLost, StoreError) as error:
             manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
+            if isinstance(error, (LeaseLost, StoreError)):
+                raise
             raise Late(str(error) or "a shard did not write its part in time") from None
-        except (LeaseLost, StoreError):
-            manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
-            raise
         manager.thin_out()  # without the lock: a store that stalls must not block the shards
         return Checkpoint(checkpoint_id, parts, full)
 
@@ -326,12 +319,8 @@ class Leader(Coordinator):
             self._served = None
         self.on_serving(False)
         self._core.access.close(sentence)
-        self._tell(hold=pb.Hold(sentence=sentence))
-
-    def _tell(self, **what: Any) -> None:
-        """Send all shards an order without waiting for the answers."""
         for member in self.members.all():
-            member.ask(**what)
+            member.ask(hold=pb.Hold(sentence=sentence))
 
     def _restore(self, changes: int) -> None:
         """Bring all shards to the newest checkpoint that verifies on every one.
@@ -367,7 +356,8 @@ class Leader(Coordinator):
                 core.checkpoint_saved(Saved(where, manifest["global_step"], manifest["time"]))
             self._served, self._told = changes, None
             core.access.open()
-            self._tell(resume=pb.Resume())
+            for member in self.members.all():
+                member.ask(resume=pb.Resume())
             self.on_serving(True)
         origin = f"checkpoint {checkpoint_id}" if checkpoint_id else "no checkpoint"
         _log.info(

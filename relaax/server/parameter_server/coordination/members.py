@@ -176,7 +176,12 @@ class Members(pb_grpc.CoordinationServiceServicer):
         return [future.result() for future in asked]
 
     def Join(self, request_iterator: Any, context: grpc.ServicerContext) -> Iterator[pb.JoinResponse]:  # noqa: N802
-        member = Member(self._introduced(request_iterator, context))
+        theirs: pb.Introduction = next(request_iterator).introduction
+        sentence = refusal(theirs, self._ours)
+        if sentence is not None:
+            _log.warning("%s", sentence)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
+        member = Member(theirs)
         if not context.add_callback(member.lose):
             return  # the stream has ended already
         self._admit(member, context)
@@ -185,14 +190,6 @@ class Members(pb_grpc.CoordinationServiceServicer):
             yield from member.orders()
         finally:
             self._remove(member)
-
-    def _introduced(self, requests: Any, context: grpc.ServicerContext) -> pb.Introduction:
-        theirs: pb.Introduction = next(requests).introduction
-        sentence = refusal(theirs, self._ours)
-        if sentence is not None:
-            _log.warning("%s", sentence)
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
-        return theirs
 
     def _admit(self, member: Member, context: grpc.ServicerContext) -> None:
         with self._lock:

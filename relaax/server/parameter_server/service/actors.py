@@ -117,10 +117,8 @@ class ActorTable:
         return {session: [[each.start, len(each)] for each in self._sessions[session]] for session in order}
 
     def restore(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Restore what `as_json` returned, in this or an older version (session to its indices). All sessions are
-        absent.
-
-        What cannot be so, such as an index of two sessions, is left out.
+        """Restore what `as_json` returned; all sessions are absent. What cannot be so, such as an index of two
+        sessions, is left out.
         """
         self._gaps, self._end = [], 0
         found = {session: _ranges(indices) for session, indices in sessions.items()}
@@ -194,11 +192,11 @@ def _append(ranges: list[range], more: range) -> None:
 
 
 def _ranges(indices: Sequence[Any]) -> list[range]:
-    """Return the ranges of either form; none if it is neither."""
+    """Return the ranges of [first, count] pairs; none if they are no such pairs."""
     ranges: list[range] = []
     try:
         for each in indices:
-            start, count = each if isinstance(each, list) else (each, 1)
+            start, count = each
             if not (type(start) is type(count) is int and 0 <= start < 2**32 and 0 < count <= 2**32 - start):
                 return []
             _append(ranges, range(start, start + count))

@@ -142,9 +142,7 @@ class Registry:
         return worker
 
     def lost(self, worker_id: str) -> None:
-        """Note that the worker's connection has ended without a goodbye: it was killed, or will be heard again in a
-        moment.
-        """
+        """Note that the worker's connection ended without a Leave: it was killed, or will be heard again soon."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:

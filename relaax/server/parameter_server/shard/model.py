@@ -134,26 +134,22 @@ class ModelAccess:
     """
 
     def __init__(self, closed: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._closed = closed
+        self.closed = closed
+        """The reason why nothing passes; empty if it is open."""
         self._clock = clock
         self._held_until = -math.inf
         self._updates = 0
         self._readers = 0
         self._changed = threading.Condition()
 
-    @property
-    def closed(self) -> str:
-        """The reason why nothing passes; empty if it is open."""
-        return self._closed
-
     @contextlib.contextmanager
     def passing(self, *, update: bool = False) -> Iterator[None]:
         """Keep the access open while inside, for an update also not held. Raises TryAgain."""
         with self._changed:
-            while update and not self._closed and (left := self._held_until - self._clock()) > 0:
+            while update and not self.closed and (left := self._held_until - self._clock()) > 0:
                 self._changed.wait(left)
-            if self._closed:
-                raise TryAgain(self._closed)
+            if self.closed:
+                raise TryAgain(self.closed)
             if update:
                 self._updates += 1
             else:
@@ -185,7 +181,7 @@ class ModelAccess:
     def close(self, sentence: str) -> None:
         """Let nothing pass, and wait until nobody is inside. Callers get `sentence`."""
         with self._changed:
-            self._closed = sentence
+            self.closed = sentence
             self._held_until = -math.inf
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._updates and not self._readers)
@@ -193,5 +189,5 @@ class ModelAccess:
     def open(self) -> None:
         """Let everything pass."""
         with self._changed:
-            self._closed = ""
+            self.closed = ""
             self._changed.notify_all()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import without_bounds
 from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
@@ -187,8 +186,7 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this se
 
     `whose`: the words for the spaces of the fingerprint. Raises ModelRefused that names all that differs.
     """
-    there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
-    there["observation_space"] = without_bounds(there.get("observation_space"))  # older versions wrote them
+    there: Mapping[str, Any] = checkpoint.manifest["fingerprint"]
     here: Mapping[str, Any] = json.loads(fingerprint)
     holders = {"algorithm": "this server's"}
     different = [
@@ -203,6 +201,6 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this se
         )
 
 
-def _text(key: str, value: object, limit: int = 200) -> str:
+def _text(key: str, value: object) -> str:
     text = space_text(value) if key in SPACES else json.dumps(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    return text if len(text) <= 200 else f"{text[:200]}..."

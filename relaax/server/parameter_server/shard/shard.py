@@ -147,9 +147,6 @@ class Shared:
 
 _PARAMETERS = "parameters"
 
-_DROPPED_SLOTS = frozenset({"pending_sum", "pending_count"})
-"""Slots in checkpoints of versions that averaged gradients: waiting gradients, which are dropped."""
-
 
 class Shard:
     """Owns `[start, start + len(initial))` of the flat vector. Does not know how many shards there are.
@@ -344,9 +341,8 @@ class Shard:
         target = snapshot.target or TargetCopy(0, snapshot.parameters)
         if target.vector.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint's target {len(target.vector)}")
-        slots = {name: slot for name, slot in snapshot.slots.items() if name not in _DROPPED_SLOTS}
         with self._lock:
-            self._optimizer.restore(slots)
+            self._optimizer.restore(snapshot.slots)
             if self._target is not None:
                 self._target.restore(target, snapshot.counters, self._parameters)
             self._parameters.assign(snapshot.parameters)

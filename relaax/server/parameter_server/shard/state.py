@@ -29,8 +29,7 @@ class Counters:
 
     @classmethod
     def from_json(cls, counted: Mapping[str, int]) -> Counters:
-        """Read the counters of a checkpoint; older ones lack some. Raises ValueError if it has others."""
-        counted = {name: count for name, count in counted.items() if name != "pending"}  # of averaged gradients, once
+        """Read the counters of a checkpoint. Raises ValueError if it has others."""
         unknown = sorted(set(counted) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"this version does not know what it counts as {', '.join(unknown)}")
