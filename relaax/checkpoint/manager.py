@@ -102,9 +102,7 @@ class CheckpointManager:
         self._returns: dict[str, float | None] = {}
 
     def published(self) -> list[str]:
-        """Return the ids of the checkpoints that have a manifest and were not set aside, newest first, without those
-        that this manager abandoned.
-        """
+        """Return the ids of the checkpoints with a manifest, newest first, except those set aside or abandoned here."""
         return self._published(self.store.list())
 
     def aside(self) -> dict[str, str]:
@@ -177,9 +175,8 @@ class CheckpointManager:
             self.store.delete(key)
 
     def clean(self) -> None:
-        """Remove the files of writers that were killed before they published. Call it only while nobody writes.
-
-        If the store cannot do it now, what was left stays: it is in nobody's way, and goes another time.
+        """Remove the files of writers that were killed before they published, if the store can do it now. Call it only
+        while nobody writes.
         """
         try:
             self.store.clean()
@@ -377,9 +374,7 @@ class CheckpointManager:
         return self._returns
 
     def _delete_leftovers(self) -> None:
-        """Delete leftovers, newest first, so that an old one that cannot be deleted blocks nothing. If a manifest
-        cannot be deleted, its parts stay.
-        """
+        """Delete leftovers, newest first, past those that cannot be deleted; parts stay while their manifest does."""
         kept: set[str] = set()
         newest_first = sorted(self._leftovers, key=lambda key: age(owner(key)), reverse=True)
         for key in sorted(newest_first, key=lambda key: not key.endswith("/manifest.json")):
@@ -397,9 +392,7 @@ class CheckpointManager:
 
 
 def _readable(manifest: Mapping[str, Any]) -> bytes:
-    """Encode the manifest and check that it can be read again. Raises StoreError: an unreadable one must not replace a
-    readable one.
-    """
+    """Encode the manifest. Raises StoreError if it could not be read again: it must not replace a readable one."""
     try:
         encoded = encode_manifest(manifest)
         if len(encoded) > MAX_VALUE_BYTES:
@@ -423,8 +416,7 @@ def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
 
 
 def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance: Advance = lambda count: None) -> None:
-    """Copy a checkpoint to another store, under that store's lease: parts, which are read back, and then the manifest.
-
+    """Copy a checkpoint to another store under that store's lease; parts are read back before the manifest is written.
     Raises Damaged, StoreError and LeaseLost; then it is not there.
     """
     value, manifest = _read(source, checkpoint_id)

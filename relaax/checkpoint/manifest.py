@@ -149,9 +149,8 @@ def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
 
 
 def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
-    """Decode the manifest of this checkpoint and check that every field is within its bounds.
-
-    Raises Damaged, whose message names the field and its value, and OfLaterVersion.
+    """Decode the manifest of this checkpoint and check the bounds of every field. Raises Damaged, whose message names
+    the field and its value, and OfLaterVersion.
     """
     try:
         manifest = json.loads(data)

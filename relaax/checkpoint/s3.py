@@ -416,8 +416,8 @@ class S3Store(Store):
             s3.delete_object(Bucket=self._bucket, Key=name)
 
     def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
-        """Yield the value in pieces; an interrupted transfer is resumed if the value is unchanged. Raises NoValue if it
-        is longer than `longest`.
+        """Yield the value in pieces, resuming an interrupted transfer if it is unchanged. Raises NoValue beyond
+        `longest`.
         """
         name, at, end, left = self._name(key), 0, -1, _READS
         with self._request("read", self._url(key)) as s3:
@@ -444,9 +444,7 @@ class S3Store(Store):
                     time.sleep(_PAUSE)
 
     def _compare(self, key: str, tag: str | None) -> None:
-        """Compare the tag, for stores that cannot do so themselves. Another writer may write between this and the
-        write.
-        """
+        """Compare the tag, for stores that cannot: another writer may write between this and the write."""
         try:
             there = self.get_with_tag(key)[1]
         except NotFound:

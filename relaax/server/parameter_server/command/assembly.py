@@ -78,9 +78,8 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
 
 
 def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:
-    """Return the folder of the TensorBoard run; None if there is none. Copying to S3 lasts until `closing` ends it.
-
-    Raises StoreError and ConfigurationError.
+    """Return the folder of the TensorBoard run, if any. Copying to S3 lasts until `closing` ends it. Raises StoreError
+    and ConfigurationError.
     """
     if section.metrics_aws_s3 is None:
         return None if section.metrics_dir is None else Path(section.metrics_dir)

@@ -29,9 +29,8 @@ class AlgorithmModels:
         self._config = config
 
     def __call__(self, description: str) -> ModelSpec:
-        """Return the model of a worker with this fingerprint.
-
-        Raises ModelRefused if the worker has another algorithm or configuration, or spaces that cannot be used.
+        """Return the model of a worker with this fingerprint. Raises ModelRefused if the worker has another algorithm
+        or configuration, or spaces that cannot be used.
         """
         try:
             _, observation_space, action_space = parse_fingerprint(description)

@@ -37,9 +37,8 @@ _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Follower(Coordinator):
-    """Connect to shard 0, with retries, and obey its orders in a background thread.
-
-    `ends` receives a reason when the process must end; `refusal` says why, if shard 0 refuses it.
+    """A connection to shard 0, with retries, whose orders a thread obeys. `ends` receives a reason when the process
+    must end; `refusal` says why, if shard 0 refuses it.
     """
 
     def __init__(
@@ -89,11 +88,6 @@ class Follower(Coordinator):
         self._says.put(pb.JoinRequest(leaving=pb.Leaving()))
         if not self._ended.wait(seconds):
             _log.error("shard 0 did not answer in %g s", seconds)
-        return self._saved
-
-    @property
-    def saved(self) -> bool:
-        """Whether shard 0 reported, on ending, that nothing is lost."""
         return self._saved
 
     def _run(self) -> None:

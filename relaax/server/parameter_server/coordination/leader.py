@@ -46,9 +46,7 @@ LAST_HOLD = 30.0
 
 
 class Barrier:
-    """Cuts of all shards, at a moment without updates: shard 0's own part and, through orders, the others'. For one
-    thread at a time.
-    """
+    """Cuts of all shards, at a moment without updates. For one thread at a time."""
 
     def __init__(self, core: ParameterServerCore, members: Members) -> None:
         self._core = core
@@ -65,10 +63,7 @@ class Barrier:
         return (mark, *(answer.state for answer in answers)) != saved
 
     def prepare(self) -> None:
-        """Make all shards allocate memory for their snapshots, before updates are held. Raises ShardLost.
-
-        It is as large as the shard itself, so it is held only until the end of the checkpoint.
-        """
+        """Make all shards allocate memory for their snapshots, until the checkpoint ends. Raises ShardLost."""
         try:
             self._members.ask(PREPARE, prepare=pb.Prepare(memory=True))
         except ShardLost:
@@ -78,9 +73,8 @@ class Barrier:
         self._core.prepare()
 
     def take(self, closing: str) -> tuple[ModelState | None, list[pb.Answer]]:
-        """Return shard 0's state and the others' answers, all of one moment. Raises ShardLost and Late.
-
-        `closing`: why updates stop for good; empty if they resume.
+        """Return shard 0's state and the others' answers, of one moment. Raises ShardLost and Late. `closing`: why
+        updates stop for good; empty if they resume.
         """
         self.number += 1
         members = self._members.all()
@@ -112,9 +106,7 @@ _GOODBYE = 5.0
 
 
 class _Cut(NamedTuple):
-    """A moment at which no shard applied an update, of which each keeps a snapshot. `states`: each shard's state mark,
-    which changes with its state.
-    """
+    """A moment without updates, of which each shard keeps a snapshot. `states`: the state marks of the shards."""
 
     number: int = 0
     states: tuple[object, ...] = ()
@@ -233,9 +225,8 @@ class Leader(Coordinator):
         return self._served == self.members.changes
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Write and publish the last cut, each shard writing its own part.
-
-        Raises StoreError and LeaseLost, and Late if a shard does not answer.
+        """Write and publish the last cut, each shard writing its own part. Raises StoreError and LeaseLost, and Late if
+        a shard does not answer.
         """
         assert self._manager is not None
         manager, cut, served, own = self._manager, self._cut, self._served, self._core.position.part
@@ -323,9 +314,8 @@ class Leader(Coordinator):
             member.ask(hold=pb.Hold(sentence=sentence))
 
     def _restore(self, changes: int) -> None:
-        """Bring all shards to the newest checkpoint that verifies on every one.
-
-        Raises ShardLost, StoreError (including NoneUsable) and ModelRefused.
+        """Bring all shards to the newest checkpoint that verifies on every one. Raises ShardLost, StoreError (including
+        NoneUsable) and ModelRefused.
         """
         core = self._core
         while True:

@@ -122,9 +122,8 @@ class Member:
 
 
 class Members(pb_grpc.CoordinationServiceServicer):
-    """Let shards join, one per index, and keep track of the members. Thread-safe.
-
-    `on_change` is called, from any thread, when a shard has joined, has gone, or wants to leave.
+    """The shards that have joined, one per index. Thread-safe. `on_change` is called, from any thread, when a shard has
+    joined, has gone, or wants to leave.
     """
 
     def __init__(self, ours: pb.Introduction, on_change: Callable[[], None]) -> None:

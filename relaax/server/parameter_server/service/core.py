@@ -108,8 +108,8 @@ class ParameterServerCore:
         return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
 
     def is_over_for(self, purpose: Purpose) -> bool:
-        """Return whether a worker is told that training has finished. A server that began with a finished model serves
-        workers that only act for ever.
+        """Return whether a worker is told that training has finished. One that only acts is not, if it had at the
+        start.
         """
         return self.finished and not (purpose.outlives_training and self._began_finished)
 
@@ -183,9 +183,8 @@ class ParameterServerCore:
         return model, self.registry.register(worker_id, session, environments, purpose, frame_skip, origin)
 
     def push(self, push: Push) -> Applied | None:
-        """Apply an update of a registered worker. Returns None, and does nothing, if training has ended.
-
-        Raises PushRefused and PushOutOfOrder.
+        """Apply an update of a registered worker. Return None, without applying it, if training has ended. Raises
+        PushRefused and PushOutOfOrder.
         """
         model = self.model
         assert model is not None, "a worker cannot be registered without a model"

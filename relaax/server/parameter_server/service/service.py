@@ -45,9 +45,8 @@ _MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their nu
 
 
 def push_of(carrier: Carrier[pb.PushRequest], worker: RegisteredWorker) -> Push:
-    """Return the request of a worker as a value; its gradient is a view of the request's bytes if they are float32.
-
-    Raises ValueError.
+    """Return the request as a value. Its gradient is a view of the request's bytes if they are float32. Raises
+    ValueError.
     """
     request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
@@ -239,7 +238,7 @@ class ParameterService:
 
     def live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
         """Return one of the shard's own vectors, float32 [size], for a worker that changes it in memory (hogwild), and
-        what the worker needs to know. Shared memory only: gRPC has no such method.
+        what it needs to know. Shared memory only: gRPC has no such method.
         """
         with self._core.access.passing():
             model = self._core.model
@@ -322,9 +321,7 @@ class ParameterService:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
 
     def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
-        """Answer a push of another incarnation: it was counted if the checkpoint's ledger has it, otherwise rolled
-        back.
-        """
+        """Answer a push of another incarnation: counted if the checkpoint's ledger has it, otherwise rolled back."""
         applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
         if applied is not None:  # versions and generations of another incarnation are others
             return self._answer(replace(applied, target_generation=None), request, None)

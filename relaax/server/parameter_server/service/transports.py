@@ -79,10 +79,7 @@ def shake_hands(
 
 
 class LocalConnection(LocalTalk):
-    """Answers the requests of one worker.
-
-    What it was sent stays as it is until the worker says that it needs it no more.
-    """
+    """The requests of one worker. What it was sent stays as it is until the worker releases it."""
 
     def __init__(
         self,

@@ -97,9 +97,8 @@ _PUSHES_OF_EACH = 32  # between two comparisons, whose time grows with the clien
 
 
 class _Samples:
-    """Sums over the samples of one client, which a push adds to in place.
-
-    They are of differences from the mean of the first samples, so that a large mean costs no precision.
+    """Sums over the samples of one client: differences from the mean of the first, so that a large mean costs no
+    precision.
     """
 
     def __init__(self, moments: Moments) -> None:

@@ -74,9 +74,8 @@ Difference = Callable[[str, str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is being trained: its description, its constants and its shard.
-
-    `spec.initial` is that of the shard's range; `parameters` is the length of the whole vector.
+    """A model that is being trained. `spec.initial` is that of the shard's range; `parameters` is the whole vector's
+    length.
     """
 
     fingerprint: str
@@ -93,9 +92,8 @@ class Model:
 
 
 def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:
-    """Return the model before its first update, with the range of the vector that the shard owns. Raises ModelRefused.
-
-    `empty` makes the memory of snapshots.
+    """Return the model before its first update, with the shard's range of the vector. `empty` makes the memory of
+    snapshots. Raises ModelRefused.
     """
     spec = factory(fingerprint)
     parameters = len(spec.initial)

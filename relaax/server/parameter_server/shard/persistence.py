@@ -60,9 +60,7 @@ _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
 def shard_arrays(snapshot: Snapshot) -> Arrays:
-    """Return the arrays of a shard's part: the parameters, each slot of the optimizer, each statistic's moments, and
-    the target network if there is one.
-    """
+    """Return the arrays of a shard's part: parameters, slots of the optimizer, moments of statistics, target."""
     arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
     arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
     if snapshot.target is not None:
@@ -165,9 +163,8 @@ def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Cou
 
 
 def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count: int) -> TargetCopy | None:
-    """Return the target network of the shard's range, one of `count`; None if the algorithm declares none.
-
-    It is `parameters`, those that are restored, if the parts do not hold one and the same. Raises Damaged.
+    """Return the target network of the range of one of `count` shards, if there is one: the restored `parameters`, if
+    the parts do not hold one and the same. Raises Damaged.
     """
     if shard.target_interval is None:
         return None

@@ -309,10 +309,7 @@ class Shard:
         self._prepared = None
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state at one moment; nothing waits for what the caller does with it.
-
-        Pushes wait while it is copied.
-        """
+        """Return the whole state at one moment. Pushes wait while it is copied, and for nothing afterwards."""
         copies, self._prepared = self._prepared, None
         if copies is None:
             copies = self._copies()
@@ -326,9 +323,8 @@ class Shard:
         return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics, target)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot. A statistic that no sample could be merged with starts anew, and the log says so.
-
-        Raises ValueError if its lengths, slots or statistics are not this shard's.
+        """Continue from a snapshot; a statistic that cannot be merged with starts anew, with a warning. Raises
+        ValueError if its lengths, slots or statistics are not this shard's.
         """
         if snapshot.parameters.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")

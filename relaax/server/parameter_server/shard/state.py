@@ -73,9 +73,8 @@ class PushOutOfOrder(Exception):
 
 
 class Ledger:
-    """The last push number of each worker and its outcome. Not thread-safe: it is used under its shard's lock.
-
-    Bounded: beyond `capacity` workers, the one that has not pushed for longest is forgotten.
+    """The last push number of each worker and its outcome; beyond `capacity` workers, the longest silent is forgotten.
+    Not thread-safe: it is used under its shard's lock.
     """
 
     def __init__(self, capacity: int = 16_384) -> None:
@@ -86,9 +85,8 @@ class Ledger:
         return len(self._last)
 
     def repeated(self, worker: str, push_id: int) -> Outcome | None:
-        """Return the outcome of this push if it was counted before; None if it is the worker's next.
-
-        Raises PushOutOfOrder if it is neither.
+        """Return the outcome of this push if it was counted before, None if it is the next. Raises PushOutOfOrder if
+        neither.
         """
         last, outcome = self._last.get(worker, (0, None))
         if push_id == last and outcome is not None:
