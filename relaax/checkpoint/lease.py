@@ -171,11 +171,7 @@ class Lease:
         seen, since, told = self._read(), self._clock(), False
         while True:
             record, tag = seen
-            is_free = tag is None or record is None or self._is_free(record)
-            if not is_free and self._clock() - since >= self._ttl:
-                _log.warning("%s has not renewed its lease on %s for %g s", record.holder, self._where, self._ttl)
-                is_free = True
-            if is_free:
+            if tag is None or record is None or self._is_free(record) or self._has_expired(record, since):
                 if self._take(record, tag, above):
                     break
                 seen, since = self._watched(seen)
@@ -253,6 +249,12 @@ class Lease:
     def _is_free(self, record: _LeaseRecord) -> bool:
         # A record of this process is from an attempt whose answer was lost.
         return record.released or self._is_own(record) or record.holder.is_dead()
+
+    def _has_expired(self, record: _LeaseRecord, since: float) -> bool:
+        if self._clock() - since < self._ttl:
+            return False
+        _log.warning("%s has not renewed its lease on %s for %g s", record.holder, self._where, self._ttl)
+        return True
 
     def _take(self, record: _LeaseRecord | None, tag: str | None, above: int) -> bool:
         """Try to take the lease; return whether it is this process's now."""
