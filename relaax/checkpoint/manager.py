@@ -95,7 +95,6 @@ class CheckpointManager:
         self._keep_best = keep_best
         self._finite = finite
         self._damaged: dict[str, str] = {}  # what cannot be used, and why
-        self._reserved: int | None = None
         self._highest = 0  # of the numbers that were seen or given
         self._leftovers: set[str] = set()  # keys that could not be deleted and belong to nothing
         self._abandoned: set[str] = set()  # checkpoints of which something may be left
@@ -203,17 +202,14 @@ class CheckpointManager:
         self.thin_out()
         return Checkpoint(checkpoint_id, parts, full)
 
-    def reserve(self) -> None:
-        """Ask the store for the next checkpoint's number, so that `begin` does no I/O."""
-        self._reserved = self._next()
-
     def begin(self, global_step: int) -> str:
         """Return the id of a new checkpoint, with a number that no other one has, abandoned ones included."""
         if self.lease:
             self.lease.check_known()
-        if self._reserved is None:
-            self._reserved = self._next()
-        self._highest, self._reserved = self._reserved, None
+        keys = self.store.list()
+        self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
+        self._abandoned.intersection_update(map(owner, keys))
+        self._highest = max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
         return self._id(self._highest, global_step)
 
     def next_id(self, global_step: int) -> str:
@@ -329,12 +325,6 @@ class CheckpointManager:
         except (Damaged, StoreError):
             pass
         return False
-
-    def _next(self) -> int:
-        keys = self.store.list()
-        self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
-        self._abandoned.intersection_update(map(owner, keys))
-        return max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
 
     def _thin_out(self) -> None:
         """Keep the newest and the best. The one just saved is among the newest, so a good one always remains.

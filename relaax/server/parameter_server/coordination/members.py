@@ -56,13 +56,11 @@ def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
     if difference:
         return f"{who}: its configuration differs from shard 0: {difference}"
     if theirs.location != ours.location:
-        first, other = (location or "no checkpoints" for location in (ours.location, theirs.location))
-        return f"{who}: it keeps {_kept(other)}, shard 0 keeps {_kept(first)}; all shards need the same location"
+        first, other = (
+            f"checkpoints in {one.location}" if one.location else "no checkpoints" for one in (ours, theirs)
+        )
+        return f"{who}: it keeps {other}, shard 0 keeps {first}; all shards need the same location"
     return None
-
-
-def _kept(location: str) -> str:
-    return location if location == "no checkpoints" else f"checkpoints in {location}"
 
 
 class ShardLost(Exception):

@@ -132,17 +132,16 @@ class LocalConnection(LocalTalk):
 
     def _hand_over(self, frame: Frame) -> None:
         """Send one of the shard's own vectors, or the reason why the worker does not get it."""
-        found, refused = self._asked(self._live, frame)
+        found, refused = self._asked(
+            lambda asked: self._service.live(pb.PullRequest.FromString(asked.message), asked.segment), frame
+        )
         if refused:
             self._refuse(refused)
-            return
-        message, vector = found
-        segment = self._segments.find(vector)
-        assert segment is not None, "such memory is always shared"
-        self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
-
-    def _live(self, frame: Frame) -> tuple[pb.LiveVectors, FlatVector]:
-        return self._service.live(pb.PullRequest.FromString(frame.message), frame.segment)
+        else:
+            message, vector = found
+            segment = self._segments.find(vector)
+            assert segment is not None, "such memory is always shared"
+            self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
 
     def _call(self, frame: Frame) -> Carrier[Any]:
         if frame.kind == PUSH:

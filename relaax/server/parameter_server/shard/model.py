@@ -136,8 +136,7 @@ class ModelAccess:
         """The reason why nothing passes; empty if it is open."""
         self._clock = clock
         self._held_until = -math.inf
-        self._updates = 0
-        self._readers = 0
+        self._inside = [0, 0]  # calls that only read, and updates
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
@@ -148,25 +147,19 @@ class ModelAccess:
                 self._changed.wait(left)
             if self.closed:
                 raise TryAgain(self.closed)
-            if update:
-                self._updates += 1
-            else:
-                self._readers += 1
+            self._inside[update] += 1
         try:
             yield
         finally:
             with self._changed:
-                if update:
-                    self._updates -= 1
-                else:
-                    self._readers -= 1
+                self._inside[update] -= 1
                 self._changed.notify_all()
 
     def hold(self, seconds: float) -> bool:
         """Make updates wait for `seconds`. Return whether none is being applied any more."""
         with self._changed:
             self._held_until = self._clock() + seconds
-            return self._changed.wait_for(lambda: not self._updates, seconds)
+            return self._changed.wait_for(lambda: not self._inside[True], seconds)
 
     def release(self) -> bool:
         """Let updates pass again. Return False if the hold had already expired: some may have passed since."""
@@ -182,7 +175,7 @@ class ModelAccess:
             self.closed = sentence
             self._held_until = -math.inf
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._updates and not self._readers)
+            self._changed.wait_for(lambda: not any(self._inside))
 
     def open(self) -> None:
         """Let everything pass."""

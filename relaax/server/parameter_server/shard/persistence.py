@@ -16,7 +16,7 @@ from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
 from relaax.optim.vector import FlatVector
-from relaax.parameters.moments import Moments, from_arrays, to_arrays
+from relaax.parameters.moments import from_arrays, to_arrays
 from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition
 from relaax.server.parameter_server.shard.shard import Shard
 from relaax.server.parameter_server.shard.state import Counters, Ledger, Snapshot, TargetCopy
@@ -127,7 +127,8 @@ def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Ch
     counters = Counters.from_json(described["counters"])
     with as_written("ledger"):
         Ledger().restore(described["ledger"])
-    return Snapshot(parameters, slots, counters, described["ledger"], _statistics(arrays))
+    with as_written("statistics"):
+        return Snapshot(parameters, slots, counters, described["ledger"], from_arrays(arrays))
 
 
 def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -135,11 +136,6 @@ def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
     for name in _NEVER_NEGATIVE:
         if name in slots and slots[name].size and (least := slots[name].min()) < 0:
             raise Damaged(f"its optimizer's {name} has {least:g}, and no square or count is negative")
-
-
-def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
-    with as_written("statistics"):
-        return from_arrays(arrays)
 
 
 def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot:
@@ -151,7 +147,8 @@ def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot
         return Snapshot(parameters, slots, Counters(version=version), {})
     counters = _counters_of_shard_0(shards, position.count)
     first = checkpoint.parts.get(shards[0]["part"], {})
-    return Snapshot(parameters, slots, counters, {}, _statistics(first))
+    with as_written("statistics"):
+        return Snapshot(parameters, slots, counters, {}, from_arrays(first))
 
 
 def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Counters:
