@@ -142,8 +142,7 @@ class Registry:
     def lost(self, worker_id: str) -> None:
         """Note that the worker's connection ended without a Leave: it was killed, or will be heard again soon."""
         with self._lock:
-            worker = self._workers.get(worker_id)
-            if worker is not None:
+            if worker := self._workers.get(worker_id):
                 self._lose(worker)
 
     def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
