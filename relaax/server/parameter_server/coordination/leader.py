@@ -166,14 +166,18 @@ class Leader(Coordinator):
         return create(self, self.cut) if self._manager else None
 
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
-        with self._lock:  # for good: the last checkpoint will contain all updates acknowledged so far
-            self._closing = "the parameter server is ending"
-            self._close(self._closing)
+        self.close_for_good("the parameter server is ending")
         safe = may_save(reason) and save()
         if reason is not Reason.SUPERSEDED:  # otherwise the shards belong to another server, and wait for it
             self.end(safe)
         stop_calls()
         return safe
+
+    def close_for_good(self, sentence: str) -> None:
+        """Stop updates on all shards: the last checkpoint will contain all updates acknowledged so far."""
+        with self._lock:
+            self._closing = sentence
+            self._close(sentence)
 
     def end(self, saved: bool) -> None:
         self._stop.set()
