@@ -75,16 +75,16 @@ ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
 CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
 METERS_PY = "relaax/server/rlx_server/clients/meters.py"
 CHILDREN_PY = "relaax/server/rlx_server/listening/children.py"
-MEASURES_PY = "relaax/server/rlx_server/workers/worker_metrics.py"
+MEASURES_PY = "relaax/server/rlx_server/workers/session.py"
 PEER_PY = "relaax/server/rlx_server/connection/peer.py"
 CLIENT_ENTRY_PY = "relaax/server/rlx_server/workers/client_entry.py"
 CHANNEL_PY = "relaax/server/rlx_server/connection/channel.py"
-WEBSOCKET_PY = "relaax/server/rlx_server/connection/websocket_layer.py"
+WEBSOCKET_PY = "relaax/server/rlx_server/connection/channel.py"
 LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
-PLACES_PY = "relaax/server/rlx_server/listening/unproven_clients.py"
+PLACES_PY = "relaax/server/rlx_server/listening/admission.py"
 SESSION_PY = "relaax/server/rlx_server/workers/session.py"
-STRIKES_PY = "relaax/server/strikes.py"
-READING_PY = "relaax/server/grpc_port/request_reader.py"
+STRIKES_PY = "relaax/server/security/strikes.py"
+READING_PY = "relaax/server/ports/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
@@ -92,7 +92,7 @@ READING = "tests/server/parameter_server/test_request_reader.py"
 SHARD_PY = "relaax/server/parameter_server/shard/shard.py"
 MERGED_STATISTICS_PY = "relaax/server/parameter_server/shard/merged_statistics.py"
 COMPENSATION_PY = "relaax/server/parameter_server/shard/shard.py"
-CHECKPOINTING_PY = "relaax/server/checkpointing.py"
+CHECKPOINTING_PY = "relaax/server/checkpoints/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
 RECEIVED_PY = "relaax/parameters/received_state.py"
 CORE_PY = "relaax/server/parameter_server/service/core.py"
@@ -120,7 +120,7 @@ COPIES = "tests/replay/test_copies.py"
 KEEPING = "tests/server/replay_server/test_keeping.py"
 LIMITER_PY = "relaax/replay/limiter.py"
 SHARD_SAMPLER_PY = "relaax/replay/shard_sampler.py"
-REPLAY_ACCESS_PY = "relaax/server/replay_access.py"
+REPLAY_ACCESS_PY = "relaax/server/access.py"
 TABLE = "tests/replay/test_table.py"
 LIMITER = "tests/replay/test_limiter.py"
 REPLAY_CLIENT = "tests/replay/test_client.py"
@@ -1772,7 +1772,7 @@ ERRORS = (
     planted(
         "leftovers-stay",
         "what a killed server left in the temporary directory stays",
-        [("relaax/server/rlx_server/main.py", "        remove_leftovers()\n", "")],
+        [("relaax/server/rlx_server/main.py", "    remove_leftovers()\n", "")],
         f"{RLX_SERVER_TESTS}/test_temporary_files.py",
     ),
     planted(
@@ -1996,7 +1996,7 @@ ERRORS = (
         "workers whose connection has ended are counted on",
         [
             (
-                "relaax/server/local_port/local_server.py",
+                "relaax/server/ports/local_server.py",
                 "                    self._lost(name)\n",
                 "                    pass\n",
             )

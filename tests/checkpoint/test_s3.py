@@ -20,7 +20,7 @@ from relaax.checkpoint import (
     s3_location,
 )
 from relaax.checkpoint.s3 import AwsKeys, S3Store
-from relaax.extras import missing
+from relaax.libraries import missing
 from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 from support.stores import StoreCompliance
 

@@ -206,7 +206,7 @@ def _url() -> object:
 
 @mistake("a browser at the RLX server's port")
 def _browser() -> object:
-    from relaax.server.rlx_server.connection.websocket_layer import WebSocketLayer
+    from relaax.server.rlx_server.connection.channel import WebSocketLayer
 
     return WebSocketLayer(()).received(b"GET / HTTP/1.1\r\nHost: localhost:7001\r\n\r\n", 1000)
 

@@ -19,13 +19,12 @@ from relaax.cli.run.experiment import experiment
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens, run_tokens
-from relaax.cluster.control import Control
-from relaax.cluster.keeper import FOLDER
+from relaax.cluster.keeper import FOLDER, Control
 from relaax.cluster.machines import RayMachines
 from relaax.cluster.trainings import NAMESPACE
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import RLX_SERVER, ROLES, TOKENS
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
 

@@ -32,7 +32,7 @@ def parameter_server(subject: Subject) -> Iterator[Finding]:
     """Check each shard that the workers would use; there is none if they act from checkpoints."""
     if subject.configuration.rlx_server.checkpoint is not None:
         return
-    from relaax.server.targets import targets
+    from relaax.server.access import targets
 
     try:
         all_targets = targets(subject.configuration.rlx_server)
@@ -75,7 +75,7 @@ def _one(subject: Subject, target: Target) -> Iterator[Finding]:
 
 def _agreement(subject: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
     from relaax.algorithm_base import first_difference
-    from relaax.server.command_configuration import description
+    from relaax.server.command.configuration import description
 
     if status.version and status.version != __version__:
         yield wrong(

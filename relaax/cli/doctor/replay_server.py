@@ -31,7 +31,7 @@ def replay_server(subject: Subject) -> Iterator[Finding]:
     if algorithm is None or algorithm.Replay is None or subject.config is None or found.rlx_server.only_acts:
         return
     yield from _numbers(found)
-    from relaax.server.targets import replay_targets
+    from relaax.server.access import replay_targets
 
     try:
         targets = replay_targets(found.rlx_server)

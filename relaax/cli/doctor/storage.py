@@ -17,7 +17,7 @@ from pathlib import Path
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection
-from relaax.configuration.checkpoint_keys import CheckpointKeys
+from relaax.configuration.sections import CheckpointKeys
 
 _GIGABYTE = 1e9
 _SIGNATURE_SECONDS = 15 * 60
@@ -38,7 +38,7 @@ def store(subject: Subject) -> Iterator[Finding]:
 
 def _store(section: CheckpointKeys) -> Iterator[Finding]:
     from relaax.checkpoint import StoreError
-    from relaax.server.checkpoint_storage import EXPIRE_VERSIONS, KEEPS_VERSIONS, checkpoint_store
+    from relaax.server.checkpoints.storage import EXPIRE_VERSIONS, KEEPS_VERSIONS, checkpoint_store
 
     try:
         if section.checkpoint_dir is not None and not Path(section.checkpoint_dir).is_dir():

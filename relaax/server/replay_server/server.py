@@ -9,19 +9,18 @@ from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
 from relaax.replay.spec import Field, TableSpec
 from relaax.replay.table import Table
 from relaax.replay.wire import MAX_MESSAGE
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.grpc_port.credentials import Credentials
-from relaax.server.grpc_port.port import GrpcPort
-from relaax.server.local_port.local_server import LocalServer
-from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.local_port.shared_budget import SharedBudget
+from relaax.server.command.termination import EndRequests, Reason
+from relaax.server.ports.guard import Credentials
+from relaax.server.ports.local_server import LocalServer
+from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.port import CallCounter, GrpcPort
+from relaax.server.ports.shared_budget import SharedBudget
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.memory_bound import shared_bytes
 from relaax.server.replay_server.prometheus import replay_status_server
 from relaax.server.replay_server.replay_talk import replay_let_in
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0

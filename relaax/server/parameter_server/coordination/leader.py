@@ -26,7 +26,9 @@ from relaax.checkpoint import (
     StoreError,
 )
 from relaax.checkpoint.manifest import part_key
-from relaax.server.checkpointing import Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.checkpointing import Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.spool import Spool
+from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.coordinator import Coordinator, Fingerprints, may_save, roll_back
@@ -34,8 +36,6 @@ from relaax.server.parameter_server.coordination.members import HOLD, PARAMETERS
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.persistence import parts_for
-from relaax.server.spool import Spool
-from relaax.server.termination import Reason
 
 _log = logging.getLogger(__name__)
 

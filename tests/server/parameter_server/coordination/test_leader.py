@@ -16,11 +16,11 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
 from relaax.parameters.interfaces import ParameterServerUnavailable
 from relaax.parameters.purposes import TRAIN
+from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.state import SnapshotMemory
-from relaax.server.termination import Reason
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.processes import wait_until
 from support.raw_shard import RawShard, raw_shard
