@@ -16,7 +16,7 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
 from relaax.server.checkpoints.checkpointing import Late, ModelState, Saved
