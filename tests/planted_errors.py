@@ -1246,7 +1246,7 @@ ERRORS = (
     planted(
         "slots-not-restored",
         "the optimizer's slots are not taken from a checkpoint",
-        [(SHARD_PY, "            self._optimizer.restore(slots)\n", "")],
+        [(SHARD_PY, "            self._optimizer.restore(snapshot.slots)\n", "")],
         SHARD,
     ),
     planted(

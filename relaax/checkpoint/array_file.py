@@ -40,9 +40,8 @@ _MAX_HEADER_BYTES = 100_000_000  # the library reads no longer one
 
 
 def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> list[memoryview]:
-    """Return the file as a header and the memory of each array. Arrays that are not contiguous are copied.
-
-    `metadata`: texts by name, for who reads the file. Raises ValueError for a dtype that the format does not have.
+    """Return the file as a header and the memory of each array, copied if not contiguous; `metadata` are texts by name.
+    Raises ValueError for a dtype that the format does not have.
     """
     little = {name: _little(name, array) for name, array in arrays.items()}
     # Wide ones first: then each begins at a multiple of its own width.
@@ -60,9 +59,7 @@ def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> lis
 
 
 def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, str]]:
-    """Return the arrays of a whole file as views of `data`, and its metadata. Raises ValueError if it is not such a
-    file.
-    """
+    """Return the arrays of a whole file as views of `data`, and its metadata. Raises ValueError if it is none."""
     header, begin = _header(data)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,7 @@ _AT_ONCE = 1 << 18  # numbers, whose marks stay in the processor's cache
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint. `parts`: arrays by name, in named parts that are separate files, such as one for each shard.
-
-    `manifest`: anything that JSON can say.
-    """
+    """A checkpoint. `parts`: arrays by name, in separate files, such as one for each shard. `manifest`: any JSON."""
 
     checkpoint_id: str
     parts: Mapping[str, Arrays]
@@ -47,27 +44,23 @@ def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None
     for piece in pieces:
         sha256.update(piece)
         length += len(piece)
-    _compare(length, sha256.hexdigest(), description)
+    if length != description["bytes"]:
+        raise Damaged(f"{description['key']} has {length} bytes, not {description['bytes']}")
+    if sha256.hexdigest() != description["sha256"]:
+        raise Damaged(f"{description['key']} is not what was written: its SHA-256 differs")
 
 
 def decode_part(
     pieces: Iterable[bytes], size: int, description: Mapping[str, Any], finite: bool = True
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Decode a file into the arrays that its manifest describes; `size` is its length in the store. Raises Damaged.
-
-    No memory is asked for before the two lengths agree.
+    """Decode a file of `size` bytes into the arrays that its manifest describes. Raises Damaged, before memory is asked
+    for if the lengths differ.
     """
     length = int(description["bytes"])
     if size != length:
         raise Damaged(f"{description['key']} has {size} bytes, not {length}")
     data = np.empty(length, np.uint8)
-    sha256, end = hashlib.sha256(), 0
-    for piece in pieces:
-        sha256.update(piece)
-        begin, end = end, end + len(piece)
-        if end <= length:
-            data[begin:end] = np.frombuffer(piece, np.uint8)
-    _compare(end, sha256.hexdigest(), description)
+    verify_part(_copied(pieces, data), description)
     try:
         arrays = from_bytes(data)[0]
     except ValueError as error:
@@ -76,6 +69,16 @@ def decode_part(
     if wrong is not None:
         raise Damaged(f"{description['key']}: {wrong}")
     return arrays
+
+
+def _copied(pieces: Iterable[bytes], data: npt.NDArray[np.uint8]) -> Iterator[bytes]:
+    """Yield the pieces, and copy to `data` as many of them as fit."""
+    end = 0
+    for piece in pieces:
+        begin, end = end, end + len(piece)
+        if end <= len(data):
+            data[begin:end] = np.frombuffer(piece, np.uint8)
+        yield piece
 
 
 def not_finite(arrays: Arrays) -> str | None:
@@ -90,13 +93,6 @@ def not_finite(arrays: Arrays) -> str | None:
                 at = begin + int(finite.argmin())
                 return f"element {at} of {name!a} is {flat[at]}"
     return None
-
-
-def _compare(length: int, sha256: str, description: Mapping[str, Any]) -> None:
-    if length != description["bytes"]:
-        raise Damaged(f"{description['key']} has {length} bytes, not {description['bytes']}")
-    if sha256 != description["sha256"]:
-        raise Damaged(f"{description['key']} is not what was written: its SHA-256 differs")
 
 
 Vector = npt.NDArray[np.generic]
@@ -127,9 +123,8 @@ def whole(checkpoint: Checkpoint, name: str) -> Vector:
 
 
 def cut(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
-    """Return elements [start, end) of the vector `name`; only the parts that hold some of them are needed.
-
-    What one part holds is given as a view. Raises Damaged, and ValueError if the vector is shorter.
+    """Return elements [start, end) of the vector `name`, a view if one part has them all; only the parts that hold some
+    are needed. Raises Damaged, and ValueError if the vector is shorter.
     """
     size = length(checkpoint.manifest)
     if not 0 <= start <= end <= size:

@@ -19,9 +19,8 @@ EVALUATION = "evaluation.json"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The mean return of so many episodes, and its 95 % interval; None while they are played.
-
-    `time`: Unix time in seconds, of the end or, if it is not reached, of the beginning.
+    """The mean return of so many episodes, and its 95 % interval; None while they are played. `time`: Unix time in
+    seconds of the end or, before it, of the beginning.
     """
 
     episodes: int

@@ -21,9 +21,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process. `pid` is valid within `boot` and `pid_namespace`; `started` distinguishes processes with one pid.
-
-    They are empty if the system does not say; then nobody is ever known to be dead.
+    """A process. `pid` is valid within `boot` and `pid_namespace`; `started` tells processes of one pid apart. They are
+    empty if the system does not say; then nobody is ever known to be dead.
     """
 
     holder: str
@@ -35,27 +34,18 @@ class Holder:
 
     @classmethod
     def here(cls) -> Holder:
-        """Return the calling process. Each call returns another holder: a process may acquire several leases in its
-        life.
-        """
+        """Return the calling process; each call returns another holder, since a process may acquire several leases."""
         pid = os.getpid()
         return cls(uuid.uuid4().hex, socket.gethostname(), _boot(), _pid_namespace(), pid, _process(pid)[0])
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Holder:
-        """Read what `as_json` returned. Raises TypeError, KeyError and ValueError."""
+        """Return the holder with these fields. Raises TypeError, KeyError and ValueError."""
         texts = {field.name: str(value[field.name]) for field in fields(cls) if field.name != "pid"}
         return cls(pid=int(value["pid"]), **texts)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it for a file."""
-        return asdict(self)
-
     def is_dead(self) -> bool:
-        """Return whether the process is known to have ended: only those of this boot and this pid namespace can be.
-
-        A process that has ended and was not waited for yet is dead.
-        """
+        """Return whether the process, of this boot and pid namespace, is known to have ended, waited for or not."""
         if not self.boot or not self.started or (self.boot, self.pid_namespace) != (_boot(), _pid_namespace()):
             return False
         started, state = _process(self.pid)
@@ -120,7 +110,7 @@ class _LeaseRecord:
 
     def encode(self) -> bytes:
         own = {"fence": self.fence, "renewed": self.renewed, "released": self.released}
-        return json.dumps({**self.holder.as_json(), **own}, indent=1).encode()
+        return json.dumps({**asdict(self.holder), **own}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> _LeaseRecord | None:
@@ -181,13 +171,7 @@ class Lease:
         seen, since, told = self._read(), self._clock(), False
         while True:
             record, tag = seen
-            if tag is None or record is None or self._is_free(record):
-                if self._take(record, tag, above):
-                    break
-                seen, since = self._watched(seen)
-                continue
-            if self._clock() - since >= self._ttl:
-                _log.warning("%s has not renewed its lease on %s for %g s", record.holder, self._where, self._ttl)
+            if tag is None or record is None or self._is_free(record) or self._has_expired(record, since):
                 if self._take(record, tag, above):
                     break
                 seen, since = self._watched(seen)
@@ -247,9 +231,7 @@ class Lease:
     def _watched(
         self, before: tuple[_LeaseRecord | None, str | None], since: float | None = None
     ) -> tuple[tuple[_LeaseRecord | None, str | None], float]:
-        """Return the record and the time since which it is unchanged. Raises LeaseHeld if a living process has changed
-        it.
-        """
+        """Return the record and since when it is unchanged. Raises LeaseHeld if a living process has changed it."""
         now = self._read()
         if since is not None and now[1] == before[1]:
             return now, since
@@ -265,10 +247,14 @@ class Lease:
         return record.holder == self._record.holder
 
     def _is_free(self, record: _LeaseRecord) -> bool:
-        """Return whether no other living process holds it. A record of this process is from an attempt whose answer was
-        lost.
-        """
+        # A record of this process is from an attempt whose answer was lost.
         return record.released or self._is_own(record) or record.holder.is_dead()
+
+    def _has_expired(self, record: _LeaseRecord, since: float) -> bool:
+        if self._clock() - since < self._ttl:
+            return False
+        _log.warning("%s has not renewed its lease on %s for %g s", record.holder, self._where, self._ttl)
+        return True
 
     def _take(self, record: _LeaseRecord | None, tag: str | None, above: int) -> bool:
         """Try to take the lease; return whether it is this process's now."""
@@ -285,9 +271,7 @@ class Lease:
         return True
 
     def _renew(self) -> None:
-        """Renew the lease. Raises StoreError. If another process holds it, `lost` becomes true and `on_lost` is called
-        once.
-        """
+        """Renew the lease; if another process holds it, set `lost` and call `on_lost` once. Raises StoreError."""
         with self._lock:
             if self._lost is not None or self._put_renewed():
                 return

@@ -24,7 +24,6 @@ def s3_location(text: str) -> tuple[str, str] | None:
 
 def open_location(text: str, aws_keys: str | None = None, aws_endpoint: str | None = None) -> Store:
     """Open the store at `s3://BUCKET/KEY`, in a folder, or in the run directory that a folder is. Sends no request yet.
-
     Raises StoreError and ConfigurationError.
     """
     s3 = s3_location(text)

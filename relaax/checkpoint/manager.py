@@ -14,7 +14,6 @@ from relaax.checkpoint.checkpoint import (
     Checkpoint,
     decode_part,
     describe_part,
-    length,
     manifest_key,
     not_finite,
     verify_part,
@@ -48,18 +47,12 @@ class NoneUsable(StoreError):
 
 def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
     """Return the error for checkpoints each of which has a reason not to be used."""
-    ids = list(reasons)
-    named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
-    named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
+    named = "".join(f"\n  {checkpoint_id}: {why}" for checkpoint_id, why in list(reasons.items())[:_SHOWN])
+    more = f"\n  and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
     return NoneUsable(
-        "\n".join(
-            [
-                f"none of the {len(ids)} checkpoints in {location} can be used, and none is deleted:",
-                *named,
-                "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew "
-                f"at this one, remove them: relaax checkpoints remove {location} {' '.join(ids)}",
-            ]
-        )
+        f"none of the {len(reasons)} checkpoints in {location} can be used, and none is deleted:{named}{more}\n"
+        "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew at this "
+        f"one, remove them: relaax checkpoints remove {location} {' '.join(reasons)}"
     )
 
 
@@ -102,16 +95,13 @@ class CheckpointManager:
         self._keep_best = keep_best
         self._finite = finite
         self._damaged: dict[str, str] = {}  # what cannot be used, and why
-        self._reserved: int | None = None
         self._highest = 0  # of the numbers that were seen or given
         self._leftovers: set[str] = set()  # keys that could not be deleted and belong to nothing
         self._abandoned: set[str] = set()  # checkpoints of which something may be left
         self._returns: dict[str, float | None] = {}
 
     def published(self) -> list[str]:
-        """Return the ids of the checkpoints that have a manifest and were not set aside, newest first, without those
-        that this manager abandoned.
-        """
+        """Return the ids of the checkpoints with a manifest, newest first, except those set aside or abandoned here."""
         return self._published(self.store.list())
 
     def aside(self) -> dict[str, str]:
@@ -121,10 +111,8 @@ class CheckpointManager:
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
         """Return the manifest of a checkpoint; its parts are not read. Raises Damaged."""
-        try:
+        with _missing_is_damage():
             return decode_manifest(self.store.get(manifest_key(checkpoint_id)), checkpoint_id)
-        except (NotFound, NoValue) as error:
-            raise Damaged(str(error)) from None
 
     def load(self, checkpoint_id: str, parts: Parts | None = None) -> Checkpoint:
         """Load and verify one checkpoint, with the wanted parts only. Raises Damaged."""
@@ -139,10 +127,8 @@ class CheckpointManager:
     def read_part(self, description: Mapping[str, Any]) -> Arrays:
         """Read and verify the part that a manifest describes so. Raises Damaged."""
         key = description["key"]
-        try:
+        with _missing_is_damage():
             return decode_part(self.store.pieces(key), self.store.size(key), description, self._finite)
-        except (NotFound, NoValue) as error:
-            raise Damaged(str(error)) from None
 
     def restore(
         self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
@@ -168,7 +154,8 @@ class CheckpointManager:
                 self.note_damaged(checkpoint_id, str(damage))
                 _log.error("checkpoint %s in %s is damaged and skipped: %s", checkpoint_id, self.store.location, damage)
             else:
-                self._set_aside_before(checkpoint_id, found)
+                for damaged in found[: found.index(checkpoint_id)]:
+                    self._set_aside(damaged, self._damaged[damaged])
                 return checkpoint
         reasons = {checkpoint_id: self._damaged[checkpoint_id] for checkpoint_id in found} | self.aside()
         if reasons:
@@ -187,12 +174,17 @@ class CheckpointManager:
             self.store.delete(key)
 
     def clean(self) -> None:
-        """Remove the files of writers that were killed before they published. Call it only while nobody writes.
-
-        If the store cannot do it now, what was left stays: it is in nobody's way, and goes another time.
+        """Remove the files of writers that were killed before they published, if the store can do it now. Call it only
+        while nobody writes.
         """
         try:
-            self._clean()
+            self.store.clean()
+            keys = self.store.list()
+            kept = {*self._published(keys), *set_aside(keys)}
+            for key in keys:
+                if is_id(owner(key)) and owner(key) not in kept:
+                    _log.info("removing %s: its checkpoint was never finished", key)
+                    self.store.delete(key)
         except StoreError as error:
             _log.warning("what unfinished checkpoints may have left stays for now: %s", error)
 
@@ -210,17 +202,14 @@ class CheckpointManager:
         self.thin_out()
         return Checkpoint(checkpoint_id, parts, full)
 
-    def reserve(self) -> None:
-        """Ask the store for the next checkpoint's number, so that `begin` does no I/O."""
-        self._reserved = self._next()
-
     def begin(self, global_step: int) -> str:
         """Return the id of a new checkpoint, with a number that no other one has, abandoned ones included."""
         if self.lease:
             self.lease.check_known()
-        if self._reserved is None:
-            self._reserved = self._next()
-        self._highest, self._reserved = self._reserved, None
+        keys = self.store.list()
+        self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
+        self._abandoned.intersection_update(map(owner, keys))
+        self._highest = max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
         return self._id(self._highest, global_step)
 
     def next_id(self, global_step: int) -> str:
@@ -304,12 +293,6 @@ class CheckpointManager:
         self._highest = max(self._highest, *(sequence(owner(key)) for key in keys), 0)
         return found
 
-    def _set_aside_before(self, good: str, found: Iterable[str]) -> None:
-        for checkpoint_id in found:
-            if checkpoint_id == good:
-                return
-            self._set_aside(checkpoint_id, self._damaged[checkpoint_id])
-
     def _set_aside(self, checkpoint_id: str, why: str) -> None:
         """Mark a checkpoint for all later starts. If the store cannot do it now, this manager alone remembers it."""
         self.note_damaged(checkpoint_id, why)
@@ -340,14 +323,8 @@ class CheckpointManager:
         except OfLaterVersion:
             return True
         except (Damaged, StoreError):
-            return False
+            pass
         return False
-
-    def _next(self) -> int:
-        keys = self.store.list()
-        self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
-        self._abandoned.intersection_update(map(owner, keys))
-        return max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
 
     def _thin_out(self) -> None:
         """Keep the newest and the best. The one just saved is among the newest, so a good one always remains.
@@ -368,15 +345,6 @@ class CheckpointManager:
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
 
-    def _clean(self) -> None:
-        self.store.clean()
-        keys = self.store.list()
-        kept = {*self._published(keys), *set_aside(keys)}
-        for key in keys:
-            if is_id(owner(key)) and owner(key) not in kept:
-                _log.info("removing %s: its checkpoint was never finished", key)
-                self.store.delete(key)
-
     def _mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
         """Return the mean returns of the readable ones. Damaged ones are set aside."""
         before, self._returns = self._returns, {}
@@ -396,9 +364,7 @@ class CheckpointManager:
         return self._returns
 
     def _delete_leftovers(self) -> None:
-        """Delete leftovers, newest first, so that an old one that cannot be deleted blocks nothing. If a manifest
-        cannot be deleted, its parts stay.
-        """
+        """Delete leftovers, newest first, past those that cannot be deleted; parts stay while their manifest does."""
         kept: set[str] = set()
         newest_first = sorted(self._leftovers, key=lambda key: age(owner(key)), reverse=True)
         for key in sorted(newest_first, key=lambda key: not key.endswith("/manifest.json")):
@@ -416,9 +382,7 @@ class CheckpointManager:
 
 
 def _readable(manifest: Mapping[str, Any]) -> bytes:
-    """Encode the manifest and check that it can be read again. Raises StoreError: an unreadable one must not replace a
-    readable one.
-    """
+    """Encode the manifest. Raises StoreError if it could not be read again: it must not replace a readable one."""
     try:
         encoded = encode_manifest(manifest)
         if len(encoded) > MAX_VALUE_BYTES:
@@ -435,18 +399,14 @@ Advance = Callable[[int], None]
 
 def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
     """Compare every byte with its description. Raises Damaged."""
-    manifest = _read(store, checkpoint_id)[1]
-    if "shards" in manifest:
-        length(manifest)
-    for description in manifest["parts"].values():
+    for description in _read(store, checkpoint_id)[1]["parts"].values():
         with _missing_is_damage():
             _check_size(store, description)
             verify_part(_counted(store.pieces(description["key"]), advance), description)
 
 
 def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance: Advance = lambda count: None) -> None:
-    """Copy a checkpoint to another store, under that store's lease: parts, which are read back, and then the manifest.
-
+    """Copy a checkpoint to another store under that store's lease; parts are read back before the manifest is written.
     Raises Damaged, StoreError and LeaseLost; then it is not there.
     """
     value, manifest = _read(source, checkpoint_id)

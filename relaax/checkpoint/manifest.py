@@ -134,7 +134,7 @@ class _Manifest(_Read):
     incarnation: Count = 0
     fingerprint: dict[str, Any] = {}
     shards: Annotated[list[_Shard], Field(min_length=1, max_length=MAX_SHARDS)] | None = None
-    actors: dict[Name, list[Actor | Annotated[list[Actor], Field(min_length=2, max_length=2)]]] = {}
+    actors: dict[Name, list[Annotated[list[Actor], Field(min_length=2, max_length=2)]]] = {}
     returns: _Returns | None = None
 
 
@@ -149,9 +149,8 @@ def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
 
 
 def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
-    """Decode the manifest of this checkpoint and check that every field is within its bounds.
-
-    Raises Damaged, whose message names the field and its value, and OfLaterVersion.
+    """Decode the manifest of this checkpoint and check the bounds of every field. Raises Damaged, whose message names
+    the field and its value, and OfLaterVersion.
     """
     try:
         manifest = json.loads(data)

@@ -179,27 +179,24 @@ def are_keys_refused(error: Exception) -> bool:
     return isinstance(error, _NO_KEYS)
 
 
+_CONFIGURATIONS = {
+    aws.ProfileNotFound: "AWS_PROFILE: the profile {profile!r} is neither in ~/.aws/config nor in ~/.aws/credentials: "
+    "name another one",
+    aws.ConfigParseError: "{path} is no configuration file of AWS: correct or remove it",
+    aws.PartialCredentialsError: "half a pair of S3 keys ({provider}): set {cred_var}, too, or neither",
+}
+
+
 @contextmanager
 def explained_configuration(endpoint: str | None) -> Iterator[None]:
     """Turn errors of boto3's own configuration into ConfigurationError."""
     try:
         yield
-    except aws.ProfileNotFound as error:
-        name = error.kwargs["profile"]
-        raise ConfigurationError(
-            f"AWS_PROFILE: the profile {name!r} is neither in ~/.aws/config nor in ~/.aws/credentials: name another one"
-        ) from None
-    except aws.ConfigParseError as error:
-        raise ConfigurationError(
-            f"{error.kwargs['path']} is no configuration file of AWS: correct or remove it"
-        ) from None
-    except aws.PartialCredentialsError as error:
-        provider, missing = error.kwargs["provider"], error.kwargs["cred_var"]
-        raise ConfigurationError(f"half a pair of S3 keys ({provider}): set {missing}, too, or neither") from None
     except aws.InvalidRegionError as error:
         raise _no_region(error.kwargs["region_name"]) from None
     except aws.BotoCoreError as error:
-        raise ConfigurationError(f"boto3 cannot use its configuration: {error}") from None
+        sentence = _CONFIGURATIONS.get(type(error), "boto3 cannot use its configuration: {}")
+        raise ConfigurationError(sentence.format(error, **error.kwargs)) from None
     except OSError as error:
         raise ConfigurationError(f"boto3 cannot get keys: {error.filename}: {error.strerror}") from None
     except ValueError:
@@ -225,6 +222,23 @@ def _no_region(name: str, known: Sequence[str] = ("eu-central-1",)) -> Configura
     )
 
 
+_TROUBLES: tuple[tuple[Any, type[StoreError], str], ...] = (
+    (
+        _NO_KEYS,
+        StoreError,
+        "there are no keys for {service}; --aws-keys FILE gives them, and AWS_ACCESS_KEY_ID with "
+        "AWS_SECRET_ACCESS_KEY, and ~/.aws/credentials",
+    ),
+    (aws.SSLError, StoreError, "{service} has no certificate that this machine trusts"),
+    ((aws.ReadTimeoutError, aws.ConnectTimeoutError), StoreAway, "{service} does not answer in time"),
+    (aws.EndpointConnectionError, StoreAway, "{service} cannot be reached"),
+    ((*UNREACHABLE, aws.ConnectionError), StoreAway, "the connection to {service} broke ({name})"),
+    (aws.ParamValidationError, StoreError, "{bucket!r} cannot be the name of a bucket"),
+    (aws.BotoCoreError, StoreError, "boto3 gave up ({name})"),
+)
+"""What is raised for an error of boto3 or the connection: the first row that fits."""
+
+
 @contextmanager
 def sentences(verb: str, bucket: str, where: str, endpoint: str | None) -> Iterator[None]:
     """Turn errors within into StoreError: `cannot read s3://bucket/key: ...`."""
@@ -234,23 +248,10 @@ def sentences(verb: str, bucket: str, where: str, endpoint: str | None) -> Itera
         yield
     except aws.ClientError as error:
         raise _answered(error, begun, bucket, service) from None
-    except _NO_KEYS:
-        raise StoreError(
-            f"{begun}: there are no keys for {service}; --aws-keys FILE gives them, and AWS_ACCESS_KEY_ID with "
-            "AWS_SECRET_ACCESS_KEY, and ~/.aws/credentials"
-        ) from None
-    except aws.SSLError:
-        raise StoreError(f"{begun}: {service} has no certificate that this machine trusts") from None
-    except (aws.ReadTimeoutError, aws.ConnectTimeoutError):
-        raise StoreAway(f"{begun}: {service} does not answer in time") from None
-    except aws.EndpointConnectionError:
-        raise StoreAway(f"{begun}: {service} cannot be reached") from None
-    except (*UNREACHABLE, aws.ConnectionError) as error:
-        raise StoreAway(f"{begun}: the connection to {service} broke ({type(error).__name__})") from None
-    except aws.ParamValidationError:
-        raise StoreError(f"{begun}: {bucket!r} cannot be the name of a bucket") from None
-    except aws.BotoCoreError as error:
-        raise StoreError(f"{begun}: boto3 gave up ({type(error).__name__})") from None
+    except (aws.BotoCoreError, *UNREACHABLE) as error:
+        kind, sentence = next((kind, text) for errors, kind, text in _TROUBLES if isinstance(error, errors))
+        name = type(error).__name__
+        raise kind(f"{begun}: {sentence.format(service=service, bucket=bucket, name=name)}") from None
 
 
 def _answered(error: aws.ClientError, begun: str, bucket: str, service: str) -> StoreError:
@@ -415,8 +416,8 @@ class S3Store(Store):
             s3.delete_object(Bucket=self._bucket, Key=name)
 
     def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
-        """Yield the value in pieces; an interrupted transfer is resumed if the value is unchanged. Raises NoValue if it
-        is longer than `longest`.
+        """Yield the value in pieces, resuming an interrupted transfer if it is unchanged. Raises NoValue beyond
+        `longest`.
         """
         name, at, end, left = self._name(key), 0, -1, _READS
         with self._request("read", self._url(key)) as s3:
@@ -443,9 +444,7 @@ class S3Store(Store):
                     time.sleep(_PAUSE)
 
     def _compare(self, key: str, tag: str | None) -> None:
-        """Compare the tag, for stores that cannot do so themselves. Another writer may write between this and the
-        write.
-        """
+        """Compare the tag, for stores that cannot: another writer may write between this and the write."""
         try:
             there = self.get_with_tag(key)[1]
         except NotFound:

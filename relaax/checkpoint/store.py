@@ -55,9 +55,8 @@ def buffers_of(value: Value) -> list[memoryview]:
 
 
 class Store(ABC):
-    """Whole values under keys such as `a/b.json`. Every method may raise StoreError. Thread-safe.
-
-    A value is there whole or not at all, also for a reader at the same time and after the writer was killed.
+    """Whole values under keys such as `a/b.json`, there whole or not at all, also for a reader at the same time and
+    after the writer was killed. Every method may raise StoreError. Thread-safe.
     """
 
     @property
@@ -74,9 +73,8 @@ class Store(ABC):
 
     @abstractmethod
     def put_if(self, key: str, value: bytes, tag: str | None) -> str:
-        """Store `value` if the present one still has this tag, or, for None, if there is none. Returns its tag.
-
-        Of several writers at once exactly one succeeds. Raises Conflict. After another StoreError it may be there.
+        """Store `value` if the present one still has this tag, or, for None, if there is none. Return its tag. Of
+        several writers at once exactly one succeeds. Raises Conflict; after another StoreError it may be there.
         """
 
     @abstractmethod

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -168,20 +169,20 @@ def test_a_dead_process_of_this_machine_is_superseded_at_once(tmp_path: Path) ->
 def test_another_process_with_the_same_number_is_not_the_holder() -> None:
     here = Holder.here()
     assert not here.is_dead()
-    others = {**here.as_json(), "started": "1"}
+    others = {**asdict(here), "started": "1"}
     assert Holder.of(others).is_dead()
-    assert Holder.of({**here.as_json(), "pid": 2**22 + 1}).is_dead()
+    assert Holder.of({**asdict(here), "pid": 2**22 + 1}).is_dead()
 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
 def test_of_processes_elsewhere_nothing_is_known(field: str) -> None:
-    assert not Holder.of({**Holder.here().as_json(), "pid": 2**22 + 1, field: "elsewhere"}).is_dead()
+    assert not Holder.of({**asdict(Holder.here()), "pid": 2**22 + 1, field: "elsewhere"}).is_dead()
 
 
 def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    holder = Holder.of({**Holder.here().as_json(), "pid": child.pid, "started": started})
+    holder = Holder.of({**asdict(Holder.here()), "pid": child.pid, "started": started})
     assert not holder.is_dead()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

@@ -70,14 +70,6 @@ def test_only_the_parts_that_are_asked_for_are_read() -> None:
         manager.load(saved.checkpoint_id)
 
 
-def test_a_number_that_was_reserved_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    manager = CheckpointManager(store)
-    manager.reserve()
-    monkeypatch.setattr(store, "list", lambda prefix="": pytest.fail("begin asks the store"))
-    assert manager.begin(5) == "00000001-5"
-
-
 def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)

@@ -48,14 +48,14 @@ def shard_of(one: OneShard) -> Shard:
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The shards that were asked for the target network, in order."""
     asked: list[int] = []
-    pull = ParameterService._pull
+    pull = ParameterService.pull
 
     def counted(service: ParameterService, request: pb.PullRequest) -> Any:
         if request.vector:
             asked.append(service._core.position.index)
         return pull(service, request)
 
-    monkeypatch.setattr(ParameterService, "_pull", counted)
+    monkeypatch.setattr(ParameterService, "pull", counted)
     return asked
 
 
@@ -151,7 +151,7 @@ def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
     with sharded(3, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
         bridge.pull()
         fetched.clear()
-        pull, pushes = ParameterService._pull, iter(range(1, 3))
+        pull, pushes = ParameterService.pull, iter(range(1, 3))
 
         def overtaken(service: ParameterService, request: pb.PullRequest) -> Any:
             if request.vector and service._core.position.index == 0 and (number := next(pushes, 0)):
@@ -159,7 +159,7 @@ def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
                 tested.push(Push("other", number, tested.counters.version, None, 10, 10, 0))
             return pull(service, request)
 
-        monkeypatch.setattr(ParameterService, "_pull", overtaken)
+        monkeypatch.setattr(ParameterService, "pull", overtaken)
         pushed = bridge.push(ONES, env_steps=10).pulled
         assert pushed is not None
         np.testing.assert_array_equal(pushed.target, -ONES)
@@ -196,14 +196,14 @@ def test_a_shard_that_never_catches_up_ends_the_wait(monkeypatch: pytest.MonkeyP
 
 def test_the_end_of_training_is_told_instead_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     with sharded(1, Models(target=FRAMES, max_global_step=15)) as shards, joined(shards) as bridge:
-        pull = ParameterService._pull
+        pull = ParameterService.pull
 
         def ended(service: ParameterService, request: pb.PullRequest) -> Any:
             if request.vector:
                 shard_of(shards.leader).push(Push("other", 1, 0, None, 15, 15, 0))
             return pull(service, request)
 
-        monkeypatch.setattr(ParameterService, "_pull", ended)
+        monkeypatch.setattr(ParameterService, "pull", ended)
         with pytest.raises(TrainingEnded, match="step 15"):
             bridge.pull()
 

@@ -58,10 +58,8 @@ def test_what_it_has_written_is_small_and_what_older_versions_wrote_is_read() ->
         table.comes(f"s{number}", 65_536)
     assert len(json.dumps(table.as_json())) < 5000
     written = list(table.as_json().items())[:10]
-    older = {session: list(range(first, first + count)) for session, ((first, count),) in written}
-    older["odd"] = [9_000_003, 9_000_001, 9_000_002]
     restored = ActorTable()
-    restored.restore(older)
+    restored.restore({**dict(written), "odd": [[9_000_003, 1], [9_000_001, 2]]})
     assert tuple(restored.comes("odd", 3)) == (9_000_003, 9_000_001, 9_000_002)
     assert restored.comes("s7", 65_536)[0] == 7 * 65_536
     assert tuple(restored.comes("new", 1)) == (655_360,)
@@ -73,7 +71,7 @@ def test_what_it_has_written_is_small_and_what_older_versions_wrote_is_read() ->
 )
 def test_what_no_table_has_written_is_left_out(indices: object, caplog: pytest.LogCaptureFixture) -> None:
     table = ActorTable()
-    table.restore({"wrong": indices, "right": [5]})  # type: ignore[dict-item]
+    table.restore({"wrong": indices, "right": [[5, 1]]})  # type: ignore[dict-item]
     assert table.as_json() == {"right": [[5, 1]]}
     assert "of 1 sessions cannot be" in caplog.text
 

@@ -117,12 +117,3 @@ def test_the_way_may_change_between_two_lives(before: DelayCompensation | None, 
     original.push(push(1, 1, 2))
     copy.restore(original.snapshot())
     assert parameters(copy) == parameters(original)
-
-
-def test_gradients_that_waited_to_be_averaged_in_an_older_version_are_dropped() -> None:
-    snapshot = shard(None).snapshot()
-    snapshot.slots["pending_sum"] = np.zeros(2, np.float32)
-    snapshot.slots["pending_count"] = np.zeros(1, np.int64)
-    copy = shard(None)
-    copy.restore(snapshot)
-    assert copy.snapshot().slots == {}

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from relaax.server.parameter_server.shard.model import ModelAccess, ModelUnavailable
+from relaax.server.parameter_server.shard.model import ModelAccess
+from relaax.server.service_errors import TryAgain
 from support.processes import wait_until
 
 
@@ -21,7 +22,7 @@ class Clock:
 def test_a_closed_gate_turns_everybody_away_with_its_sentence() -> None:
     access = ModelAccess("shard 1 of 2 is away")
     for update in (True, False):
-        with pytest.raises(ModelUnavailable, match="shard 1 of 2 is away"), access.passing(update=update):
+        with pytest.raises(TryAgain, match="shard 1 of 2 is away"), access.passing(update=update):
             raise AssertionError("nobody may be here")
     access.open()
     with access.passing(update=True), access.passing():
@@ -112,7 +113,7 @@ def test_closing_frees_those_who_wait_for_the_end_of_a_hold() -> None:
         try:
             with access.passing(update=True):
                 pass
-        except ModelUnavailable:
+        except TryAgain:
             turned_away.set()
 
     access.hold(1000.0)

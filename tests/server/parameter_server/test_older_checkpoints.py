@@ -13,7 +13,6 @@ from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.shard import Push
-from relaax.server.parameter_server.shard.state import Counters
 from support.parameter_servers import SIZE, Models, fingerprint
 
 WORKER = "0" * 32
@@ -50,18 +49,6 @@ def resumed(models: Models, checkpoint: Checkpoint) -> ParameterServerCore:
     core.resume(checkpoint, fingerprint())
     core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     return core
-
-
-def test_a_checkpoint_of_before_there_were_these_counters_and_slots_comes_back(tmp_path: Path) -> None:
-    checkpoint = stored(began(Models(), [push(1, 2)]), tmp_path)
-    manifest = json.loads(json.dumps(checkpoint.manifest))
-    del manifest["shards"][0]["counters"]["discarded_loss"]
-    manifest["shards"][0]["counters"]["pending"] = 2  # gradients that waited to be averaged
-    old = Checkpoint(checkpoint.checkpoint_id, checkpoint.parts, manifest)
-    core = resumed(Models(), old)
-    assert core.model.shard.counters == Counters(version=1, env_steps=5, frames=5)
-    assert core.model is not None
-    assert core.model.shard.pull()[1].tolist() == [-2.0] * SIZE
 
 
 def test_a_checkpoint_of_a_later_version_is_refused_with_a_sentence(tmp_path: Path) -> None:

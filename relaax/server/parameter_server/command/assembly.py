@@ -53,8 +53,7 @@ def open_manager(
     section: ParameterServerSection, ends: EndRequests, closing: ExitStack, leads: bool = True
 ) -> CheckpointManager | None:
     """Return the manager of checkpoints; None if no location is configured. See `open_leased`."""
-    opened = open_leased(section, ends, closing, leads)
-    if opened is None:
+    if (opened := open_leased(section, ends, closing, leads)) is None:
         return None
     store, lease = opened
     return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept, lease)
@@ -81,9 +80,8 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
 
 
 def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:
-    """Return the folder of the TensorBoard run; None if there is none. Copying to S3 lasts until `closing` ends it.
-
-    Raises StoreError and ConfigurationError.
+    """Return the folder of the TensorBoard run, if any. Copying to S3 lasts until `closing` ends it. Raises StoreError
+    and ConfigurationError.
     """
     if section.metrics_aws_s3 is None:
         return None if section.metrics_dir is None else Path(section.metrics_dir)
@@ -95,10 +93,7 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
         names = [name for name in store.list() if newest_number([name])]
     except StoreAway as error:
         _log.warning("metrics are copied later: %s", error)
-    if section.metrics_dir is None:
-        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
-    else:
-        folder = Path(section.metrics_dir)
+    folder = Path(section.metrics_dir or closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
     if names:  # later files must sort after those in the store, too
         folder.mkdir(parents=True, exist_ok=True)
         (folder / max(names, key=lambda name: newest_number([name]))).touch()

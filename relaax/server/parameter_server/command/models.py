@@ -30,13 +30,12 @@ class AlgorithmModels:
         self._config = config
 
     def __call__(self, description: str) -> ModelSpec:
-        """Return the model of a worker with this fingerprint.
-
-        Raises ModelRefused if the worker has another algorithm or configuration, or spaces that cannot be used.
+        """Return the model of a worker with this fingerprint. Raises ModelRefused if the worker has another algorithm
+        or configuration, or spaces that cannot be used.
         """
         try:
             _, observation_space, action_space = parse_fingerprint(description)
-            ours = self._fingerprint(observation_space, action_space)
+            ours = fingerprint(self._algorithm.name, self._config, observation_space, action_space)
             difference = first_difference(description, ours)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ModelRefused(f"the worker's fingerprint cannot be read: {error}") from None
@@ -61,9 +60,6 @@ class AlgorithmModels:
                 f"a run is resumed: {'; '.join(map(str, changed))}. Use the values that it was made with, or begin "
                 "anew at another checkpoint location (relaax run --fresh)"
             )
-        return self._fingerprint(observation_space, action_space)
-
-    def _fingerprint(self, observation_space: Space, action_space: Space) -> str:
         return fingerprint(self._algorithm.name, self._config, observation_space, action_space)
 
     def _spec(self, observation_space: Space, action_space: Space) -> ModelSpec:
@@ -89,6 +85,9 @@ class AlgorithmModels:
                 f"{place_of_function(declared.initial_parameters)}: initial_parameters() returned an array of shape "
                 f"{list(initial.shape)}, no flat vector"
             )
+        compensation = None
+        if config.combine == "delay_compensated":
+            compensation = DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
         return ModelSpec(
             initial=initial,
             optimizer=optimizer,
@@ -96,13 +95,6 @@ class AlgorithmModels:
             max_global_step=config.max_global_step,
             max_staleness=config.staleness_bound,
             statistics=statistics,
-            compensation=_compensation(config),
+            compensation=compensation,
             target=target,
         )
-
-
-def _compensation(config: ConfigBase) -> DelayCompensation | None:
-    """Return what `algorithm.combine` says."""
-    if config.combine == "delay_compensated":
-        return DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
-    return None

@@ -51,10 +51,7 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("frames_total", "emulator frames of the training", lambda v: v.status.frames),
     Family("updates_total", "updates applied in the training", lambda v: v.status.updates),
     Family(
-        "discarded_total",
-        "gradients discarded, by reason",
-        lambda v: labelled(v.status.discarded_for),
-        ("reason",),
+        "discarded_total", "gradients discarded, by reason", lambda v: labelled(v.status.discarded_for), ("reason",)
     ),
     Family(
         "samples_discarded_total", "samples that no statistic could be merged with", lambda v: v.status.dropped_samples
@@ -83,16 +80,8 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
         lambda v: v.status.mean_actor_staleness,
     ),
     Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
-    Family(
-        "checkpoint_timestamp_seconds",
-        "Unix time of the newest checkpoint",
-        lambda v: v.status.checkpoint_time,
-    ),
-    Family(
-        "checkpoint_global_step",
-        "global step of the newest checkpoint",
-        lambda v: v.status.checkpoint_global_step,
-    ),
+    Family("checkpoint_timestamp_seconds", "Unix time of the newest checkpoint", lambda v: v.status.checkpoint_time),
+    Family("checkpoint_global_step", "global step of the newest checkpoint", lambda v: v.status.checkpoint_global_step),
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
     Family("pushes_total", "pushes answered, by the way they came", lambda v: labelled(v.pushes), ("bridge",)),
     Family(
@@ -105,6 +94,9 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     *PORT_FAMILIES,
 )
 FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
+
+
+_HEALTH = ("incarnation", "global_step", "workers", "exploit_workers", "learners", "finished")
 
 
 def status_server(
@@ -120,25 +112,14 @@ def status_server(
 
     def view() -> StatusSample:
         failures = checkpointer.failures if checkpointer else 0
-        return StatusSample(
-            core.status(),
-            meter.answered("Push"),
-            core.repeated,
-            failures,
-            meter.sample(),
-        )
+        return StatusSample(core.status(), meter.answered("Push"), core.repeated, failures, meter.sample())
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
         status = core.status()
         return port.serving, {
             "server": "relaax-parameter-server",
             "version": __version__,
-            "incarnation": status.incarnation,
-            "global_step": status.global_step,
-            "workers": status.workers,
-            "exploit_workers": status.exploit_workers,
-            "learners": status.learners,
-            "finished": status.finished,
+            **{name: getattr(status, name) for name in _HEALTH},
         }
 
     return StatusServer(listen(address), healthy, registry_of(Families(FAMILIES, view)))
@@ -184,11 +165,10 @@ class Server:
         self._timing = timing or Timing()
         self._ends = ends
         self._coordinator = coordinator = coordinator or Alone(core)
-        parameters = max(parameters, coordinator.message_parameters)
-        calls = CallCounter()
+        offers, calls, local_calls = SharedMemoryOffers(), CallCounter(), CallCounter()
         self._port = GrpcPort(
             SERVICE,
-            message_bytes(parameters),
+            message_bytes(max(parameters, coordinator.message_parameters)),
             credentials or Credentials(),
             calls,
             more_threads=coordinator.threads,
@@ -196,7 +176,6 @@ class Server:
             lasting=(JOIN,),
         )
         self.keeper, self._grpc = self._port.keeper, self._port.server
-        offers, local_calls = SharedMemoryOffers(), CallCounter()
         service = ParameterService(core, offers)
 
         def let_in(frames: FrameSocket, deadline: float) -> tuple[str, LocalConnection]:
@@ -213,14 +192,8 @@ class Server:
         self.address = self._port.bind(address)
         self._status = None
         if status_bind is not None:
-            self._status = status_server(
-                status_bind,
-                core,
-                self._port,
-                {"grpc": calls, "shared_memory": local_calls},
-                offers,
-                checkpointer,
-            )
+            by_transport = {"grpc": calls, "shared_memory": local_calls}
+            self._status = status_server(status_bind, core, self._port, by_transport, offers, checkpointer)
 
     @property
     def status_address(self) -> str | None:
@@ -245,19 +218,18 @@ class Server:
             self._core.shared.sweep()
         _log.info("ending: %s", reason.name.lower())
         self.health.end()  # before the port closes: who watches is told, and sends nobody here any more
-        safe = self._end_finished() if reason is Reason.FINISHED else self._end_stopped(reason)
+        if reason is Reason.FINISHED:
+            safe = self._end_finished()
+        else:
+            safe = self._coordinator.stop(reason, self._save_last, self._stop_calls)
+        if self._metrics:
+            self._metrics.close()
         if self._status:
             self._status.close()
         return reason, safe
 
-    def _end_stopped(self, reason: Reason) -> bool:
-        """Stop updates and save the last checkpoint. Return whether it is safe."""
-        safe = self._coordinator.stop(reason, self._save_last, self._stop_calls)
-        self._close_metrics()
-        return safe
-
     def _end_finished(self) -> bool:
-        """Save the last checkpoint while workers are told that training has finished."""
+        """Save the last checkpoint while workers are told that training has finished. Return whether it is safe."""
         begun = time.monotonic()
         safe = self._save_last()
         while time.monotonic() - begun < self._timing.grace:
@@ -267,7 +239,6 @@ class Server:
                 break  # somebody wants it to end now
         self._coordinator.end(safe)
         self._stop_calls()
-        self._close_metrics()
         return safe
 
     def _stop_calls(self) -> None:
@@ -300,7 +271,3 @@ class Server:
     def refusal(self) -> str:
         """Why shard 0 refuses this shard or cannot continue itself, if that was the reason to end."""
         return self._coordinator.refusal
-
-    def _close_metrics(self) -> None:
-        if self._metrics:
-            self._metrics.close()

@@ -38,9 +38,8 @@ _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Follower(Coordinator):
-    """Connect to shard 0, with retries, and obey its orders in a background thread.
-
-    `ends` receives a reason when the process must end; `refusal` says why, if shard 0 refuses it.
+    """A connection to shard 0, with retries, whose orders a thread obeys. `ends` receives a reason when the process
+    must end; `refusal` says why, if shard 0 refuses it.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Follower(Coordinator):
         core.access.close(self._away)
 
     def start(self) -> None:
-        """Start to follow."""
         self._thread.start()
 
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
@@ -91,11 +89,6 @@ class Follower(Coordinator):
         self._says.put(pb.JoinRequest(leaving=pb.Leaving()))
         if not self._ended.wait(seconds):
             _log.error("shard 0 did not answer in %g s", seconds)
-        return self._saved
-
-    @property
-    def saved(self) -> bool:
-        """Whether shard 0 reported, on ending, that nothing is lost."""
         return self._saved
 
     def _run(self) -> None:
@@ -207,11 +200,10 @@ class Follower(Coordinator):
             roll_back(core, checkpoint, self._fingerprints, order.incarnation)
         except Damaged as damage:
             answer.failure, answer.sentence = pb.FAILURE_DAMAGED, f"{core.position}: {damage}"
-        except StoreError as error:
+        except (StoreError, ModelRefused) as error:
             answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.position}: {error}"
-        except ModelRefused as error:
-            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.position}: {error}"
-            self._end(str(error))
+            if isinstance(error, ModelRefused):
+                self._end(str(error))
         else:
             _log.info("at %s, incarnation %d", order.checkpoint or "the beginning", order.incarnation)
             self._mark(answer)

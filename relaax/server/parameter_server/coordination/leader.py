@@ -46,7 +46,7 @@ LAST_HOLD = 30.0
 
 
 class Barrier:
-    """Take a cut of all shards: shard 0's own part and, through orders, the others'. For one thread at a time."""
+    """Cuts of all shards, at a moment without updates. For one thread at a time."""
 
     def __init__(self, core: ParameterServerCore, members: Members) -> None:
         self._core = core
@@ -63,10 +63,7 @@ class Barrier:
         return (mark, *(answer.state for answer in answers)) != saved
 
     def prepare(self) -> None:
-        """Make all shards allocate memory for their snapshots, before updates are held. Raises ShardLost.
-
-        It is as large as the shard itself, so it is held only until the end of the checkpoint.
-        """
+        """Make all shards allocate memory for their snapshots, until the checkpoint ends. Raises ShardLost."""
         try:
             self._members.ask(PREPARE, prepare=pb.Prepare(memory=True))
         except ShardLost:
@@ -76,9 +73,8 @@ class Barrier:
         self._core.prepare()
 
     def take(self, closing: str) -> tuple[ModelState | None, list[pb.Answer]]:
-        """Return shard 0's state and the others' answers, all of one moment. Raises ShardLost and Late.
-
-        `closing`: why updates stop for good; empty if they resume.
+        """Return shard 0's state and the others' answers, of one moment. Raises ShardLost and Late. `closing`: why
+        updates stop for good; empty if they resume.
         """
         self.number += 1
         members = self._members.all()
@@ -110,9 +106,7 @@ _GOODBYE = 5.0
 
 
 class _Cut(NamedTuple):
-    """A moment at which no shard applied an update, of which each keeps a snapshot. `states`: each shard's state mark,
-    which changes with its state.
-    """
+    """A moment without updates, of which each shard keeps a snapshot. `states`: the state marks of the shards."""
 
     number: int = 0
     states: tuple[object, ...] = ()
@@ -155,17 +149,14 @@ class Leader(Coordinator):
 
     @property
     def store(self) -> Store:
-        """The store of the checkpoints."""
         assert self._manager is not None, "without a store, no checkpoints are requested"
         return self._manager.store
 
     @property
     def lease(self) -> Lease | None:
-        """The lease to write to the store."""
         return self._manager.lease if self._manager else None
 
     def start(self) -> None:
-        """Start to lead."""
         self._thread.start()
 
     def add_to_server(self, server: grpc.Server) -> None:
@@ -183,13 +174,12 @@ class Leader(Coordinator):
         return safe
 
     def close_for_good(self, sentence: str) -> None:
-        """Stop updates on all shards for good: the last checkpoint will contain all updates acknowledged so far."""
+        """Stop updates on all shards: the last checkpoint will contain all updates acknowledged so far."""
         with self._lock:
             self._closing = sentence
             self._close(sentence)
 
     def end(self, saved: bool) -> None:
-        """Tell all shards to end, and wait briefly for them to go."""
         self._stop.set()
         self._changed.set()
         members = self.members.all()
@@ -239,9 +229,8 @@ class Leader(Coordinator):
         return self._served == self.members.changes
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Write and publish the last cut, each shard writing its own part.
-
-        Raises StoreError and LeaseLost, and Late if a shard does not answer.
+        """Write and publish the last cut, each shard writing its own part. Raises StoreError and LeaseLost, and Late if
+        a shard does not answer.
         """
         assert self._manager is not None
         manager, cut, served, own = self._manager, self._cut, self._served, self._core.position.part
@@ -266,12 +255,11 @@ class Leader(Coordinator):
                 self._saved = cut.states
         except Conflict:
             raise  # it is published already, and not ours to delete
-        except (ShardLost, futures.TimeoutError) as error:
+        except (ShardLost, futures.TimeoutError, LeaseLost, StoreError) as error:
             manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
+            if isinstance(error, (LeaseLost, StoreError)):
+                raise
             raise Late(str(error) or "a shard did not write its part in time") from None
-        except (LeaseLost, StoreError):
-            manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
-            raise
         manager.thin_out()  # without the lock: a store that stalls must not block the shards
         return Checkpoint(checkpoint_id, parts, full)
 
@@ -326,17 +314,12 @@ class Leader(Coordinator):
             self._served = None
         self.on_serving(False)
         self._core.access.close(sentence)
-        self._tell(hold=pb.Hold(sentence=sentence))
-
-    def _tell(self, **what: Any) -> None:
-        """Send all shards an order without waiting for the answers."""
         for member in self.members.all():
-            member.ask(**what)
+            member.ask(hold=pb.Hold(sentence=sentence))
 
     def _restore(self, changes: int) -> None:
-        """Bring all shards to the newest checkpoint that verifies on every one.
-
-        Raises ShardLost, StoreError (including NoneUsable) and ModelRefused.
+        """Bring all shards to the newest checkpoint that verifies on every one. Raises ShardLost, StoreError (including
+        NoneUsable) and ModelRefused.
         """
         core = self._core
         while True:
@@ -367,7 +350,8 @@ class Leader(Coordinator):
                 core.checkpoint_saved(Saved(where, manifest["global_step"], manifest["time"]))
             self._served, self._told = changes, None
             core.access.open()
-            self._tell(resume=pb.Resume())
+            for member in self.members.all():
+                member.ask(resume=pb.Resume())
             self.on_serving(True)
         origin = f"checkpoint {checkpoint_id}" if checkpoint_id else "no checkpoint"
         _log.info(

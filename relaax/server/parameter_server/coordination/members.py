@@ -56,13 +56,11 @@ def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
     if difference:
         return f"{who}: its configuration differs from shard 0: {difference}"
     if theirs.location != ours.location:
-        first, other = (location or "no checkpoints" for location in (ours.location, theirs.location))
-        return f"{who}: it keeps {_kept(other)}, shard 0 keeps {_kept(first)}; all shards need the same location"
+        first, other = (
+            f"checkpoints in {one.location}" if one.location else "no checkpoints" for one in (ours, theirs)
+        )
+        return f"{who}: it keeps {other}, shard 0 keeps {first}; all shards need the same location"
     return None
-
-
-def _kept(location: str) -> str:
-    return location if location == "no checkpoints" else f"checkpoints in {location}"
 
 
 class ShardLost(Exception):
@@ -122,9 +120,8 @@ class Member:
 
 
 class Members(pb_grpc.CoordinationServiceServicer):
-    """Let shards join, one per index, and keep track of the members. Thread-safe.
-
-    `on_change` is called, from any thread, when a shard has joined, has gone, or wants to leave.
+    """The shards that have joined, one per index. Thread-safe. `on_change` is called, from any thread, when a shard has
+    joined, has gone, or wants to leave.
     """
 
     def __init__(self, ours: pb.Introduction, on_change: Callable[[], None]) -> None:
@@ -176,7 +173,12 @@ class Members(pb_grpc.CoordinationServiceServicer):
         return [future.result() for future in asked]
 
     def Join(self, request_iterator: Any, context: grpc.ServicerContext) -> Iterator[pb.JoinResponse]:  # noqa: N802
-        member = Member(self._introduced(request_iterator, context))
+        theirs: pb.Introduction = next(request_iterator).introduction
+        sentence = refusal(theirs, self._ours)
+        if sentence is not None:
+            _log.warning("%s", sentence)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
+        member = Member(theirs)
         if not context.add_callback(member.lose):
             return  # the stream has ended already
         self._admit(member, context)
@@ -185,14 +187,6 @@ class Members(pb_grpc.CoordinationServiceServicer):
             yield from member.orders()
         finally:
             self._remove(member)
-
-    def _introduced(self, requests: Any, context: grpc.ServicerContext) -> pb.Introduction:
-        theirs: pb.Introduction = next(requests).introduction
-        sentence = refusal(theirs, self._ours)
-        if sentence is not None:
-            _log.warning("%s", sentence)
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
-        return theirs
 
     def _admit(self, member: Member, context: grpc.ServicerContext) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import Any, overload
+from typing import Any
 
 _log = logging.getLogger(__name__)
 
@@ -34,13 +34,7 @@ class Indices(Sequence[int]):
     def __iter__(self) -> Iterator[int]:
         return chain.from_iterable(self._ranges)
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+    def __getitem__(self, index: Any) -> Any:
         if index == 0:  # what is asked for with every push
             return self._ranges[0][0]
         return tuple(self)[index]
@@ -117,10 +111,8 @@ class ActorTable:
         return {session: [[each.start, len(each)] for each in self._sessions[session]] for session in order}
 
     def restore(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Restore what `as_json` returned, in this or an older version (session to its indices). All sessions are
-        absent.
-
-        What cannot be so, such as an index of two sessions, is left out.
+        """Restore what `as_json` returned; all sessions are absent. What cannot be so, such as an index of two
+        sessions, is left out.
         """
         self._gaps, self._end = [], 0
         found = {session: _ranges(indices) for session, indices in sessions.items()}
@@ -194,11 +186,11 @@ def _append(ranges: list[range], more: range) -> None:
 
 
 def _ranges(indices: Sequence[Any]) -> list[range]:
-    """Return the ranges of either form; none if it is neither."""
+    """Return the ranges of [first, count] pairs; none if they are no such pairs."""
     ranges: list[range] = []
     try:
         for each in indices:
-            start, count = each if isinstance(each, list) else (each, 1)
+            start, count = each
             if not (type(start) is type(count) is int and 0 <= start < 2**32 and 0 < count <= 2**32 - start):
                 return []
             _append(ranges, range(start, start + count))

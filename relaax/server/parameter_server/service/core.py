@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from relaax import __version__
@@ -54,9 +54,8 @@ SHARED_PART = 1 / 2
 class ParameterServerCore:
     """The state behind the parameter service. Thread-safe.
 
-    `position` says which shard of the model this is. `access` is passed by whoever calls on behalf of a worker.
-    `facts` go into every checkpoint's manifest as they are: configuration, seed, versions of libraries.
-    `on_finished` is called once, by whichever thread applies the update that ends training.
+    Calls on behalf of a worker pass `access`. `facts` go into every checkpoint's manifest: configuration, seed,
+    versions of libraries. `on_finished` is called once, by the thread that applies the update that ends training.
     """
 
     def __init__(
@@ -87,44 +86,37 @@ class ParameterServerCore:
         self.registry = registry or Registry()
         self.description = ""
         """Algorithm and configuration for status requests; set by the assembly."""
-        self._model_factory = model_factory
-        self._difference = difference
-        self._facts = dict(facts or {})
-        self._on_finished = on_finished
+        self._model_factory, self._difference = model_factory, difference
+        self._facts, self._on_finished = dict(facts or {}), on_finished
         self._finished_told = False
         self._began_finished = False
         self._clock = clock
         self._rates = Rates(clock)
         self._workers_written = 0
         self._begun: float | None = None
-        self._model: Model | None = None
+        self.model: Model | None = None
+        """The model; None before the first worker if no checkpoint gave one."""
         self._saved: Saved | None = None
         self._not_saved = ""
         self._repeated: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
-    def model(self) -> Model | None:
-        """The model; None before the first worker if no checkpoint gave one."""
-        return self._model
-
-    @property
     def finished(self) -> bool:
         """Whether training has reached its last global step."""
-        model = self._model
+        model = self.model
         return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
 
     def is_over_for(self, purpose: Purpose) -> bool:
-        """Return whether a worker is told that training has finished.
-
-        Who starts a server on a finished model wants to act with it: then workers that only act are served for ever.
+        """Return whether a worker is told that training has finished. One that only acts is not, if it had at the
+        start.
         """
         return self.finished and not (purpose.outlives_training and self._began_finished)
 
     @property
     def global_step(self) -> int:
         """The environment steps so far."""
-        model = self._model
+        model = self.model
         return model.shard.counters.env_steps if model else 0
 
     def resume(self, checkpoint: Checkpoint, fingerprint: str) -> None:
@@ -158,7 +150,7 @@ class ParameterServerCore:
                 with as_written("returns"):
                     self.metrics.restore_returns(checkpoint.manifest["returns"])
             self.incarnation = incarnation
-            self._model = model
+            self.model = model
             self.origin = incarnation, self.global_step
             self._not_saved = ""  # what was not saved is no more
             self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
@@ -178,10 +170,10 @@ class ParameterServerCore:
     ) -> tuple[Model, RegisteredWorker]:
         """Register a worker. Raises ModelRefused if its configuration differs from the model's."""
         with self._lock:
-            model = self._model
+            model = self.model
             if model is None:
                 model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
-                self._model = model
+                self.model = model
                 _log.info("new model: %d parameters", model.shard.size)
             if self._begun is None and purpose.acts:
                 self._begun = self._clock()
@@ -191,23 +183,26 @@ class ParameterServerCore:
         return model, self.registry.register(worker_id, session, environments, purpose, frame_skip, origin)
 
     def push(self, push: Push) -> Applied | None:
-        """Apply an update of a registered worker. Returns None, and does nothing, if training has ended.
-
-        Raises PushRefused and PushOutOfOrder.
+        """Apply an update of a registered worker. Return None, without applying it, if training has ended. Raises
+        PushRefused and PushOutOfOrder.
         """
-        model = self._model
+        model = self.model
         assert model is not None, "a worker cannot be registered without a model"
         if self.finished:
             return self._repeat("same", push.worker, push.push_id)
         applied = model.shard.push(push)
         if applied.repeated:
             self._count_repeated("same")
-        if not applied.repeated:
-            if push.gradient is not None or push.applied:
-                self.metrics.staleness(applied.outcome.staleness)
-            elif push.env_steps and not push.withheld:
-                self.metrics.actor_staleness(applied.counters.version - push.base_version)
-        self._tell_if_finished()
+        elif push.gradient is not None or push.applied:
+            self.metrics.staleness(applied.outcome.staleness)
+        elif push.env_steps and not push.withheld:
+            self.metrics.actor_staleness(applied.counters.version - push.base_version)
+        if self.global_step >= model.spec.max_global_step and not self._began_finished:
+            with self._lock:
+                told, self._finished_told = self._finished_told, True
+            if not told:
+                _log.info("training has ended at global step %d", self.global_step)
+                self._on_finished()
         return applied
 
     def repeat_of_earlier(self, worker_id: str, push_id: int) -> Applied | None:
@@ -223,12 +218,11 @@ class ParameterServerCore:
     def leave(self, worker_id: str) -> None:
         """Remove a worker; nothing happens if it is unknown."""
         self.registry.leave(worker_id)
-        self._forget(worker_id)
+        self._forget([worker_id])
 
     def sweep(self) -> None:
         """Forget workers that were silent for very long."""
-        for worker_id in self.registry.forgotten():
-            self._forget(worker_id)
+        self._forget(self.registry.forgotten())
 
     def checkpoint_saved(self, saved: Saved) -> None:
         """Note the newest checkpoint."""
@@ -240,7 +234,7 @@ class ParameterServerCore:
 
     def scalars(self) -> tuple[int, dict[str, float]]:
         """Return the global step and the scalars to write at it; none if nothing happened. For one caller."""
-        model = self._model
+        model = self.model
         if model is None:
             return 0, {}
         counters, workers = model.shard.counters, self.registry.count(TRAIN)
@@ -261,7 +255,7 @@ class ParameterServerCore:
 
     def status(self) -> TrainingStatus:
         """Return the state of training."""
-        model = self._model
+        model = self.model
         episodes, mean, best, staleness = self.metrics.progress()
         counters, saved, (p50, p99) = model.shard.counters if model else Counters(), self._saved, self.figures.act_ms()
         return TrainingStatus(
@@ -303,17 +297,17 @@ class ParameterServerCore:
 
     def mark(self) -> object | None:
         """Return the `mark` that `state` would have now, without copying; None before there is a model."""
-        model = self._model
+        model = self.model
         return None if model is None else model.shard.mark
 
     def prepare(self) -> None:
         """Allocate the memory that the next `state` needs, so that it is fast."""
-        if (model := self._model) is not None:
+        if (model := self.model) is not None:
             model.shard.prepare()
 
     def let_go(self) -> None:
         """Free what `prepare` allocated and no `state` has used."""
-        if (model := self._model) is not None:
+        if (model := self.model) is not None:
             model.shard.let_go()
 
     def cut(self) -> ModelState | None:
@@ -337,7 +331,7 @@ class ParameterServerCore:
 
     def state(self) -> ModelState | None:
         """Return the state of a checkpoint; None before there is a model. Called while no update is pending."""
-        model = self._model
+        model = self.model
         if model is None:
             return None
         snapshot = model.shard.snapshot()
@@ -361,7 +355,7 @@ class ParameterServerCore:
         return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
 
     def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> Applied | None:
-        model = self._model
+        model = self.model
         applied = model.shard.repeat(worker_id, push_id) if model else None
         if applied is not None:
             self._count_repeated(incarnation)
@@ -384,16 +378,9 @@ class ParameterServerCore:
         if difference:
             raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
 
-    def _forget(self, worker_id: str) -> None:
-        self.figures.forget(worker_id)
-        self.metrics.forget(worker_id)
-        if self._model is not None:
-            self._model.shard.forget(worker_id)
-
-    def _tell_if_finished(self) -> None:
-        if self.finished and not self._began_finished:
-            with self._lock:
-                told, self._finished_told = self._finished_told, True
-            if not told:
-                _log.info("training has ended at global step %d", self.global_step)
-                self._on_finished()
+    def _forget(self, workers: Iterable[str]) -> None:
+        for worker_id in workers:
+            self.figures.forget(worker_id)
+            self.metrics.forget(worker_id)
+            if self.model is not None:
+                self.model.shard.forget(worker_id)

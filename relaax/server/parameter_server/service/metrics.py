@@ -74,9 +74,8 @@ class PeriodicMetrics:
         return {**values, **self._of_this_process(values)} if values else {}
 
     def act_ms(self) -> tuple[float | None, float | None]:
-        """Return the median and 99th percentile of the time of an answer, as last written.
-
-        If nobody writes, those of the seconds since this was asked.
+        """Return the median and 99th percentile of the time of an answer, as last written or, if nobody writes, since
+        this was asked.
         """
         if self._due is None:
             now = self._clock()

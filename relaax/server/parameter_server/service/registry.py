@@ -52,9 +52,8 @@ class RegisteredWorker:
 
     @property
     def client(self) -> str:
-        """The client that answers for this worker's reports, for comparisons and logs: its name, or its session.
-
-        All connections of one name are one client.
+        """The client that answers for this worker's reports: its name, for all connections of that name, or its
+        session.
         """
         return f"client {self.origin.client}" if self.origin.client else f"session {self.session}"
 
@@ -95,9 +94,8 @@ class Registry:
         frame_skip: int,
         origin: WorkerOrigin = UNKNOWN_ORIGIN,
     ) -> RegisteredWorker:
-        """Register a worker; registering it again changes nothing. A worker without a session is its own.
-
-        A learner has no environments, and gets no actor indices.
+        """Register a worker, of a session of its own if it has none; a learner gets no actor indices. Registering it
+        again changes nothing.
         """
         with self._lock:
             worker = self._workers.get(worker_id)
@@ -142,12 +140,9 @@ class Registry:
         return worker
 
     def lost(self, worker_id: str) -> None:
-        """Note that the worker's connection has ended without a goodbye: it was killed, or will be heard again in a
-        moment.
-        """
+        """Note that the worker's connection ended without a Leave: it was killed, or will be heard again soon."""
         with self._lock:
-            worker = self._workers.get(worker_id)
-            if worker is not None:
+            if worker := self._workers.get(worker_id):
                 self._lose(worker)
 
     def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
@@ -196,9 +191,8 @@ class Registry:
         return sum(purpose in (None, worker.purpose) for worker in self.connected())
 
     def ranks(self, worker_id: str) -> tuple[int, int]:
-        """Return the rank of the worker's first environment, and the number of ranks: see `ActorRanks`.
-
-        The rank of a worker that does not train is 0.
+        """Return the rank of the worker's first environment, 0 if it does not train, and the number of ranks
+        (`ActorRanks`).
         """
         with self._lock:
             return self._ranks.of(worker_id)
@@ -219,9 +213,8 @@ class Registry:
             self._actors.restore(sessions)
 
     def _depart(self, worker: RegisteredWorker, for_good: bool = False) -> None:
-        """End its session if this was the last of its workers.
-
-        One that came and did nothing keeps no indices: else a crowd of such would have all of them.
+        """End its session if this was the last of its workers. One that did nothing keeps no indices: else a crowd of
+        such would have all of them.
         """
         with self._actors_lock:
             speakers = self._speakers.get(worker.session, set())

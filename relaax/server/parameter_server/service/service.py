@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 from relaax.metrics import check_name
@@ -21,7 +19,7 @@ from relaax.parameters.wire import Carrier, statistics_from_messages, statistics
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
-from relaax.server.parameter_server.shard.model import ModelRefused, ModelUnavailable
+from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.shard import Applied, CannotShare, Push, PushRefused
 from relaax.server.parameter_server.shard.state import Discard, PushOutOfOrder, Statistics
 from relaax.server.parameter_server.shard.target import TARGET
@@ -30,7 +28,6 @@ from relaax.server.service_errors import (
     InvalidRequest,
     MemoryExhausted,
     NotAllowedNow,
-    TryAgain,
     UnknownWorker,
 )
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
@@ -45,10 +42,9 @@ _MAX_GENERATION = 1 << 52
 _MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their number times the bound, once rounded
 
 
-def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int, client: str = "") -> Push:
-    """Return the request of a client as a value; its gradient is a view of the request's bytes if they are float32.
-
-    Raises ValueError.
+def push_of(carrier: Carrier[pb.PushRequest], worker: RegisteredWorker) -> Push:
+    """Return the request as a value. Its gradient is a view of the request's bytes if they are float32. Raises
+    ValueError.
     """
     request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
@@ -59,14 +55,14 @@ def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int, client: str = "")
         base_version=request.base_version,
         gradient=widened(data, request.precision) if len(data) else None,
         env_steps=request.env_steps,
-        frames=request.env_steps * frame_skip,
+        frames=request.env_steps * worker.frame_skip,
         global_step=request.global_step,
         withheld=request.withheld,
         applied=request.applied,
         want_parameters=request.want_parameters and not request.applied,
         statistics=statistics_from_messages(request.statistics),
         target_generation=request.target_generation,
-        client=client,
+        client=worker.client,
     )
 
 
@@ -92,38 +88,14 @@ def check_registration(request: pb.RegisterRequest) -> None:
         raise InvalidRequest(wrong)
 
 
-def check_push(request: pb.PushRequest) -> None:
-    """Raise InvalidRequest if the report of a push is invalid, its precision unknown or its generation impossible."""
-    check_asked(request.precision)
-    check_generation(request.target_generation)
-    check_report(request.report)
-
-
-def check_pull(request: pb.PullRequest) -> None:
-    """Raise InvalidRequest if there can be no such vector, its precision is unknown or its generation impossible."""
-    check_asked(request.precision)
-    check_generation(request.target_generation)
-    if request.vector not in ("", TARGET):
-        raise no_vector(request.vector)
-
-
-def no_vector(name: str) -> InvalidRequest:
-    """Return the refusal of a pull of a vector that the model does not have."""
-    return InvalidRequest(f"there is no vector named {name[:MAX_TEXT]!r}")
-
-
-def check_generation(generation: int) -> None:
-    """Raise InvalidRequest for a generation that no target network reaches."""
-    if generation > _MAX_GENERATION:
-        raise InvalidRequest(f"target_generation {generation} is more than {_MAX_GENERATION}")
-
-
-def check_asked(precision: pb.Precision) -> None:
-    """Raise InvalidRequest if parameters are asked for in an unknown precision."""
+def check_asked(request: pb.PushRequest | pb.PullRequest) -> None:
+    """Raise InvalidRequest for an unknown precision, or a generation that no target network reaches."""
     try:
-        check_precision(precision)
+        check_precision(request.precision)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
+    if request.target_generation > _MAX_GENERATION:
+        raise InvalidRequest(f"target_generation {request.target_generation} is more than {_MAX_GENERATION}")
 
 
 def check_report(report: pb.MetricsReport) -> None:
@@ -145,7 +117,11 @@ def check_report(report: pb.MetricsReport) -> None:
                 raise ValueError(f"{scalar.count} samples of {scalar.name[:MAX_TEXT]!r} have the sum {scalar.sum}")
         for histogram in report.histograms:
             check_name(histogram.name)
-            _check_histogram(histogram)
+            buckets, counts = histogram.buckets, histogram.counts
+            if len(buckets) != len(counts):
+                raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets and {len(counts)} counts")
+            if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
+                raise ValueError(f"histogram {histogram.name!r}: buckets are from {LOWEST} to {HIGHEST}")
         for gauge in report.gauges:
             check_name(gauge.name)
             if not abs(gauge.value) <= MAX_NUMBER:
@@ -154,25 +130,13 @@ def check_report(report: pb.MetricsReport) -> None:
         raise InvalidRequest(str(error)) from None
 
 
-def _check_histogram(histogram: pb.Histogram) -> None:
-    buckets, counts = histogram.buckets, histogram.counts
-    if len(buckets) != len(counts):
-        raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets and {len(counts)} counts")
-    if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
-        raise ValueError(f"histogram {histogram.name!r}: buckets are from {LOWEST} to {HIGHEST}")
-
-
 class ParameterService:
     """Answer requests for a `ParameterServerCore`. Each method raises ServiceError for what it refuses.
 
     Long vectors come and go beside their messages: see `relaax.parameters.wire`.
     """
 
-    def __init__(
-        self,
-        core: ParameterServerCore,
-        offers: SharedMemoryOffers | None = None,
-    ) -> None:
+    def __init__(self, core: ParameterServerCore, offers: SharedMemoryOffers | None = None) -> None:
         """`offers`: offers shared memory to each worker that registers."""
         self._core = core
         self._offers = offers
@@ -181,30 +145,132 @@ class ParameterService:
 
     def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         check_registration(request)
-        with self._passing():
-            return self._register(request)
+        core, purpose = self._core, PURPOSES[request.role]
+        with core.access.passing():
+            try:
+                model, worker = core.register(
+                    request.worker_id,
+                    request.fingerprint,
+                    request.session_id,
+                    request.environments,
+                    purpose,
+                    request.frame_skip or 1,
+                    WorkerOrigin(request.environment, request.host, request.server, request.client),
+                )
+            except ModelRefused as error:
+                raise NotAllowedNow(str(error)) from None
+            what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
+            _log.info("worker %s joins: %s", shown_id(worker.worker_id), what)
+            offer = self._offers.offer(worker.worker_id) if self._offers else None
+            return pb.RegisterResponse(
+                incarnation=core.incarnation,
+                shard=core.position.index,
+                shards=core.position.count,
+                range_start=model.shard.start,
+                range_end=model.shard.start + model.shard.size,
+                parameters=model.parameters,
+                actors=worker.actors,
+                global_step=core.global_step,
+                finished=core.is_over_for(purpose),
+                shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
+            )
 
     def push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
-        check_push(carrier.message)
-        with self._passing(update=True):
-            return self._push(carrier)
+        request, core = carrier.message, self._core
+        check_asked(request)
+        check_report(request.report)
+        with core.access.passing(update=True):
+            worker = self._worker(request.worker_id, request.incarnation)
+            if worker is None:
+                return self._push_of_another_life(request)
+            if not worker.purpose.changes:
+                raise NotAllowedNow(f"{worker.purpose.name} cannot push")
+            try:
+                push = push_of(carrier, worker)
+                applied = core.push(push)
+            except (PushRefused, ValueError) as error:
+                raise InvalidRequest(str(error)) from None
+            except PushOutOfOrder as error:
+                raise NotAllowedNow(str(error)) from None
+            if applied is None:
+                return Carrier(pb.PushResponse(global_step=core.global_step, finished=True))
+            if not applied.repeated:
+                self._take_in(request.report, worker, request.env_steps)
+                if applied.outcome.discard is Discard.NOT_FINITE and push.gradient is not None:
+                    self._log_not_finite(worker, push.gradient)
+            return self._answer(applied, request, request.have_version if request.HasField("have_version") else None)
 
     def pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
-        check_pull(request)
-        with self._passing():
-            return self._pull(request)
+        check_asked(request)
+        core = self._core
+        with core.access.passing():
+            model = core.model
+            wants_target = request.vector == TARGET and (model is None or model.shard.target is not None)
+            if request.vector and not wants_target:
+                raise InvalidRequest(f"there is no vector named {request.vector[:MAX_TEXT]!r}")
+            worker = self._worker(request.worker_id, request.incarnation)
+            if worker is None or model is None:
+                return Carrier(pb.PullResponse(incarnation_ended=True))
+            target = model.shard.hear(request.target_generation)
+            statistics: Statistics = {}
+            if wants_target and target is not None:
+                counters, vector, version = model.shard.counters, target.vector, target.generation
+            else:
+                counters, vector, statistics = model.shard.pull()
+                version = counters.version
+            modified = not request.HasField("have_version") or request.have_version != version
+            rank, count = core.registry.ranks(request.worker_id)
+            response = pb.PullResponse(
+                not_modified=not modified,
+                version=version,
+                precision=request.precision,
+                global_step=counters.env_steps,
+                finished=core.is_over_for(worker.purpose),
+                statistics=statistics_to_messages(statistics),
+                frames=counters.frames,
+                target_generation=None if target is None else target.generation,
+                actor_count=count,
+                actor_rank=rank,
+            )
+            return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
     def live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
         """Return one of the shard's own vectors, float32 [size], for a worker that changes it in memory (hogwild), and
-        what the worker needs to know. Shared memory only: gRPC has no such method.
+        what it needs to know. Shared memory only: gRPC has no such method.
         """
-        with self._passing():
-            return self._live(request, index)
+        with self._core.access.passing():
+            model = self._core.model
+            worker = self._worker(request.worker_id, request.incarnation)
+            if worker is None or model is None:
+                raise UnknownWorker("it does not know this worker in this incarnation")
+            if not worker.purpose.changes:
+                raise NotAllowedNow(f"{worker.purpose.name} changes nothing")
+            try:
+                shared = model.shard.share(self._core.segments.writable)
+            except CannotShare as error:
+                raise NotAllowedNow(str(error)) from None
+            except OSError as error:
+                raise MemoryExhausted(f"it has no more memory to share: {error.strerror}") from None
+            if index >= len(shared.vectors):
+                raise InvalidRequest(f"vector {index} of {len(shared.vectors)} was asked for")
+            message = pb.LiveVectors(
+                optimizer=shared.function,
+                numbers=[float(number) for number in shared.numbers],
+                learning_rate=model.spec.schedule(self._core.global_step),
+                vectors=len(shared.vectors),
+            )
+            return message, shared.vectors[index]
 
     def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         check_report(request.report)
-        with self._passing():
-            return self._report(request)
+        core = self._core
+        with core.access.passing():
+            worker = core.registry.hear(request.worker_id)
+            if worker is None:
+                return pb.ReportResponse(incarnation_ended=True)
+            if core.registry.new_report(worker, request.report_id):
+                self._take_in(request.report, worker)
+            return pb.ReportResponse(global_step=core.global_step, finished=core.is_over_for(worker.purpose))
 
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
         check_report(request.report)
@@ -241,68 +307,6 @@ class ParameterService:
             ]
         )
 
-    @contextlib.contextmanager
-    def _passing(self, update: bool = False) -> Iterator[None]:
-        """Keep the model from being replaced while inside. Raises TryAgain if it cannot be used now."""
-        try:
-            with self._core.access.passing(update=update):
-                yield
-        except ModelUnavailable as away:
-            raise TryAgain(str(away)) from None
-
-    def _register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        purpose = PURPOSES[request.role]
-        try:
-            model, worker = self._core.register(
-                request.worker_id,
-                request.fingerprint,
-                request.session_id,
-                request.environments,
-                purpose,
-                request.frame_skip or 1,
-                WorkerOrigin(request.environment, request.host, request.server, request.client),
-            )
-        except ModelRefused as error:
-            raise NotAllowedNow(str(error)) from None
-        what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
-        _log.info("worker %s joins: %s", shown_id(worker.worker_id), what)
-        shard = model.shard
-        offer = self._offers.offer(worker.worker_id) if self._offers else None
-        return pb.RegisterResponse(
-            incarnation=self._core.incarnation,
-            shard=self._core.position.index,
-            shards=self._core.position.count,
-            range_start=shard.start,
-            range_end=shard.start + shard.size,
-            parameters=model.parameters,
-            actors=worker.actors,
-            global_step=self._core.global_step,
-            finished=self._core.is_over_for(purpose),
-            shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
-        )
-
-    def _push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
-        request = carrier.message
-        worker = self._worker(request.worker_id, request.incarnation)
-        if worker is None:
-            return self._push_of_another_life(request)
-        if not worker.purpose.changes:
-            raise NotAllowedNow(f"{worker.purpose.name} cannot push")
-        try:
-            push = push_of(carrier, worker.frame_skip, worker.client)
-            applied = self._core.push(push)
-        except (PushRefused, ValueError) as error:
-            raise InvalidRequest(str(error)) from None
-        except PushOutOfOrder as error:
-            raise NotAllowedNow(str(error)) from None
-        if applied is None:
-            return Carrier(pb.PushResponse(global_step=self._core.global_step, finished=True))
-        if not applied.repeated:
-            self._take_in(request.report, worker, request.env_steps)
-            if applied.outcome.discard is Discard.NOT_FINITE and push.gradient is not None:
-                self._log_not_finite(worker, push.gradient)
-        return self._answer(applied, request, request.have_version if request.HasField("have_version") else None)
-
     def _log_not_finite(self, worker: RegisteredWorker, gradient: FlatVector) -> None:
         assert self._core.model is not None
         start = self._core.model.shard.start
@@ -311,74 +315,11 @@ class ParameterService:
         )
         self._complain("discarded a gradient of worker %s: %s", worker.worker_id[:8], what)
 
-    def _pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
-        model = self._core.model
-        if request.vector == TARGET and model is not None and model.shard.target is None:
-            raise no_vector(request.vector)
-        worker = self._worker(request.worker_id, request.incarnation)
-        if worker is None or model is None:
-            return Carrier(pb.PullResponse(incarnation_ended=True))
-        target = model.shard.hear(request.target_generation)
-        if request.vector == TARGET and target is not None:
-            counters, vector, version = model.shard.counters, target.vector, target.generation
-            statistics: Statistics = {}
-        else:
-            counters, vector, statistics = model.shard.pull()
-            version = counters.version
-        modified = not request.HasField("have_version") or request.have_version != version
-        rank, count = self._core.registry.ranks(request.worker_id)
-        response = pb.PullResponse(
-            not_modified=not modified,
-            version=version,
-            precision=request.precision,
-            global_step=counters.env_steps,
-            finished=self._core.is_over_for(worker.purpose),
-            statistics=statistics_to_messages(statistics),
-            frames=counters.frames,
-            target_generation=None if target is None else target.generation,
-            actor_count=count,
-            actor_rank=rank,
-        )
-        return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
-
-    def _live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
-        model = self._core.model
-        worker = self._worker(request.worker_id, request.incarnation)
-        if worker is None or model is None:
-            raise UnknownWorker("it does not know this worker in this incarnation")
-        if not worker.purpose.changes:
-            raise NotAllowedNow(f"{worker.purpose.name} changes nothing")
-        try:
-            shared = model.shard.share(self._core.segments.writable)
-        except CannotShare as error:
-            raise NotAllowedNow(str(error)) from None
-        except OSError as error:
-            raise MemoryExhausted(f"it has no more memory to share: {error.strerror}") from None
-        if index >= len(shared.vectors):
-            raise InvalidRequest(f"vector {index} of {len(shared.vectors)} was asked for")
-        message = pb.LiveVectors(
-            optimizer=shared.function,
-            numbers=[float(number) for number in shared.numbers],
-            learning_rate=model.spec.schedule(self._core.global_step),
-            vectors=len(shared.vectors),
-        )
-        return message, shared.vectors[index]
-
-    def _report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        worker = self._core.registry.hear(request.worker_id)
-        if worker is None:
-            return pb.ReportResponse(incarnation_ended=True)
-        if self._core.registry.new_report(worker, request.report_id):
-            self._take_in(request.report, worker)
-        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.purpose))
-
     def _worker(self, worker_id: str, incarnation: int) -> RegisteredWorker | None:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
 
     def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
-        """Answer a push of another incarnation: it was counted if the checkpoint's ledger has it, otherwise rolled
-        back.
-        """
+        """Answer a push of another incarnation: counted if the checkpoint's ledger has it, otherwise rolled back."""
         applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
         if applied is not None:  # versions and generations of another incarnation are others
             return self._answer(replace(applied, target_generation=None), request, None)

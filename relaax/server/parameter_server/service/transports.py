@@ -31,10 +31,7 @@ SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_nam
 
 
 class GrpcService:
-    """Pass each gRPC call to a `ParameterService`.
-
-    Long vectors travel beside their messages: see `relaax.parameters.wire`.
-    """
+    """The service's gRPC methods: errors become status codes."""
 
     def __init__(
         self, service: ParameterService, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None
@@ -42,16 +39,12 @@ class GrpcService:
         """`on_pulled` is told the peer and the id of each worker that fetches parameters."""
         self._service = service
         self._on_pulled = on_pulled
-
-    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
-        with errors_as_status(context):
-            return self._service.register(request)
-
-    def Push(  # noqa: N802
-        self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
-    ) -> Carrier[pb.PushResponse]:
-        with errors_as_status(context):
-            return self._service.push(carrier)
+        self.Register = _answering(service.register)
+        self.Push = _answering(service.push)
+        self.Report = _answering(service.report)
+        self.Leave = _answering(service.leave)
+        self.GetStatus = _answering(lambda request: service.status())
+        self.ListWorkers = _answering(lambda request: service.workers())
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
         with errors_as_status(context):
@@ -60,21 +53,13 @@ class GrpcService:
             self._on_pulled(context.peer(), request.worker_id)
         return answer
 
-    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
+
+def _answering(answer: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def method(request: Any, context: grpc.ServicerContext) -> Any:
         with errors_as_status(context):
-            return self._service.report(request)
+            return answer(request)
 
-    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
-        with errors_as_status(context):
-            return self._service.leave(request)
-
-    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
-        return self._service.status()
-
-    def ListWorkers(  # noqa: N802
-        self, request: pb.ListWorkersRequest, context: grpc.ServicerContext
-    ) -> pb.ListWorkersResponse:
-        return self._service.workers()
+    return method
 
 
 MOST_HELD = 16
@@ -100,10 +85,7 @@ def shake_hands(
 
 
 class LocalConnection(LocalTalk):
-    """Answers the requests of one worker.
-
-    What it was sent stays as it is until the worker says that it needs it no more.
-    """
+    """The requests of one worker. What it was sent stays as it is until the worker releases it."""
 
     def __init__(
         self,
@@ -156,17 +138,16 @@ class LocalConnection(LocalTalk):
 
     def _hand_over(self, frame: Frame) -> None:
         """Send one of the shard's own vectors, or the reason why the worker does not get it."""
-        found, refused = self._asked(self._live, frame)
+        found, refused = self._asked(
+            lambda asked: self._service.live(pb.PullRequest.FromString(asked.message), asked.segment), frame
+        )
         if refused:
             self._refuse(refused)
-            return
-        message, vector = found
-        segment = self._segments.find(vector)
-        assert segment is not None, "such memory is always shared"
-        self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
-
-    def _live(self, frame: Frame) -> tuple[pb.LiveVectors, FlatVector]:
-        return self._service.live(pb.PullRequest.FromString(frame.message), frame.segment)
+        else:
+            message, vector = found
+            segment = self._segments.find(vector)
+            assert segment is not None, "such memory is always shared"
+            self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
 
     def _call(self, frame: Frame) -> Carrier[Any]:
         if frame.kind == PUSH:

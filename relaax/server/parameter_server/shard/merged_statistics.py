@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -71,15 +72,11 @@ class MergedStatistics:
         if not samples:
             return
         for name, moments in samples.items():
-            statistic = self._statistics[name]
             try:
-                statistic.add(client, moments)
+                self._statistics[name].add(client, moments)
             except NotUsable as why:  # the client may be honest: what it cannot be merged with may be another's
                 self.dropped_samples += 1
                 self._complain("a sample of the statistic %s is left out (%s): %s", name, client or "unnamed", why)
-                continue
-            for each in statistic.news():
-                _log.warning("%s", each)
         self._merge_all()
 
     def restore(self, statistics: Statistics) -> None:
@@ -97,9 +94,8 @@ _PUSHES_OF_EACH = 32  # between two comparisons, whose time grows with the clien
 
 
 class _Samples:
-    """Sums over the samples of one client, which a push adds to in place.
-
-    They are of differences from the mean of the first samples, so that a large mean costs no precision.
+    """Sums over the samples of one client: differences from the mean of the first, so that a large mean costs no
+    precision.
     """
 
     def __init__(self, moments: Moments) -> None:
@@ -145,7 +141,6 @@ class _Statistic:
     def __init__(self, name: str, length: int) -> None:
         self._name = name
         self._apart: OrderedDict[str, _Samples] = OrderedDict()  # the longest silent first
-        self._news: list[str] = []
         self.restore(Moments.zeros(length))
 
     def restore(self, moments: Moments) -> None:
@@ -179,11 +174,6 @@ class _Statistic:
         if is_due or self._until_refresh <= 0:
             self._refresh()
 
-    def news(self) -> list[str]:
-        """Return sentences about clients that became outliers, or ceased to be, since the last call."""
-        news, self._news = self._news, []
-        return news
-
     def _refresh(self) -> None:
         """Compare the clients. If the set of outliers has changed, merge all samples again."""
         self._until_refresh = max(REFRESH, _PUSHES_OF_EACH * len(self._apart))
@@ -202,8 +192,8 @@ class _Statistic:
         outlying = {client for client, samples in self._parts() if self._is_outlier(client, samples)}
         if outlying == self.outlying:
             return
-        self._tell(outlying - self.outlying, f"are left out: more than {OUTLYING:g} times as large as other clients'")
-        self._tell(self.outlying - outlying, "count again")
+        self._log(outlying - self.outlying, f"are left out: more than {OUTLYING:g} times as large as other clients'")
+        self._log(self.outlying - outlying, "count again")
         self.outlying = outlying
         self.merged = _sum(samples.moments for client, samples in self._parts() if client not in outlying)
 
@@ -221,20 +211,18 @@ class _Statistic:
             yield _EARLIER, self._earlier
         yield from self._apart.items()
 
-    def _tell(self, clients: Iterable[str], what: str) -> None:
+    def _log(self, clients: Iterable[str], what: str) -> None:
         whose = (client if client == _EARLIER else f"samples of {client or 'unnamed workers'}" for client in clients)
-        self._news += [f"statistic {self._name}: {each} {what}" for each in sorted(whose)]
+        for each in sorted(whose):
+            _log.warning("statistic %s: %s %s", self._name, each, what)
 
 
 def _sum(parts: Iterable[Moments]) -> Moments:
     """Return the moments of all samples. What cannot be merged with the rest is left out."""
-    first, *others = parts
-    merged = first
+    merged, *others = parts
     for moments in others:
-        try:
+        with contextlib.suppress(NotUsable):
             merged = merged.merged(moments)
-        except NotUsable:
-            continue
     return merged
 
 

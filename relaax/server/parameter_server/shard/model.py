@@ -20,8 +20,7 @@ from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
-from relaax.transport.grpc_options import MAX_PARAMETERS
-from relaax.transport.process_resources import keep_freed_memory
+from relaax.server.service_errors import TryAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,8 @@ Difference = Callable[[str, str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is being trained: its description, its constants and its shard.
-
-    `spec.initial` is that of the shard's range; `parameters` is the length of the whole vector.
+    """A model that is being trained. `spec.initial` is that of the shard's range; `parameters` is the whole vector's
+    length.
     """
 
     fingerprint: str
@@ -92,9 +90,8 @@ class Model:
 
 
 def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:
-    """Return the model before its first update, with the range of the vector that the shard owns. Raises ModelRefused.
-
-    `empty` makes the memory of snapshots.
+    """Return the model before its first update, with the shard's range of the vector. `empty` makes the memory of
+    snapshots. Raises ModelRefused.
     """
     spec = factory(fingerprint)
     parameters = len(spec.initial)
@@ -125,10 +122,6 @@ def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition,
     return Model(fingerprint, spec, shard, parameters)
 
 
-class ModelUnavailable(Exception):
-    """The model cannot be used for now. The message says what it waits for."""
-
-
 class ModelAccess:
     """Access to the model: open, held for a moment, or closed with a sentence. Thread-safe.
 
@@ -137,45 +130,34 @@ class ModelAccess:
     """
 
     def __init__(self, closed: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._closed = closed
+        self.closed = closed
+        """The reason why nothing passes; empty if it is open."""
         self._clock = clock
         self._held_until = -math.inf
-        self._updates = 0
-        self._readers = 0
+        self._inside = [0, 0]  # calls that only read, and updates
         self._changed = threading.Condition()
-
-    @property
-    def closed(self) -> str:
-        """The reason why nothing passes; empty if it is open."""
-        return self._closed
 
     @contextlib.contextmanager
     def passing(self, *, update: bool = False) -> Iterator[None]:
-        """Keep the access open while inside, for an update also not held. Raises ModelUnavailable."""
+        """Keep the access open while inside, for an update also not held. Raises TryAgain."""
         with self._changed:
-            while update and not self._closed and (left := self._held_until - self._clock()) > 0:
+            while update and not self.closed and (left := self._held_until - self._clock()) > 0:
                 self._changed.wait(left)
-            if self._closed:
-                raise ModelUnavailable(self._closed)
-            if update:
-                self._updates += 1
-            else:
-                self._readers += 1
+            if self.closed:
+                raise TryAgain(self.closed)
+            self._inside[update] += 1
         try:
             yield
         finally:
             with self._changed:
-                if update:
-                    self._updates -= 1
-                else:
-                    self._readers -= 1
+                self._inside[update] -= 1
                 self._changed.notify_all()
 
     def hold(self, seconds: float) -> bool:
         """Make updates wait for `seconds`. Return whether none is being applied any more."""
         with self._changed:
             self._held_until = self._clock() + seconds
-            return self._changed.wait_for(lambda: not self._updates, seconds)
+            return self._changed.wait_for(lambda: not self._inside[True], seconds)
 
     def release(self) -> bool:
         """Let updates pass again. Return False if the hold had already expired: some may have passed since."""
@@ -188,13 +170,13 @@ class ModelAccess:
     def close(self, sentence: str) -> None:
         """Let nothing pass, and wait until nobody is inside. Callers get `sentence`."""
         with self._changed:
-            self._closed = sentence
+            self.closed = sentence
             self._held_until = -math.inf
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._updates and not self._readers)
+            self._changed.wait_for(lambda: not any(self._inside))
 
     def open(self) -> None:
         """Let everything pass."""
         with self._changed:
-            self._closed = ""
+            self.closed = ""
             self._changed.notify_all()

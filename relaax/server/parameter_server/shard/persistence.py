@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
 from relaax.hosting.fingerprint import SPACES, space_text, without_bounds
 from relaax.optim.vector import FlatVector
-from relaax.parameters.moments import Moments, from_arrays, to_arrays
+from relaax.parameters.moments import from_arrays, to_arrays
 from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition
 from relaax.server.parameter_server.shard.shard import Shard
 from relaax.server.parameter_server.shard.state import Counters, Ledger, Snapshot, TargetCopy
@@ -60,9 +61,7 @@ _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
 def shard_arrays(snapshot: Snapshot) -> Arrays:
-    """Return the arrays of a shard's part: the parameters, each slot of the optimizer, each statistic's moments, and
-    the target network if there is one.
-    """
+    """Return the arrays of a shard's part: parameters, slots of the optimizer, moments of statistics, target."""
     arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
     arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
     if snapshot.target is not None:
@@ -129,7 +128,8 @@ def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Ch
     counters = Counters.from_json(described["counters"])
     with as_written("ledger"):
         Ledger().restore(described["ledger"])
-    return Snapshot(parameters, slots, counters, described["ledger"], _statistics(arrays))
+    with as_written("statistics"):
+        return Snapshot(parameters, slots, counters, described["ledger"], from_arrays(arrays))
 
 
 def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -137,11 +137,6 @@ def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
     for name in _NEVER_NEGATIVE:
         if name in slots and slots[name].size and (least := slots[name].min()) < 0:
             raise Damaged(f"its optimizer's {name} has {least:g}, and no square or count is negative")
-
-
-def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
-    with as_written("statistics"):
-        return from_arrays(arrays)
 
 
 def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot:
@@ -153,7 +148,8 @@ def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot
         return Snapshot(parameters, slots, Counters(version=version), {})
     counters = _counters_of_shard_0(shards, position.count)
     first = checkpoint.parts.get(shards[0]["part"], {})
-    return Snapshot(parameters, slots, counters, {}, _statistics(first))
+    with as_written("statistics"):
+        return Snapshot(parameters, slots, counters, {}, from_arrays(first))
 
 
 def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Counters:
@@ -165,9 +161,8 @@ def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Cou
 
 
 def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count: int) -> TargetCopy | None:
-    """Return the target network of the shard's range, one of `count`; None if the algorithm declares none.
-
-    It is `parameters`, those that are restored, if the parts do not hold one and the same. Raises Damaged.
+    """Return the target network of the range of one of `count` shards, if there is one: the restored `parameters`, if
+    the parts do not hold one and the same. Raises Damaged.
     """
     if shard.target_interval is None:
         return None
@@ -186,8 +181,7 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this se
 
     `whose`: the words for the spaces of the fingerprint. Raises ModelRefused that names all that differs.
     """
-    there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
-    there["observation_space"] = without_bounds(there.get("observation_space"))  # older versions wrote them
+    there: Mapping[str, Any] = checkpoint.manifest["fingerprint"]
     here: Mapping[str, Any] = json.loads(fingerprint)
     holders = {"algorithm": "this server's"}
     different = [
@@ -202,6 +196,6 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this se
         )
 
 
-def _text(key: str, value: object, limit: int = 200) -> str:
+def _text(key: str, value: object) -> str:
     text = space_text(value) if key in SPACES else json.dumps(value)
-    return text if len(text) <= limit else f"{text[:limit]}..."
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -145,9 +145,6 @@ class Shared:
 
 _PARAMETERS = "parameters"
 
-_DROPPED_SLOTS = frozenset({"pending_sum", "pending_count"})
-"""Slots in checkpoints of versions that averaged gradients: waiting gradients, which are dropped."""
-
 
 class Shard:
     """Owns `[start, start + len(initial))` of the flat vector. Does not know how many shards there are.
@@ -310,10 +307,7 @@ class Shard:
         self._prepared = None
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state at one moment; nothing waits for what the caller does with it.
-
-        Pushes wait while it is copied.
-        """
+        """Return the whole state at one moment. Pushes wait while it is copied, and for nothing afterwards."""
         copies, self._prepared = self._prepared, None
         if copies is None:
             copies = self._copies()
@@ -327,9 +321,8 @@ class Shard:
         return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics, target)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot. A statistic that no sample could be merged with starts anew, and the log says so.
-
-        Raises ValueError if its lengths, slots or statistics are not this shard's.
+        """Continue from a snapshot; a statistic that cannot be merged with starts anew, with a warning. Raises
+        ValueError if its lengths, slots or statistics are not this shard's.
         """
         if snapshot.parameters.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")
@@ -342,9 +335,8 @@ class Shard:
         target = snapshot.target or TargetCopy(0, snapshot.parameters)
         if target.vector.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint's target {len(target.vector)}")
-        slots = {name: slot for name, slot in snapshot.slots.items() if name not in _DROPPED_SLOTS}
         with self._lock:
-            self._optimizer.restore(slots)
+            self._optimizer.restore(snapshot.slots)
             if self._target is not None:
                 self._target.restore(target, snapshot.counters, self._parameters)
             self._parameters.assign(snapshot.parameters)

@@ -55,10 +55,7 @@ class Segments:
             return np.empty(size, np.float32)
 
     def writable(self, size: int) -> FlatVector:
-        """Return a vector for others to write to as well, which is no use if they cannot.
-
-        Raises OSError if no shared memory is left.
-        """
+        """Return a vector that others can write to as well. Raises OSError if no shared memory is left."""
         return self._known(*self._budget.lend(size, read_only=False, at_once=True))
 
     def _known(self, loan: Loan, array: FlatVector) -> FlatVector:

@@ -29,8 +29,7 @@ class Counters:
 
     @classmethod
     def from_json(cls, counted: Mapping[str, int]) -> Counters:
-        """Read the counters of a checkpoint; older ones lack some. Raises ValueError if it has others."""
-        counted = {name: count for name, count in counted.items() if name != "pending"}  # of averaged gradients, once
+        """Read the counters of a checkpoint. Raises ValueError if it has others."""
         unknown = sorted(set(counted) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"this version does not know what it counts as {', '.join(unknown)}")
@@ -74,9 +73,8 @@ class PushOutOfOrder(Exception):
 
 
 class Ledger:
-    """The last push number of each worker and its outcome. Not thread-safe: it is used under its shard's lock.
-
-    Bounded: beyond `capacity` workers, the one that has not pushed for longest is forgotten.
+    """The last push number of each worker and its outcome; beyond `capacity` workers, the longest silent is forgotten.
+    Not thread-safe: it is used under its shard's lock.
     """
 
     def __init__(self, capacity: int = 16_384) -> None:
@@ -87,9 +85,8 @@ class Ledger:
         return len(self._last)
 
     def repeated(self, worker: str, push_id: int) -> Outcome | None:
-        """Return the outcome of this push if it was counted before; None if it is the worker's next.
-
-        Raises PushOutOfOrder if it is neither.
+        """Return the outcome of this push if it was counted before, None if it is the next. Raises PushOutOfOrder if
+        neither.
         """
         last, outcome = self._last.get(worker, (0, None))
         if push_id == last and outcome is not None:
