@@ -1702,7 +1702,7 @@ ERRORS = (
     planted(
         "turnaround-lost-by-a-ping",
         "the answer to a ping ends the way between two steps",
-        [(MEASURES_PY, "elif not isinstance(message, Ping):", "else:")],
+        [(MEASURES_PY, "elif not isinstance(message, rlx.Ping):", "else:")],
         f"{RLX_SERVER_TESTS}/test_worker_metrics.py",
     ),
     planted(
@@ -1772,7 +1772,7 @@ ERRORS = (
     planted(
         "leftovers-stay",
         "what a killed server left in the temporary directory stays",
-        [("relaax/server/rlx_server/main.py", "        remove_leftovers()\n", "")],
+        [("relaax/server/rlx_server/main.py", "    remove_leftovers()\n", "")],
         f"{RLX_SERVER_TESTS}/test_temporary_files.py",
     ),
     planted(
