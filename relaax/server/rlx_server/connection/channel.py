@@ -58,7 +58,7 @@ class Channel:
     """The layers of one connection, which its first bytes determine. Nothing here waits or knows a socket."""
 
     def __init__(self, connection: ServerConnection, origins: Sequence[str] = ()) -> None:
-        """`origins`: of pages that may connect, beside those of this computer."""
+        """`origins`: see `Authentication`."""
         self._connection = connection
         self._origins = origins
         self._tls: TlsLayer | None = None
