@@ -1709,7 +1709,7 @@ ERRORS = (
     planted(
         "turnaround-lost-by-a-ping",
         "the answer to a ping ends the way between two steps",
-        [(MEASURES_PY, "elif not isinstance(message, Ping):", "else:")],
+        [(MEASURES_PY, "elif not isinstance(message, rlx.Ping):", "else:")],
         f"{RLX_SERVER_TESTS}/test_worker_metrics.py",
     ),
     planted(

@@ -99,7 +99,7 @@ def _answer(connection: ServerConnection, session: AgentSession | None, event: A
     elif session is None or isinstance(event, Pong):
         pass
     elif isinstance(event, Metrics):
-        session.metrics(event)
+        session.answer(event)
     else:
         answer = session.init if isinstance(event, Init) else session.reset
         _say(connection, found, (answer if isinstance(event, (Init, Reset)) else session.step)(event))

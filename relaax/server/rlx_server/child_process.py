@@ -82,10 +82,7 @@ def fork(work: Callable[[], int | None], failure: str) -> int:
 
 
 def end_with(work: Callable[[], int | None], failure: str) -> NoReturn:
-    """End this process with the exit code of `work`, EXIT_DONE for None; an error is logged below `failure`.
-
-    Threads of libraries are not waited for.
-    """
+    """End this process with the exit code of `work`, waiting for no thread; an error is logged below `failure`."""
     code: int | None = EXIT_FAILED
     try:
         code = work()

@@ -14,16 +14,16 @@ import json
 import os
 import select
 import socket
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relaax.rlx.errors import ErrorCode
 
 ADMITTED = b"1"
-GREETED = b"g"
-PROVEN = b"p"
-WAITS = b"w"  # for its client's hello over TLS
+GREETED = b"g"  # the welcome has been sent
+PROVEN = b"p"  # the client has sent init, and so has read its welcome
+WAITS = b"w"  # for its client's hello in a layer: the worker does nothing until it resumes
 RESUMES = b"r"
-FAILED = b"x"
+FAILED = b"x"  # the client broke the protocol or failed to authenticate
 CLAIMS = b"c"  # followed by a Claim
 REVOKED = b"u"
 _ENDS = b"\n"
@@ -65,7 +65,7 @@ def report_line() -> tuple[int, int]:
 
 def answer(descriptor: int, refusal: str | None) -> None:
     """Answer a worker that `resumes`, at the server's `descriptor`: why there is no room, or None."""
-    _answer(descriptor, refusal or "")
+    _answer(descriptor, refusal)
 
 
 def claim_at(descriptor: int) -> Claim:
@@ -75,7 +75,7 @@ def claim_at(descriptor: int) -> Claim:
 
 def answer_claim(descriptor: int, decision: Grant | ClaimRefusal) -> None:
     """Send a worker the decision on its claim."""
-    _answer(descriptor, json.dumps([isinstance(decision, Grant), *decision]))
+    _answer(descriptor, [isinstance(decision, Grant), *decision])
 
 
 def revoke(descriptor: int) -> None:
@@ -84,9 +84,9 @@ def revoke(descriptor: int) -> None:
         os.write(descriptor, REVOKED)
 
 
-def _answer(descriptor: int, text: str) -> None:
+def _answer(descriptor: int, value: object) -> None:
     with contextlib.suppress(OSError):  # the worker has died, which is noticed elsewhere
-        os.write(descriptor, text.replace("\n", " ").encode() + _ENDS)
+        os.write(descriptor, json.dumps(value).encode() + _ENDS)
 
 
 class WorkerReports:
@@ -100,17 +100,11 @@ class WorkerReports:
         """Report that the client has been admitted. Raises BrokenPipeError if the server has died."""
         os.write(self.descriptor, ADMITTED)
 
-    def greeted(self) -> None:
-        """Report that the welcome has been sent."""
-        self._say(GREETED)
-
-    def proven(self) -> None:
-        """Report that the client has sent init, and so has read its welcome."""
-        self._say(PROVEN)
-
-    def waits(self) -> None:
-        """Report that the worker waits for its client, and does nothing until it `resumes`."""
-        self._say(WAITS)
+    def say(self, word: bytes) -> None:
+        """Report GREETED, PROVEN, WAITS or FAILED, unless the server has closed the line or died."""
+        if self.descriptor >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.descriptor, word)
 
     def resumes(self, lifeline: int) -> str | None:
         """Report that the client has sent its hello. Returns why there is no room for it; None if there is.
@@ -118,20 +112,20 @@ class WorkerReports:
         Also returns None if the descriptor `lifeline` signals that the worker must end and the server does not answer.
         """
         try:
-            return self._ask(RESUMES, lifeline).strip() or None
+            return None if (refusal := self._ask(RESUMES, lifeline)) is None else str(refusal)
         except NoAnswer:
             return None
 
     def claims(self, claim: Claim, lifeline: int) -> Grant | ClaimRefusal:
         """Return the server's decision on a claim. Raises NoAnswer."""
-        granted, *decision = json.loads(self._ask(CLAIMS + json.dumps(claim).encode(), lifeline))
+        granted, *decision = self._ask(CLAIMS + json.dumps(claim).encode(), lifeline)
         if granted:
             return Grant(*decision)
         code, *more = decision
         return ClaimRefusal(ErrorCode(code), *more)
 
-    def _ask(self, word: bytes, lifeline: int) -> str:
-        self._say(word)
+    def _ask(self, word: bytes, lifeline: int) -> Any:
+        self.say(word)
         poll = select.poll()
         poll.register(lifeline, select.POLLIN)
         poll.register(self.descriptor, select.POLLIN)
@@ -143,16 +137,7 @@ class WorkerReports:
             if not piece:
                 raise NoAnswer
             said += piece
-        return said.decode()
-
-    def failed(self) -> None:
-        """Report that the client broke the protocol or failed to authenticate."""
-        self._say(FAILED)
-
-    def _say(self, word: bytes) -> None:
-        if self.descriptor >= 0:
-            with contextlib.suppress(BrokenPipeError):  # the server has closed the line or died
-                os.write(self.descriptor, word)
+        return json.loads(said)
 
     def close(self) -> None:
         """Close the line. May be called repeatedly."""

@@ -14,7 +14,7 @@ import pytest
 from relaax.server.rlx_server.listening import admission, children
 from relaax.server.rlx_server.listening.admission import UnprovenClients
 from relaax.server.rlx_server.listening.children import Children
-from relaax.server.rlx_server.worker_reports import WorkerReports, report_line
+from relaax.server.rlx_server.worker_reports import FAILED, GREETED, PROVEN, WAITS, WorkerReports, report_line
 from support.processes import wait_until
 
 
@@ -120,7 +120,7 @@ def test_only_so_many_wait_for_clients_that_were_told(
 def test_who_waits_for_its_client_takes_no_place(nursery: Nursery) -> None:
     pid = nursery.add()
     assert (nursery.children.handshakes, nursery.children.serving) == (1, [pid])
-    nursery.news_of(pid).waits()
+    nursery.news_of(pid).say(WAITS)
     nursery.turn_until(handshakes=0)
     assert nursery.children.serving == []
     assert nursery.resume(pid) is None
@@ -134,7 +134,7 @@ def test_who_waits_for_its_client_takes_no_place(nursery: Nursery) -> None:
 
 def test_whether_there_is_room_is_decided_when_the_client_has_gone_on(nursery: Nursery) -> None:
     here, waiting = nursery.add(), nursery.add()
-    nursery.news_of(waiting).waits()
+    nursery.news_of(waiting).say(WAITS)
     nursery.turn_until(handshakes=1)
     nursery.no_room = "this server is full"
     assert nursery.resume(waiting) == "this server is full"
@@ -149,7 +149,7 @@ def test_no_more_are_started_while_those_that_wait_have_hardly_begun(
     monkeypatch.setattr(children, "STALL_SECONDS", 3600.0)
     for handshakes in (0, 0):
         assert not nursery.children.crowded
-        nursery.news_of(nursery.add()).waits()
+        nursery.news_of(nursery.add()).say(WAITS)
         nursery.turn_until(handshakes)
     assert nursery.children.crowded
     monkeypatch.setattr(children, "STALL_SECONDS", 0.0)
@@ -162,7 +162,7 @@ def test_of_too_many_that_wait_the_oldest_is_ended_and_its_client_has_failed(
     monkeypatch.setattr(children, "MAX_STALLED", 2)
     pids = [nursery.add(host=f"10.0.0.{i}") for i in range(3)]
     for i, pid in enumerate(pids):
-        nursery.news_of(pid).waits()
+        nursery.news_of(pid).say(WAITS)
         nursery.turn_until(handshakes=2 - i)
     assert nursery.failed == ["10.0.0.0"]
 
@@ -175,7 +175,7 @@ def test_of_too_many_that_wait_the_oldest_is_ended_and_its_client_has_failed(
 
 def test_a_client_that_failed_is_told_of_by_its_host(nursery: Nursery) -> None:
     pid = nursery.add(host="10.0.0.9")
-    nursery.news_of(pid).failed()
+    nursery.news_of(pid).say(FAILED)
     nursery.news_of(pid).close()
     nursery.turn_until(handshakes=0)
     assert nursery.failed == ["10.0.0.9"]
@@ -187,7 +187,7 @@ def greeted(nursery: Nursery, count: int, host: str = "10.0.0.1") -> list[int]:
     for _ in range(count):
         pids.append(nursery.add(host=host))
         nursery.news_of(pids[-1]).admitted()
-        nursery.news_of(pids[-1]).greeted()
+        nursery.news_of(pids[-1]).say(GREETED)
         wait_until(lambda: (nursery.turn(), len(nursery.places) == len(pids))[1], "it was heard")
     return pids
 
@@ -212,7 +212,7 @@ def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytes
     monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
     pids = greeted(nursery, 2)
     for pid in pids:
-        nursery.news_of(pid).proven()
+        nursery.news_of(pid).say(PROVEN)
     wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "they were heard")
     assert not nursery.children.make_room()
     assert nursery.children.serving == pids
@@ -220,7 +220,7 @@ def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytes
 
 def test_who_leaves_without_a_word_more_frees_its_place_and_has_not_failed(nursery: Nursery) -> None:
     (pid,) = greeted(nursery, 1)
-    nursery.news_of(pid).failed()  # a mistake, but none of the handshake
+    nursery.news_of(pid).say(FAILED)  # a mistake, but none of the handshake
     nursery.news_of(pid).close()
     wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "it was heard")
     assert nursery.failed == []

@@ -82,7 +82,7 @@ class Talk:
         return self._pair.server_says(self._session.reset(self._pair.client_says(message)))
 
     def metrics(self, message: Metrics) -> None:
-        self._session.metrics(self._pair.client_says(message))
+        self._session.answer(self._pair.client_says(message))
 
 
 class Played:

@@ -148,10 +148,7 @@ class ClientAccounts:
         self._asked = True
 
     def look(self) -> bool:
-        """Reread the file if it or a token file has changed and is not being written. Returns whether it was reread.
-
-        An invalid file is logged, and the previous clients remain.
-        """
+        """Read the file again if it or a token file has changed, and return whether it was; a wrong one is logged."""
         if self._path is None or (not self._asked and self._clock() < self._look_at):
             return False
         self._look_at = self._clock() + LOOK_SECONDS

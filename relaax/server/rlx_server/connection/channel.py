@@ -58,7 +58,7 @@ class Channel:
     """The layers of one connection, which its first bytes determine. Nothing here waits or knows a socket."""
 
     def __init__(self, connection: ServerConnection, origins: Sequence[str] = ()) -> None:
-        """`origins`: of pages that may connect, beside those of this computer."""
+        """`origins`: see `Authentication`."""
         self._connection = connection
         self._origins = origins
         self._tls: TlsLayer | None = None
@@ -154,10 +154,7 @@ class TlsLayer:
         """Whether the peer has announced the end of its data."""
 
     def received(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Decrypt the peer's bytes, perhaps to nothing yet. Send `to_send` in any case.
-
-        Raises TlsFailed during the handshake, and PeerGone later.
-        """
+        """Decrypt bytes, perhaps to nothing yet. Send `to_send` in any case. Raises TlsFailed, PeerGone once agreed."""
         self._in.write(data)
         try:
             if not self.agreed:
@@ -203,7 +200,6 @@ class TlsLayer:
 
 
 def _sentence(error: ssl.SSLError) -> str:
-    """Return a sentence for the server's log."""
     reason = error.reason or ""
     if "ALERT" in reason and "CERT" in reason.replace("CA", "CERT"):
         return f"the client does not accept this server's certificate ({reason.lower().replace('_', ' ')})"

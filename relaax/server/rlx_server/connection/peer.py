@@ -15,20 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 
-from relaax.rlx import (
-    NEED_DATA,
-    Bye,
-    ConnectionClosed,
-    Error,
-    LocalProtocolError,
-    Message,
-    Ping,
-    Pong,
-    RemoteProtocolError,
-    ServerConnection,
-    ServerMessage,
-)
-from relaax.rlx.errors import ErrorCode
+from relaax import rlx
 from relaax.server.rlx_server.clients.meters import READING, WRITING, Meter
 from relaax.server.rlx_server.connection.channel import Channel, PeerGone, begins_with_http
 from relaax.server.rlx_server.worker_reports import REVOKED
@@ -84,7 +71,7 @@ class Peer:
     """
 
     def __init__(
-        self, sock: socket.socket, connection: ServerConnection, lifeline: int, origins: Sequence[str] = ()
+        self, sock: socket.socket, connection: rlx.ServerConnection, lifeline: int, origins: Sequence[str] = ()
     ) -> None:
         """`lifeline` is a descriptor that becomes readable when the worker must end. `origins`: see `Channel`."""
         # Python's own timeout would add a system call before each read and write.
@@ -96,20 +83,14 @@ class Peer:
         self._sock = sock
         self.connection = connection
         self.channel = Channel(connection, origins)
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
-        self._poll.register(lifeline, select.POLLIN)
         self._lifeline = lifeline
-        self._readable = select.poll()
-        self._readable.register(sock, select.POLLIN)
-        self._stopping = select.poll()
-        self._stopping.register(lifeline, select.POLLIN)
+        self._poll, self._readable, self._stopping = _polling(sock, lifeline), _polling(sock), _polling(lifeline)
         self._reports = -1
         self.may_lose_place = False
         """Whether the end of the line given to `watch_reports` raises SlotTaken."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._lock = threading.Lock()  # guards the state machine, sending, and what the heartbeat has heard
-        self._heard: deque[Message] = deque()  # received while the worker was busy, or before an answer was sent
+        self._heard: deque[rlx.Message] = deque()  # received while the worker was busy, or before an answer was sent
         self._end: Exception | None = None  # what the heartbeat has noticed
         self._stream_ended = False
         self._listens = False  # the heartbeat is listening now
@@ -139,7 +120,6 @@ class Peer:
         self._stopping.register(reports, select.POLLIN)
 
     def _raise_revoked(self, ready: Container[int]) -> None:
-        """Raise Revoked if the server has sent REVOKED."""
         if self._reports in ready:
             with contextlib.suppress(BlockingIOError):
                 if os.read(self._reports, 1) == REVOKED:
@@ -174,7 +154,7 @@ class Peer:
             return begins_with_http(self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         return False
 
-    def receive(self, timeout: float) -> Message:
+    def receive(self, timeout: float) -> rlx.Message:
         """Return the next message.
 
         Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, HttpRefused and the errors of `_wait`.
@@ -189,13 +169,13 @@ class Peer:
                     self._waits_since = self.read_at
                     self._take_in(data)
                 event = self._heard.popleft() if self._heard else self.channel.next_event()
-                if event is NEED_DATA and self.channel.ended:
+                if event is rlx.NEED_DATA and self.channel.ended:
                     self.connection.receive_data(b"")
                     event = self.connection.next_event()
-            if event is not NEED_DATA:
+            if event is not rlx.NEED_DATA:
                 if half and self.meter is not None:
                     self.meter.goes_on()
-                if isinstance(event, ConnectionClosed):
+                if isinstance(event, rlx.ConnectionClosed):
                     raise PeerGone
                 return event
             if not half and self.meter is not None and self.connection.buffered:
@@ -206,8 +186,7 @@ class Peer:
     def _wait(self, deadline: float) -> None:
         """Wait until there is data to read. Raises PeerSilent, ServerStopping, SlotTaken and Revoked."""
         self._looked_at = time.monotonic()
-        remaining = deadline - self._looked_at
-        ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
+        ready = dict(self._poll.poll(max(0.0, deadline - self._looked_at) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that has arrived is read first: it determines the codec of the answer
         self._raise_revoked(ready)
@@ -246,10 +225,7 @@ class Peer:
         return data
 
     def _take_in(self, data: memoryview) -> None:
-        """Process data that was read; empty data is the end of the stream. Call with the lock held.
-
-        Raises PeerGone, TlsFailed and HttpRefused.
-        """
+        """Process what was read, b"" at the end. Call with the lock held. Raises PeerGone, TlsFailed, HttpRefused."""
         if not data or self.channel.direct:
             self.connection.receive_data(data)
             return
@@ -274,9 +250,7 @@ class Peer:
                     deadline = time.monotonic() + SEND_SECONDS
                     if self.meter is not None:
                         self.meter.stuck(WRITING)
-                writable = select.poll()
-                writable.register(self._sock, select.POLLOUT)
-                if not writable.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                if not _polling(self._sock, event=select.POLLOUT).poll(max(0.0, deadline - time.monotonic()) * 1000):
                     raise PeerGone from None
             except OSError as error:
                 raise PeerGone from error
@@ -284,19 +258,18 @@ class Peer:
             self.meter.goes_on()
 
     def _send(self, data: bytes) -> None:
-        """Write frames of RLX, in the layers in use. Call with the lock held. Raises PeerGone."""
         if self.channel.direct:
             self._write(data)
             return
         for piece in self.channel.sealed(data):
             self._write(piece)
 
-    def send(self, message: ServerMessage) -> None:
+    def send(self, message: rlx.ServerMessage) -> None:
         """Send a message. Raises PeerGone."""
         with self._lock:
             self._send(self.connection.send(message))
 
-    def answer(self, message: ServerMessage) -> None:
+    def answer(self, message: rlx.ServerMessage) -> None:
         """Send the answer that the client waits for, after processing what it sent before.
 
         Raises PeerGone, PeerLeft, RemoteProtocolError, and the error that the heartbeat has noticed.
@@ -332,14 +305,14 @@ class Peer:
         self._hear()
 
     def _hear(self) -> None:
-        while (event := self.channel.next_event()) is not NEED_DATA:
-            if isinstance(event, Bye):
+        while (event := self.channel.next_event()) is not rlx.NEED_DATA:
+            if isinstance(event, rlx.Bye):
                 raise PeerLeft
-            if isinstance(event, ConnectionClosed):
+            if isinstance(event, rlx.ConnectionClosed):
                 raise PeerGone
-            if isinstance(event, Ping):
-                self._send(self.connection.send(Pong(event.nonce)))
-            elif not isinstance(event, Pong):
+            if isinstance(event, rlx.Ping):
+                self._send(self.connection.send(rlx.Pong(event.nonce)))
+            elif not isinstance(event, rlx.Pong):
                 self._heard.append(event)
 
     def start_heartbeat(self, seconds: float) -> None:
@@ -370,16 +343,16 @@ class Peer:
                     return
                 self._listen()
                 if self._stream_ended:  # a client that has gone, not only closed its sending side, answers with a reset
-                    self._send(self.connection.send(Ping()))
+                    self._send(self.connection.send(rlx.Ping()))
                 ready = dict(self._stopping.poll(0))
                 self._raise_revoked(ready)
                 if self._lifeline in ready:
                     self._finish_by = min(self._finish_by, time.monotonic() + FINISH_SECONDS)
                     if time.monotonic() >= self._finish_by:
                         raise ServerStopping
-            except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping, Revoked) as end:
+            except (PeerGone, PeerLeft, rlx.RemoteProtocolError, ServerStopping, Revoked) as end:
                 self._end = end
-            except LocalProtocolError:  # the connection has ended already
+            except rlx.LocalProtocolError:  # the connection has ended already
                 return
             finally:
                 self._listens = False
@@ -391,13 +364,13 @@ class Peer:
             since = self._waits_since
             if since is None or time.monotonic() - since < seconds:
                 return
-            with contextlib.suppress(PeerGone, LocalProtocolError):  # the receiving thread will notice
-                self._send(self.connection.send(Ping()))
+            with contextlib.suppress(PeerGone, rlx.LocalProtocolError):  # the receiving thread will notice
+                self._send(self.connection.send(rlx.Ping()))
 
-    def refuse(self, code: ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
+    def refuse(self, code: rlx.ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
         """Tell the client why the connection ends, if it can still be reached. Never raises."""
-        with contextlib.suppress(PeerGone, LocalProtocolError):
-            self.send(Error(code, message, code.retryable, retry_after_seconds))
+        with contextlib.suppress(PeerGone, rlx.LocalProtocolError):
+            self.send(rlx.Error(code, message, code.retryable, retry_after_seconds))
 
     def close(self) -> None:
         """Half-close, drain, close.
@@ -414,6 +387,13 @@ class Peer:
             self._sock.shutdown(socket.SHUT_WR)
             _drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)
         self._sock.close()
+
+
+def _polling(*files: socket.socket | int, event: int = select.POLLIN) -> select.poll:
+    poll = select.poll()
+    for file in files:
+        poll.register(file, event)
+    return poll
 
 
 def _notice_vanishing(sock: socket.socket) -> None:
@@ -439,7 +419,6 @@ def _drain(sock: socket.socket, buffer: memoryview, seconds: float) -> None:
     deadline, drained = time.monotonic() + seconds, 0
     while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
         sock.settimeout(remaining)
-        count = sock.recv_into(buffer)
-        if not count:
+        if not (count := sock.recv_into(buffer)):
             break
         drained += count

@@ -62,10 +62,7 @@ class Admission:
         """The number of refusals by reason."""
 
     def refusal(self, workers: Collection[int], counts: bool = True) -> str | None:
-        """Return why there is no room beside the worker processes `workers`, in one sentence; None if there is room.
-
-        `counts`: whether to count the refusal.
-        """
+        """Return why there is no room beside `workers` (process ids); None if there is. `counts`: as a refusal."""
         if len(workers) >= self._max_workers:
             self.refused["max_workers"] += counts
             return f"this server serves {self._max_workers} connections and has no room for another"
@@ -219,10 +216,7 @@ class UnprovenClients:
         self._network_of.pop(pid, None)
 
     def crowd(self, handshakes: int) -> Counter[str]:
-        """Return the number of unproven clients by network if they and `handshakes` more take all free places.
-
-        Otherwise there is no crowd, and the counter is empty.
-        """
+        """Return unproven clients by network if they and `handshakes` more take all free places; otherwise none."""
         return Counter(self._network_of.values()) if self._taken(handshakes) >= self._free else Counter()
 
     def wait(self, handshakes: int) -> float:
@@ -266,10 +260,7 @@ class UnprovenClients:
 
 
 def turn_away(sock: socket.socket, tls: bool) -> None:
-    """Refuse a connection that may have sent nothing yet, and close it. With `tls`, without a word.
-
-    Like `say_no_room` it costs no process and never waits; over TLS a refusal would need a handshake first.
-    """
+    """Refuse a connection that may have sent nothing yet, and close it. With `tls`, without a word."""
     with sock, contextlib.suppress(OSError):
         sock.setblocking(False)
         if not tls:

@@ -102,9 +102,10 @@ class PendingConnections:
         if not head:
             self._drop(sock)
             return PendingConnection.GONE
-        needed, becomes = self._judged_request(sock) if self._is_request(head) else self._judged(head)
+        needed, becomes = self._judged(sock, head)
         if there >= needed and becomes is not PendingConnection.WAITING:
-            self._release(sock)
+            self._forget(sock)
+            _call_at(sock, 1)  # the next reader must be woken by every byte
             return becomes
         if has_ended(sock):
             self._drop(sock)
@@ -120,18 +121,13 @@ class PendingConnections:
             self._crumbs.add(sock)
         return PendingConnection.WAITING
 
-    def _is_request(self, head: bytes) -> bool:
-        return not self._tls and begins_with_http(head)
-
-    def _judged_request(self, sock: socket.socket) -> tuple[int, PendingConnection]:
-        """Return as `_judged` for a connection that begins with an HTTP request."""
-        there = sock.recv(MAX_REQUEST_BYTES, socket.MSG_PEEK)
-        if END_OF_REQUEST in there:
-            return 0, PendingConnection.LAYERED
-        return 0, PendingConnection.WRONG if len(there) == MAX_REQUEST_BYTES else PendingConnection.WAITING
-
-    def _judged(self, head: bytes) -> tuple[int, PendingConnection]:
+    def _judged(self, sock: socket.socket, head: bytes) -> tuple[int, PendingConnection]:
         """Return the number of bytes to wait for, and the state of the connection once they arrive."""
+        if not self._tls and begins_with_http(head):
+            there = sock.recv(MAX_REQUEST_BYTES, socket.MSG_PEEK)
+            if END_OF_REQUEST in there:
+                return 0, PendingConnection.LAYERED
+            return 0, PendingConnection.WRONG if len(there) == MAX_REQUEST_BYTES else PendingConnection.WAITING
         if len(head) < self._head_bytes:
             return self._head_bytes, PendingConnection.WAITING
         if self._tls and head[0] == _TLS_HANDSHAKE:
@@ -163,17 +159,13 @@ class PendingConnections:
             if wait.deadline > now:
                 return
             self.expired += 1
-            if not self._tls and wait.bytes_wanted > HEADER_BYTES:
-                self._log_partial(sock, wait.bytes_wanted)
+            if not self._tls and (wanted := wait.bytes_wanted) > HEADER_BYTES:
+                _log.warning(
+                    "closed a connection whose hello did not arrive within %g s: %d of %d bytes (4 of length, which do "
+                    "not count themselves, and %d)",
+                    *(self._patience, _bytes_received(sock), wanted, wanted - HEADER_BYTES),
+                )
             self._drop(sock)
-
-    def _log_partial(self, sock: socket.socket, wanted: int) -> None:
-        there = _bytes_received(sock)
-        _log.warning(
-            "closed a connection whose hello did not arrive within %g s: %d of %d bytes (4 of length, which do not "
-            "count themselves, and %d)",
-            *(self._patience, there, wanted, wanted - HEADER_BYTES),
-        )
 
     def drop_oldest(self) -> bool:
         """Close the oldest connection and return whether there was one."""
@@ -185,10 +177,6 @@ class PendingConnections:
     def _drop(self, sock: socket.socket) -> None:
         self._forget(sock)
         sock.close()
-
-    def _release(self, sock: socket.socket) -> None:
-        self._forget(sock)
-        _call_at(sock, 1)  # the next reader must be woken by every byte
 
     def _forget(self, sock: socket.socket) -> None:
         if self._waits.pop(sock).watched:

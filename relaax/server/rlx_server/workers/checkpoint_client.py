@@ -53,9 +53,7 @@ class CheckpointClient(ParameterClientBase):
         self._checkpoint_id = ""
 
     def register(self, registration: Registration) -> Registered:
-        """Take the newest checkpoint. Raises ParameterServerUnavailable if there is none, and ParameterServerError if
-        it is of another algorithm, configuration or spaces.
-        """
+        """Take the newest checkpoint. Raises as `pull` does, and ParameterServerError if it is of another model."""
         self._fingerprint = registration.fingerprint
         pulled = self.pull()
         # Nobody allots indices: those of different sessions are far apart, so that they draw differently.
@@ -65,7 +63,7 @@ class CheckpointClient(ParameterClientBase):
         return Registered(len(pulled.parameters), actors, pulled.global_step)
 
     def pull(self) -> Pulled:
-        """Return the newest checkpoint's parameters. Raises as `register` does while there are none."""
+        """Return the newest checkpoint's parameters. Raises ParameterServerUnavailable while there are none."""
         now = self._clock()
         if self._pulled is None or now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now

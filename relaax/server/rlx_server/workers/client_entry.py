@@ -13,7 +13,9 @@ from relaax.server.rlx_server.clients.accounts import SPEAKS_TLS, Authentication
 from relaax.server.rlx_server.connection.channel import HttpRefused, PeerGone, TlsFailed
 from relaax.server.rlx_server.connection.peer import Peer, PeerSilent, ServerStopping
 from relaax.server.rlx_server.worker_reports import (
+    FAILED,
     NO_ROOM_RETRY_SECONDS,
+    WAITS,
     Claim,
     ClaimRefusal,
     Grant,
@@ -32,28 +34,16 @@ ONLY_ACTS = (
 class ClientEntrance:
     """The admission of one connection. Raises what `Peer.receive` does."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        authentication: Authentication,
-        reports: WorkerReports,
-        lifeline: int,
-        only_acts: bool = False,
-    ) -> None:
-        """`only_acts`: clients that would train are refused."""
-        self._only_acts = only_acts
+    def __init__(self, peer: Peer, authentication: Authentication, reports: WorkerReports, lifeline: int) -> None:
         self._peer, self._authentication, self._reports, self._lifeline = peer, authentication, reports, lifeline
         self._no_room: str | None = None
 
     def let_in(self, timeout: float) -> tuple[Hello, Identity] | None:
-        """Return the client's hello, without its token, and its identity; None if there is no hello or it is refused.
-
-        The client has `timeout` seconds.
-        """
+        """Return the hello, without its token, and the client's identity; None if refused, or not sent in time."""
         began, tls = time.monotonic(), self._authentication.tls
         stalls = tls is not None or self._peer.begins_with_http()
         if stalls:  # it has more to send before its hello, and does not delay others
-            self._reports.waits()
+            self._reports.say(WAITS)
         if tls is not None and not self._secure(tls, timeout):
             return None
         try:
@@ -69,17 +59,17 @@ class ClientEntrance:
         hello = self._peer.connection.forget_token()
         if isinstance(who, Identity):
             return hello, who
-        self._reports.failed()
+        self._reports.say(FAILED)
         _log.warning("refused a client at %s: %s", hello.host, who)
         self._peer.refuse(ErrorCode.UNAUTHENTICATED, who)
         return None
 
-    def granted(self, hello: Hello, who: Identity, no_room: str | None) -> Grant | None:
-        """Return what the server grants; None if it refuses, after informing the client. `no_room`: why, if known.
+    def granted(self, hello: Hello, who: Identity, no_room: str | None, only_acts: bool) -> Grant | None:
+        """Return what the server grants; None if it refuses, after informing the client. Raises ServerStopping.
 
-        Raises ServerStopping.
+        `no_room`: why, if known. `only_acts`: clients that would train are refused.
         """
-        if self._only_acts and hello.mode != Mode.EXPLOIT:
+        if only_acts and hello.mode != Mode.EXPLOIT:
             _log.info("refused %s of %s: it would train", hello.environment, called(hello, who))
             self._peer.refuse(ErrorCode.INVALID_VALUE, ONLY_ACTS)
             return None
@@ -97,7 +87,6 @@ class ClientEntrance:
         return decision
 
     def _secure(self, context: ssl.SSLContext, timeout: float) -> bool:
-        """Return whether the TLS handshake succeeded."""
         try:
             if self._peer.secure(context, timeout):
                 return True
@@ -112,7 +101,7 @@ class ClientEntrance:
         return False
 
     def _failed(self, why: str) -> None:
-        self._reports.failed()
+        self._reports.say(FAILED)
         _log.warning("refused a client: %s", why)
 
 

@@ -39,10 +39,7 @@ class WorkerPlan:
     make_replay: MakeReplay | None = None
 
     def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
-        """Return the memory of a connection that has registered; None if it has none. Raises ReplayError.
-
-        `client`: the name that the connection's token proves.
-        """
+        """Return a connection's memory; None if it has none. `client`: the name it has proved. Raises ReplayError."""
         if self.make_replay is None or hello.mode == Mode.EXPLOIT:
             return None
         spaces = hello.observation_space, hello.action_space
@@ -52,10 +49,7 @@ class WorkerPlan:
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
-    """Import the algorithm at `path`, relative to `folder`, with what its agents need, and check its `section`.
-
-    Raises ConfigurationError.
-    """
+    """Import the algorithm at `path`, relative to `folder`, and check its `section`. Raises ConfigurationError."""
     load_tensorflow_quietly()
     from relaax.parameters.precision import prepare
 
@@ -88,10 +82,7 @@ def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable
 
 
 def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ParameterClientBase:
-    """Return a worker's client of the parameter server at `servers`.
-
-    Called in the worker, as a gRPC object does not survive a fork.
-    """
+    """Return a worker's client of the parameter server; made in the worker, as no gRPC object survives a fork."""
     from relaax.nn.devices import use_one_thread
     from relaax.parameters.client import ParameterClient
 

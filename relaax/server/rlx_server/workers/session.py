@@ -9,27 +9,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from relaax import rlx
 from relaax.algorithm_base import AgentBase, Leaves, StepResult
 from relaax.hosting.errors import described, place_of
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
-from relaax.rlx import (
-    Actions,
-    Autoreset,
-    Episode,
-    EpisodeReturns,
-    Init,
-    LocalProtocolError,
-    Message,
-    Metrics,
-    Mode,
-    Ping,
-    Reset,
-    ServerConnection,
-    ServerMessage,
-    Step,
-)
 from relaax.rlx.metric_names import formed
 
 Mask = npt.NDArray[np.bool_]
@@ -39,10 +24,7 @@ TELL_SECONDS = 0.5
 
 
 class EpisodeCounter:
-    """The current episode of each of N environments: return and length so far, and start time.
-
-    Times are seconds of one clock.
-    """
+    """The current episode of each of N environments: return, length and start time, in seconds of one clock."""
 
     def __init__(self, environments: int) -> None:
         self.returns = np.zeros(environments, np.float64)
@@ -93,7 +75,7 @@ class AgentSession:
 
     def __init__(
         self,
-        connection: ServerConnection,
+        connection: rlx.ServerConnection,
         agent: AgentBase,
         metrics: MetricsRecorder,
         clock: Callable[[], float] = time.perf_counter,
@@ -104,20 +86,20 @@ class AgentSession:
         self._agent = agent
         self._metrics = metrics
         self._clock = clock
-        self._exploit = hello.mode == Mode.EXPLOIT
+        self._exploit = hello.mode == rlx.Mode.EXPLOIT
         self._reports = hello.reports_episodes
         self._none: Mask = np.zeros(hello.environments, np.bool_)
         self._none.flags.writeable = False  # shared by steps in which nothing is marked
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
-        self._next_step: Mask = modes == Autoreset.NEXT_STEP
+        self._next_step: Mask = modes == rlx.Autoreset.NEXT_STEP
         self._episodes = EpisodeCounter(hello.environments)
         self._own_begun: list[float | None] = [None] * hello.environments
-        self._ended_by_reset: tuple[Reset, Mask] | None = None
+        self._ended_by_reset: tuple[rlx.Reset, Mask] | None = None
         """The reset, and the environments that were between episodes then."""
         self.episode_ended = False
         """Whether the last init, step or reset ended an episode."""
 
-    def init(self, message: Init) -> Actions:
+    def init(self, message: rlx.Init) -> rlx.Actions:
         """Start an episode in every environment and return its first actions.
 
         After a reset, whose last transition had to wait for this observation, the agent sees both as one step.
@@ -127,10 +109,10 @@ class AgentSession:
         if self._reports:
             self._begin_own(message.partial)
         if self._ended_by_reset is None:
-            return Actions(self._agent.reset(message.observation))
+            return rlx.Actions(self._agent.reset(message.observation))
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
         truncated = self._none if reset.truncated is None else reset.truncated
-        return Actions(
+        return rlx.Actions(
             self._agent.step(
                 StepResult(
                     rewards=reset.reward,
@@ -143,7 +125,7 @@ class AgentSession:
             )
         )
 
-    def step(self, message: Step) -> Actions:
+    def step(self, message: rlx.Step) -> rlx.Actions:
         """Pass the outcome of the last actions to the agent and return its next actions."""
         if message.terminated is message.truncated is message.first is None and not self._reports:
             return self._plain_step(message)
@@ -162,16 +144,16 @@ class AgentSession:
             self._report(step.ended, message.episodes)
         if self.episode_ended:
             step.final_observations = self._final(message, step.ended)
-        return Actions(self._agent.step(step))
+        return rlx.Actions(self._agent.step(step))
 
-    def _plain_step(self, message: Step) -> Actions:
+    def _plain_step(self, message: rlx.Step) -> rlx.Actions:
         """Handle a step in which nothing is marked, as in most steps."""
         none = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
-        return Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
+        return rlx.Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
 
-    def reset(self, message: Reset) -> EpisodeReturns:
+    def reset(self, message: rlx.Reset) -> rlx.EpisodeReturns:
         """End the episode of every environment and return their returns."""
         marked = self._connection.between_episodes
         between = self._none if marked is None else marked
@@ -181,13 +163,22 @@ class AgentSession:
         returns = self._episodes.returns.copy()
         self._report(under_way, message.episodes)
         self._ended_by_reset = message, between
-        return EpisodeReturns(returns)
+        return rlx.EpisodeReturns(returns)
 
-    def metrics(self, message: Metrics) -> None:
-        """Record the client's own scalars."""
-        tell_metrics(message, self._metrics)
+    def answer(self, message: rlx.Message) -> rlx.ServerMessage | None:
+        """Return the answer to a message; None if it gets none, as a client's metrics."""
+        if isinstance(message, rlx.Step):
+            return self.step(message)
+        if isinstance(message, rlx.Init):
+            return self.init(message)
+        if isinstance(message, rlx.Reset):
+            return self.reset(message)
+        if isinstance(message, rlx.Metrics):
+            tell_metrics(message, self._metrics)
+            return None
+        return rlx.Pong(message.nonce) if isinstance(message, rlx.Ping) else None
 
-    def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
+    def _report(self, ended: Mask, own: Sequence[rlx.Episode]) -> None:
         for episode in own if self._reports else ():
             now, begun = self._clock(), self._own_begun[episode.environment]
             self._own_begun[episode.environment] = now
@@ -216,7 +207,7 @@ class AgentSession:
             self._metrics.scalar(f"{prefix}seconds", seconds)
             self._metrics.scalar(f"{prefix}reward_per_second", episode_return / seconds)
 
-    def _final(self, message: Step, ended: Mask) -> Leaves:
+    def _final(self, message: rlx.Step, ended: Mask) -> Leaves:
         """Return the final observations: those sent with the step or, with NEXT_STEP, the observation itself."""
         if message.final_observation is None:
             return message.observation
@@ -231,14 +222,14 @@ class AgentSession:
 
 def agent_failure(error: Exception, source: Path) -> str:
     """Return the sentence for the client of an agent that raised `error`. `source`: of the algorithm."""
-    if isinstance(error, LocalProtocolError):  # an answer that cannot be sent
+    if isinstance(error, rlx.LocalProtocolError):  # an answer that cannot be sent
         why = f"{place_of(error, source)}: the agent returned no actions of its space: {error.message}"
     else:
         why = described(error, source)
     return f"the agent failed at {why}; the RLX server's log has the traceback"
 
 
-def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:
+def tell_metrics(message: rlx.Metrics, metrics: MetricsRecorder) -> None:
     """Add a client's scalars, with names in form and in the clients' namespace."""
     for name, value in message.scalars:
         metrics.scalar(f"{CLIENTS}{formed(name)}", value)
@@ -255,9 +246,9 @@ class WorkerMetrics:
         self._turnarounds: list[float] = []
         self._told_at = 0.0
 
-    def answered(self, message: Message, answer: ServerMessage, read_at: float, now: float) -> None:
+    def answered(self, message: rlx.Message, answer: rlx.ServerMessage, read_at: float, now: float) -> None:
         """Record that `message`, read completely at `read_at`, is answered at `now`, in seconds of one clock."""
-        if type(message) is Step:
+        if type(message) is rlx.Step:
             self._acts.append(now - read_at)
             if self._acted_at is not None:
                 self._turnarounds.append(read_at - self._acted_at)
@@ -265,8 +256,8 @@ class WorkerMetrics:
             if now - self._told_at >= TELL_SECONDS:
                 self._told_at = now
                 self.tell()
-        elif not isinstance(message, Ping):
-            self._acted_at = now if isinstance(answer, Actions) else None
+        elif not isinstance(message, rlx.Ping):
+            self._acted_at = now if isinstance(answer, rlx.Actions) else None
 
     def tell(self) -> None:
         """Report the measurements since the last report."""

@@ -193,10 +193,7 @@ def _first_answer(pid: int, answer: int) -> tuple[str, str]:
 
 
 class SpawnSpawner(_Spawner):
-    """Spawn workers. A first process checks whether workers can work at all.
-
-    Raises ConfigurationError if they cannot.
-    """
+    """Spawn workers. Raises ConfigurationError if a first process finds that workers cannot work."""
 
     def __init__(
         self,
@@ -221,10 +218,7 @@ class SpawnSpawner(_Spawner):
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
     ) -> tuple[int, int]:
-        """Start a worker for `sock`, which inherits only the descriptors it is given.
-
-        Returns as `ForkSpawner.spawn` does. Raises OSError.
-        """
+        """Start a worker that inherits only the descriptors it is given; see `ForkSpawner.spawn`. Raises OSError."""
         more = {
             "refusal": refusal,
             "training_finished": training_finished,
@@ -309,7 +303,6 @@ def _ending_with(lifeline: int) -> Iterator[None]:
 
 
 def _refusal(load: Callable[[], WorkerPlan]) -> str:
-    """Return why workers could not work, in one sentence; empty if they could."""
     try:
         plan = load()
     except ConfigurationError as error:

@@ -15,15 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from relaax import __version__
-from relaax.algorithm_base import AgentBase, AgentContext
-from relaax.configuration import RlxServerSection
-from relaax.hosting.fingerprint import fingerprint
-from relaax.hosting.gradient_filters import agent_parameters
-from relaax.metrics.system import Sampler
-from relaax.parameters.interfaces import (
-    MetricsRecorder,
-    ParameterClientBase,
+from relaax import __version__, rlx
+from relaax.algorithm_base import (
+    AgentBase,
+    AgentContext,
     ParameterServerError,
     ParameterServerUnauthenticated,
     ParameterServerUnavailable,
@@ -36,27 +31,6 @@ from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import EXPLOIT, TRAIN, MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
-from relaax.rlx import (
-    Actions,
-    Bye,
-    Hello,
-    Init,
-    Limits,
-    LocalProtocolError,
-    Message,
-    Metrics,
-    Mode,
-    Ping,
-    Pong,
-    RemoteProtocolError,
-    Reset,
-    ServerConnection,
-    ServerMessage,
-    Step,
-    TrainingFinished,
-    Welcome,
-)
-from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
 from relaax.server.command.logs import may_not_raise
@@ -66,7 +40,7 @@ from relaax.server.rlx_server.clients.claims import REVOKED
 from relaax.server.rlx_server.clients.meters import Meter, Meters
 from relaax.server.rlx_server.connection.channel import PeerGone
 from relaax.server.rlx_server.connection.peer import Peer, PeerLeft, PeerSilent, Revoked, ServerStopping, SlotTaken
-from relaax.server.rlx_server.worker_reports import WorkerReports
+from relaax.server.rlx_server.worker_reports import FAILED, GREETED, PROVEN, WorkerReports
 from relaax.server.rlx_server.workers.client_entry import ClientEntrance, called
 from relaax.server.rlx_server.workers.plan import WorkerPlan
 from relaax.server.rlx_server.workers.session import AgentSession, WorkerMetrics, agent_failure, tell_metrics
@@ -85,8 +59,8 @@ INTERRUPT = signal.SIGUSR1
 """Signal of a worker to itself: its heartbeat has noticed that it must end while it is busy."""
 MAX_RANGES = 8
 _Result = TypeVar("_Result")
-_STEPS = (Step, Reset)
-_ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has sent one of these reads, or has gone
+_STEPS = (rlx.Step, rlx.Reset)
+_ASKS = (rlx.Init, rlx.Step, rlx.Reset, rlx.Ping, rlx.Bye)  # a client that has sent one of these reads, or has gone
 
 
 class Worker:
@@ -110,15 +84,15 @@ class Worker:
         self._authentication = authentication
         self._meters = meters
         self._load = load
-        self._limits = Limits(
+        self._limits = rlx.Limits(
             max_frame_bytes=int(settings.max_frame_megabytes * 2**20),
             idle_timeout_seconds=settings.idle_timeout,
             heartbeat_seconds=settings.heartbeat,
             max_environments=min(settings.max_environments, MAX_ENVIRONMENTS),
         )
-        self._peer = Peer(sock, ServerConnection(self._limits), lifeline, authentication.origins)
+        self._peer = Peer(sock, rlx.ServerConnection(self._limits), lifeline, authentication.origins)
         self._reports = reports
-        self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline, settings.only_acts)
+        self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline)
         self._server = served_at(sock)
         self._meter: Meter
         self._environments = 0
@@ -149,19 +123,19 @@ class Worker:
         except PeerLeft:
             _log.info("the client has left before it was answered")
         except PeerSilent:
-            self._peer.refuse(ErrorCode.TIMEOUT, "nothing was received from the client for too long")
+            self._peer.refuse(rlx.ErrorCode.TIMEOUT, "nothing was received from the client for too long")
         except ServerStopping:
-            self._peer.refuse(ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
+            self._peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
         except SlotTaken:
             _log.info("the client has sent no init since its welcome, and others wait")
-            self._peer.refuse(ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
+            self._peer.refuse(rlx.ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
         except Revoked:
             _log.warning("the client's token is no longer valid")
-            self._peer.refuse(ErrorCode.UNAUTHENTICATED, REVOKED)
-        except RemoteProtocolError as error:
-            self._reports.failed()
+            self._peer.refuse(rlx.ErrorCode.UNAUTHENTICATED, REVOKED)
+        except rlx.RemoteProtocolError as error:
+            self._reports.say(FAILED)
             tls = self._peer.begins_with_tls and self._authentication.tls is None
-            wrong = (ErrorCode.MALFORMED, NO_TLS) if tls else (error.code, error.message)
+            wrong = (rlx.ErrorCode.MALFORMED, NO_TLS) if tls else (error.code, error.message)
             _log.warning("the client broke the protocol: %s", wrong[1])
             self._peer.refuse(*wrong)
         except TrainingEnded as end:
@@ -169,17 +143,17 @@ class Worker:
             return EXIT_TRAINING_FINISHED
         except (ParameterServerUnavailable, ReplayUnavailable) as error:
             _log.warning("%s", error)
-            self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
+            self._peer.refuse(rlx.ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
         except (ParameterServerUnauthenticated, ParameterServerUnusable, ReplayError) as error:
             _log.error("%s", error)
             what = "replay memory" if isinstance(error, ReplayError) else "parameter server"
-            self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its {what}: {error}")
+            self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, f"this server cannot use its {what}: {error}")
         except ParameterServerError as error:
             _log.warning("the parameter server refused: %s", error)
-            self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
+            self._peer.refuse(rlx.ErrorCode.SPACE_MISMATCH, str(error))
         except Exception as error:
             _log.exception("the agent failed")
-            self._peer.refuse(ErrorCode.AGENT_FAILED, agent_failure(error, self._source))
+            self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, agent_failure(error, self._source))
             return EXIT_FAILED
         finally:
             self._reports.close()  # closing runs at the client's pace, and holds no place
@@ -206,7 +180,7 @@ class Worker:
         if training_finished:
             self._finish(0)
             return EXIT_TRAINING_FINISHED
-        granted = self._entrance.granted(hello, who, refusal)
+        granted = self._entrance.granted(hello, who, refusal, self._settings.only_acts)
         if granted is None:
             return EXIT_DONE
         self._meter = self._peer.meter = self._meters.meter(*granted)
@@ -217,13 +191,15 @@ class Worker:
         refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
             _log.info("refused %s of %s: %s", hello.environment, called(hello, who), refused.sentence)
-            code = ErrorCode.SPACE_MISMATCH if refused.supported else ErrorCode.UNSUPPORTED_SPACE
+            code = rlx.ErrorCode.SPACE_MISMATCH if refused.supported else rlx.ErrorCode.UNSUPPORTED_SPACE
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
         self._reports.admitted()
         sampler = Sampler()
         self._peer.beat = sampler.beat
-        _use_device(plan.device)
+        from relaax.nn.devices import use_device  # not at module level: a server that spawns loads no network
+
+        use_device(plan.device)
         client = plan.make_client()
         try:
             return self._train(plan, hello, who, client, sampler)
@@ -231,9 +207,9 @@ class Worker:
             client.close()
 
     def _train(
-        self, plan: WorkerPlan, hello: Hello, who: Identity, client: ParameterClientBase, sampler: Sampler
+        self, plan: WorkerPlan, hello: rlx.Hello, who: Identity, client: ParameterClientBase, sampler: Sampler
     ) -> int:
-        exploit = hello.mode == Mode.EXPLOIT
+        exploit = hello.mode == rlx.Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = self._work(
             client.register,
@@ -252,7 +228,7 @@ class Worker:
         guest, actors = called(hello, who), _ranges(registered.actors)
         _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, actors)
         limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
-        self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
+        self._peer.answer(rlx.Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         init = self._proof(client.metrics)
         if init is None:
             return EXIT_DONE
@@ -279,28 +255,24 @@ class Worker:
             session = AgentSession(self._peer.connection, agent, client.metrics)
             return self._loop(init, session, agent, measures, client if exploit else None)
 
-    def _proof(self, metrics: MetricsRecorder) -> Init | None:
-        """Return the client's first init; None if the client leaves before.
-
-        A client may never read its welcome. Until it has sent init, it gets no agent, and a waiting client may take its
-        place.
-        """
-        self._reports.greeted()
+    def _proof(self, metrics: MetricsRecorder) -> rlx.Init | None:
+        """Return the first init, until which the client has no agent and may lose its place; None if it leaves."""
+        self._reports.say(GREETED)
         self._peer.watch_reports(self._reports.descriptor)
         while True:
             message = self._receive(0)
-            if isinstance(message, Init):
+            if isinstance(message, rlx.Init):
                 self._peer.may_lose_place = False
-                self._reports.proven()
+                self._reports.say(PROVEN)
                 return message
-            if isinstance(message, Bye):
+            if isinstance(message, rlx.Bye):
                 return None
-            if isinstance(message, Metrics):
+            if isinstance(message, rlx.Metrics):
                 tell_metrics(message, metrics)
-            elif isinstance(message, Ping):
-                self._peer.send(Pong(message.nonce))
+            elif isinstance(message, rlx.Ping):
+                self._peer.send(rlx.Pong(message.nonce))
 
-    def _receive(self, environments: int) -> Message:
+    def _receive(self, environments: int) -> rlx.Message:
         """Return the next message once the client's quota allows it; a step counts for each of `environments`.
 
         Until then the client gets no answer, and so sends no more; the heartbeat keeps the connection alive.
@@ -316,7 +288,7 @@ class Worker:
 
     def _loop(
         self,
-        message: Message,
+        message: rlx.Message,
         session: AgentSession,
         agent: AgentBase,
         measures: WorkerMetrics,
@@ -327,64 +299,42 @@ class Worker:
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
         environments = self._environments
-        while not isinstance(message, Bye):
-            answer = self._work(_answer, session, message)
+        while not isinstance(message, rlx.Bye):
+            answer = self._work(session.answer, message)
             if answer is not None:
                 self._peer.answer(answer)
                 measures.answered(message, answer, self._peer.read_at, time.monotonic())
-            if learns and isinstance(answer, Actions):
+            if learns and isinstance(answer, rlx.Actions):
                 self._meanwhile(agent.learn)
             if to_flush is not None:
                 self._meanwhile(to_flush.flush)
             if session.episode_ended and (self._meter.leaves or time.monotonic() > ends_at):
-                self._peer.refuse(ErrorCode.REBALANCING, LEAVES if self._meter.leaves else f"{ENDS} {timeout:g} s")
+                self._peer.refuse(rlx.ErrorCode.REBALANCING, LEAVES if self._meter.leaves else f"{ENDS} {timeout:g} s")
                 break
             message = self._receive(environments)
         return EXIT_DONE
 
     def _meanwhile(self, work: Callable[[], None]) -> None:
-        """Do `work` while the environments step. Hold its errors until the client asks for more, or is silent for a
-        while.
+        """Do `work` while the environments step; hold its errors until the client asks for more, or is silent for long.
 
         An earlier error would be lost: the client is stepping, and what it sends next would reset the closed socket.
         """
         try:
             self._work(work)
-        except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping, Revoked):
+        except (PeerGone, PeerLeft, rlx.RemoteProtocolError, ServerStopping, Revoked):
             raise
         except Exception:
             until = time.monotonic() + min(HOLD_SECONDS, self._limits.idle_timeout_seconds)
-            with contextlib.suppress(PeerGone, PeerSilent, ServerStopping, RemoteProtocolError):
+            with contextlib.suppress(PeerGone, PeerSilent, ServerStopping, rlx.RemoteProtocolError):
                 while not isinstance(self._peer.receive(max(0.0, until - time.monotonic())), _ASKS):
                     pass
             raise
 
     def _finish(self, global_step: int) -> None:
         try:
-            self._peer.send(TrainingFinished(FINISHED, global_step))
-        except LocalProtocolError:
-            _log.info("the client has said goodbye before it could hear that training has finished")
-        except PeerGone:
+            self._peer.send(rlx.TrainingFinished(FINISHED, global_step))
+        except (PeerGone, rlx.LocalProtocolError):
             _log.info("the client has gone before it could hear that training has finished")
-
-
-def _use_device(device: str) -> None:
-    from relaax.nn.devices import use_device  # not imported at module level, as the listener imports this module
-
-    use_device(device)
-
-
-def _answer(session: AgentSession, message: Message) -> ServerMessage | None:
-    if isinstance(message, Step):
-        return session.step(message)
-    if isinstance(message, Init):
-        return session.init(message)
-    if isinstance(message, Reset):
-        return session.reset(message)
-    if isinstance(message, Metrics):
-        session.metrics(message)
-        return None
-    return Pong(message.nonce) if isinstance(message, Ping) else None
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -395,6 +345,6 @@ def _ranges(numbers: Iterable[int]) -> str:
             found[-1][1] = number
         else:
             found.append([number, number])
-    said = [str(first) if first == last else f"{first}-{last}" for first, last in found[:MAX_RANGES]]
+    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:MAX_RANGES])
     more = sum(last - first + 1 for first, last in found[MAX_RANGES:])
-    return ", ".join(said) + (f" and {more} more" if more else "")
+    return f"{said} and {more} more" if more else said
