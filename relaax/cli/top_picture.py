@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from relaax.cli.fitting import Column, FittingTable
-from relaax.number_format import shown
+from relaax.console import shown
 from relaax.plain_console import visible
 
 

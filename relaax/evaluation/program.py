@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from relaax.client.program.agents import Game, playing
+from relaax.console import print_error
 from relaax.evaluation.players import EvaluationPlayer
-from relaax.log_lines import print_error
 from relaax.policy import PolicyError, load
 
 USAGE = 2

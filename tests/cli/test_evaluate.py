@@ -21,12 +21,12 @@ from environments.ALE import games
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import main as gym
 from relaax.algorithm_base import Box, Discrete
-from relaax.atomic_file import write_whole
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
 from relaax.client.connection.address import LOCAL
 from relaax.client.program.agents import Game, playing
 from relaax.evaluation.result import seed_of
+from relaax.files import write_whole
 from relaax.policy import exporting
 from relaax.policy.file import PARAMETERS, read
 from support.films import film

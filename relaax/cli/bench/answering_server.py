@@ -11,7 +11,7 @@ import socket
 import numpy as np
 
 from relaax import rlx
-from relaax.server.rlx_server.connection.disconnects import PeerGone
+from relaax.server.rlx_server.connection.channel import PeerGone
 from relaax.server.rlx_server.connection.peer import Peer
 
 PATIENCE_SECONDS = 60.0

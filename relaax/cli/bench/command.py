@@ -17,7 +17,7 @@ import typer
 from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.configuration import ConfigurationError, overrides_of, redacted
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan

@@ -25,7 +25,7 @@ from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
 from relaax.replay.spec import TableSpec
-from relaax.server.tokens import read_token
+from relaax.server.security.tokens import read_token
 
 AT_ONCE = 50
 """Items of an insert (Horgan et al. 2018)."""

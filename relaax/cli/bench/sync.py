@@ -23,7 +23,7 @@ from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.grpc_options import client_options, message_bytes
 from relaax.parameters.interfaces import Registration
-from relaax.server.tokens import read_token
+from relaax.server.security.tokens import read_token
 
 WARM_UP = 20
 LONG = 5_000_000

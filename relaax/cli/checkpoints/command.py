@@ -12,11 +12,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
-from relaax.atomic_file import write_whole
 from relaax.cli import completion
 from relaax.configuration import ConfigurationError, nearest
-from relaax.log_lines import log_to_stderr, print_error
-from relaax.server.options import command_app
+from relaax.console import log_to_stderr, print_error
+from relaax.files import write_whole
+from relaax.server.command.options import command_app
 
 LIST = "list"
 SUFFIXES = (".safetensors", ".onnx")

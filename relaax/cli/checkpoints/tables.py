@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from relaax.cli.checkpoints.catalogue import Entry, best, newest
-from relaax.number_format import shown
+from relaax.console import shown
 
 _WIDTH = 130  # without a terminal
 

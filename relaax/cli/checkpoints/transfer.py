@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from relaax.checkpoint import CheckpointManager, Damaged, Store, copying, highest_fence
-from relaax.checkpoint.copying import Advance
+from relaax.checkpoint import CheckpointManager, Damaged, Store, highest_fence
+from relaax.checkpoint import manager as copying
 from relaax.checkpoint.lease import Lease
+from relaax.checkpoint.manager import Advance
 from relaax.cli.checkpoints.catalogue import CatalogueError, Entry, is_gone
 
 

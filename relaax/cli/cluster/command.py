@@ -13,9 +13,9 @@ import typer
 from relaax.cli import completion
 from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError
-from relaax.extras import named
-from relaax.log_lines import print_error
-from relaax.server.options import SetOption, command_app
+from relaax.console import print_error
+from relaax.libraries import named
+from relaax.server.command.options import SetOption, command_app
 
 cluster = command_app(
     no_args_is_help=True,

@@ -75,7 +75,7 @@ def _one(subject: Subject, target: Target) -> Iterator[Finding]:
 
 def _agreement(subject: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
     from relaax.algorithm_base import first_difference
-    from relaax.server.command_configuration import description
+    from relaax.server.command.configuration import description
 
     if status.version and status.version != __version__:
         yield wrong(

@@ -16,7 +16,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.configuration import ConfigurationError
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.evaluate.target import EvaluationTarget
@@ -201,8 +201,8 @@ def _evaluated(
 
 
 def _say(result: dict[str, Any], json_: str | None) -> None:
-    from relaax.atomic_file import write_whole
     from relaax.cli.evaluate import report
+    from relaax.files import write_whole
 
     text = json.dumps(result, indent=2) + "\n"
     if json_ == "-":

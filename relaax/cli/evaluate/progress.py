@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from relaax.console import shown
 from relaax.evaluation.result import Played
-from relaax.number_format import shown
 from relaax.plain_console import PlainConsole
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from relaax.console import shown
 from relaax.evaluation import scores
-from relaax.number_format import shown
 from relaax.plain_console import PlainConsole
 
 NOT_COMPARABLE = "human starts: not comparable with null-op scores"

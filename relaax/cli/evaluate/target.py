@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from relaax.atomic_file import write_whole
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.checkpoints import catalogue
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
+from relaax.files import write_whole
 from relaax.policy import exporting
 from relaax.policy.file import Description, PolicyError, read
 

@@ -23,7 +23,7 @@ from relaax.cli.new.scaffold import (
     filled,
     write,
 )
-from relaax.server.options import command_app
+from relaax.server.command.options import command_app
 
 new = command_app(
     no_args_is_help=True,

@@ -13,8 +13,8 @@ import typer
 
 from relaax.cli import completion
 from relaax.configuration import ConfigurationError, overrides_of
-from relaax.log_lines import print_error
-from relaax.server.options import SetOption
+from relaax.console import print_error
+from relaax.server.command.options import SetOption
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan

@@ -18,13 +18,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from relaax.atomic_file import write_whole
 from relaax.cli.fitting import shortened
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.replay_progress import ReplayProgress
 from relaax.cli.run.resilient_output import resilient
-from relaax.number_format import shown
+from relaax.console import shown
+from relaax.files import write_whole
 from relaax.plain_console import PlainConsole, visible
 
 LINE_SECONDS = 10.0

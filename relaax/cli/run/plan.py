@@ -20,7 +20,7 @@ from relaax.configuration import (
     find_configuration,
     unknown,
 )
-from relaax.server.command_configuration import configured
+from relaax.server.command.configuration import configured
 
 GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from relaax.cli.run.plan import Plan
 from relaax.configuration import ConfigurationError
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN, Role
-from relaax.server.tls import parameter_server_token, replay_server_token, rlx_server_token
+from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 
 
 @dataclass(frozen=True, slots=True)

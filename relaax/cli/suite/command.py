@@ -14,7 +14,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.configuration import ConfigurationError
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.suite.record import SuitePlan, SuiteRecord
@@ -187,8 +187,8 @@ def _say(record: SuiteRecord, start: float, text: str) -> None:
 
 def _tabulate(record: SuiteRecord, folder: Path) -> None:
     """Write and print the tables of what is there."""
-    from relaax.atomic_file import write_whole
     from relaax.cli.suite.table import csv_of, tables
+    from relaax.files import write_whole
 
     results: dict[str, dict[int, Any]] = {}
     for name, (environment, seed) in record.plan.names().items():

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError
+from relaax.files import write_whole
 
 FILE = "suite.json"
 TRAINED = ("target_reached", "max_steps", "max_time", "environments_done")

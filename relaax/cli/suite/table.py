@@ -10,8 +10,8 @@ from statistics import mean, median
 from typing import Any
 
 from relaax.cli.evaluate.report import NOT_COMPARABLE
+from relaax.console import shown
 from relaax.evaluation import scores
-from relaax.number_format import shown
 
 OURS = "relaax"
 Cell = float | None
