@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,14 @@ def compiled(function: Kernel, *arguments: Any, fastmath: bool | set[str] = Fals
     except (RuntimeError, OSError):  # no writable directory, or the disk is full
         kernel = numba.njit(returns(*arguments), **options)(function)
     return kernel
+
+
+def compiled_once(*arguments: Any, fastmath: bool | set[str] = False) -> Callable[[Kernel], Callable[[], Kernel]]:
+    """Decorate a function: it becomes one without arguments that returns the machine code (see `compiled`).
+
+    To name a type takes numba longer than a kernel takes for an image: it compiles or loads with the first call.
+    """
+    return lambda function: cache(lambda: compiled(function, *arguments, fastmath=fastmath))
 
 
 def _has_cache(function: Kernel) -> bool:

@@ -62,10 +62,10 @@ FLEET = "tests/metrics/test_fleet.py"
 
 HOST_PY = "relaax/nn/host/engine.py"
 LSTM_PY = "relaax/nn/host/lstm.py"
-SOFTMAX_PY = "relaax/nn/host/softmax.py"
+SOFTMAX_PY = "relaax/nn/host/kernels.py"
 CLIPPING_PY = "relaax/optim/clipping.py"
 DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
-BESIDE_PY = "relaax/nn/host/beside.py"
+BESIDE_PY = "relaax/nn/host/trunk.py"
 LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
@@ -84,7 +84,7 @@ LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
 PLACES_PY = "relaax/server/rlx_server/listening/admission.py"
 SESSION_PY = "relaax/server/rlx_server/workers/session.py"
 STRIKES_PY = "relaax/server/security/strikes.py"
-READING_PY = "relaax/server/grpc_port/request_reader.py"
+READING_PY = "relaax/server/ports/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
@@ -120,7 +120,7 @@ COPIES = "tests/replay/test_copies.py"
 KEEPING = "tests/server/replay_server/test_keeping.py"
 LIMITER_PY = "relaax/replay/limiter.py"
 SHARD_SAMPLER_PY = "relaax/replay/shard_sampler.py"
-REPLAY_ACCESS_PY = "relaax/server/replay_access.py"
+REPLAY_ACCESS_PY = "relaax/server/access.py"
 TABLE = "tests/replay/test_table.py"
 LIMITER = "tests/replay/test_limiter.py"
 REPLAY_CLIENT = "tests/replay/test_client.py"
@@ -864,7 +864,7 @@ ERRORS = (
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/nn/host/recurrence.py", "decays[i] * terms[i + width]", "decays[i + width] * terms[i + width]")],
+        [("relaax/nn/host/kernels.py", "decays[i] * terms[i + width]", "decays[i + width] * terms[i + width]")],
         "tests/algorithm_base/test_returns.py",
         ROLLOUT,
     ),
@@ -1281,7 +1281,7 @@ ERRORS = (
     planted(
         "rmsprop-decay",
         "RMSProp forgets what it should keep",
-        [("relaax/optim/tensorflow_optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
+        [("relaax/optim/optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
         "tests/optim/test_optimizers.py",
     ),
     planted(
@@ -1300,15 +1300,15 @@ ERRORS = (
         "rmsprop-not-centered",
         "the centered RMSProp leaves out the square of the mean",
         [
-            ("relaax/optim/tensorflow_optimizers.py", "mean_square - mean * mean", "mean_square"),
-            ("relaax/optim/kernels.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]"),
+            ("relaax/optim/optimizers.py", "mean_square - mean * mean", "mean_square"),
+            ("relaax/optim/host_optimizers.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]"),
         ],
         "tests/optim/test_optimizers.py",
     ),
     planted(
         "rmsprop-centered-on-the-device-alone",
         "the host's centered RMSProp leaves out the square of the mean",
-        [("relaax/optim/kernels.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]")],
+        [("relaax/optim/host_optimizers.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]")],
         "tests/optim/test_optimizers.py",
     ),
     planted(
@@ -1316,7 +1316,7 @@ ERRORS = (
         "rounding makes the variance of centered RMSProp negative",
         [
             (
-                "relaax/optim/kernels.py",
+                "relaax/optim/host_optimizers.py",
                 "max(mean_square[i] - mean[i] * mean[i], np.float32(0.0))",
                 "mean_square[i] - mean[i] * mean[i]",
             )
@@ -1686,7 +1686,7 @@ ERRORS = (
         "swap counts as memory",
         [
             (
-                "relaax/metrics/memory.py",
+                "relaax/metrics/system.py",
                 "psutil.virtual_memory().available",
                 "psutil.virtual_memory().available + psutil.swap_memory().free",
             )
@@ -1772,13 +1772,13 @@ ERRORS = (
     planted(
         "leftovers-stay",
         "what a killed server left in the temporary directory stays",
-        [("relaax/server/rlx_server/main.py", "        remove_leftovers()\n", "")],
+        [("relaax/server/rlx_server/main.py", "    remove_leftovers()\n", "")],
         f"{RLX_SERVER_TESTS}/test_temporary_files.py",
     ),
     planted(
         "names-of-the-gone",
         "names of connections that have ended keep their places",
-        [("relaax/metrics/fair_names.py", "self._unused[name] = None", "pass")],
+        [("relaax/metrics/names.py", "self._unused[name] = None", "pass")],
         "tests/metrics/test_fair_names.py",
     ),
     # The wire and the worker.
@@ -1996,7 +1996,7 @@ ERRORS = (
         "workers whose connection has ended are counted on",
         [
             (
-                "relaax/server/local_port/local_server.py",
+                "relaax/server/ports/local_server.py",
                 "                    self._lost(name)\n",
                 "                    pass\n",
             )

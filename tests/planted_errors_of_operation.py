@@ -7,7 +7,7 @@ from support.planting import planted
 CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
 FORECAST_PY = "relaax/planning/forecast.py"
 DEMAND_PY = "relaax/planning/demand.py"
-MEMORY_PY = "relaax/planning/memory.py"
+MEMORY_PY = "relaax/planning/demand.py"
 QUEUEING_PY = "relaax/planning/queueing.py"
 DECLARATION_PY = "relaax/replay/declaration.py"
 LIMITER_PY = "relaax/replay/limiter.py"

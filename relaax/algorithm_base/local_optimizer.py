@@ -7,9 +7,8 @@ import numpy as np
 from relaax.algorithm_base.gradient_filters import GradientFilter
 from relaax.algorithm_base.schedule import Schedule
 from relaax.optim.host_optimizers import create
-from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import OptimizerSpec
-from relaax.optim.vector import is_finite
+from relaax.optim.vector import HostVector, is_finite
 from relaax.parameters.interfaces import FlatVector
 
 

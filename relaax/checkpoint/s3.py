@@ -39,8 +39,8 @@ from relaax.checkpoint.store import (
     is_key,
 )
 from relaax.configuration import ConfigurationError, nearest
-from relaax.configuration.home import with_home
-from relaax.configuration.keys import unknown
+from relaax.configuration.key_types import with_home
+from relaax.configuration.validation import unknown
 from relaax.configuration.yaml_file import read_yaml
 
 _log = logging.getLogger(__name__)

@@ -190,7 +190,7 @@ def unit_of(scalar: str) -> str:
 
 def read_curve(folder: Path, scalar: str) -> Curve:
     """Return the values of one scalar, by global step. Exit the command with a message if there are none."""
-    from relaax.metrics.without_tensorflow import do_without_tensorflow
+    from relaax.metrics.writer import do_without_tensorflow
 
     do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator

@@ -48,7 +48,7 @@ def schema(
 
 def _schema(what: str | None) -> dict[str, object]:
     from relaax.algorithm_base import ConfigBase
-    from relaax.configuration.schema import schema_of
+    from relaax.configuration.reference import schema_of
 
     return schema_of(_configs(what), ConfigBase)
 

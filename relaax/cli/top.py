@@ -251,7 +251,7 @@ def _targets(
     where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None
 ) -> tuple[list[Target], list[Target]]:
     """Return the shards and the replay servers to ask. Raises ConfigurationError."""
-    from relaax.server.targets import replay_targets, targets
+    from relaax.server.access import replay_targets, targets
 
     section = _asked(where, replay, token_file, tls_ca)
     return targets(section), replay_targets(section)

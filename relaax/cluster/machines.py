@@ -1,4 +1,4 @@
-"""The machines of a Ray cluster as the host of a run's processes."""
+"""The machines of a Ray cluster as the host of a run's processes, and what `relaax cluster status` shows of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,10 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from relaax.cluster.control import Control
-from relaax.cluster.keeper import FOLDER, HOST, METRICS, Keeper
+from relaax.cluster.keeper import FOLDER, HOST, METRICS, Control, Keeper
 from relaax.cluster.remote_process import RemoteProcess
-from relaax.cluster.report import occupancy, report
-from relaax.cluster.scaling import Scaling
+from relaax.cluster.scaling import REFUSALS, Occupancy, Scaling
 from relaax.configuration import HERE, roles
-from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.roles import (
     CLIENT,
     LEARNER,
@@ -34,11 +31,64 @@ from relaax.configuration.roles import (
     Addresses,
     Role,
 )
+from relaax.configuration.sections import ClusterSection
 from relaax.files import write_whole
 from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised
 
 _log = logging.getLogger(__name__)
+
+_FIGURE = "relaax_rlx_server_{}"
+_REFUSALS = tuple(f'{_FIGURE.format("refusals_total")}{{reason="{reason}"}}' for reason in REFUSALS)
+
+
+def occupancy(server: Supervised) -> Occupancy | None:
+    """Return what an RLX server has said of its connections; None before that."""
+    figures = server.seen.figures if isinstance(server, RemoteProcess) and server.seen is not None else {}
+    if not figures:
+        return None
+    return Occupancy(
+        int(figures[_FIGURE.format("workers")]),
+        int(figures[_FIGURE.format("free_places")]),
+        int(sum(figures.get(name, 0.0) for name in _REFUSALS)),
+    )
+
+
+def report(
+    processes: Mapping[str, Sequence[Supervised]], machines: Iterable[Mapping[str, Any]], scaling: str
+) -> dict[str, Any]:
+    """Return it as JSON can hold it. `machines`: Ray's records. `scaling`: the policy."""
+    return {
+        "scaling": scaling,
+        "processes": [_process(each) for ours in processes.values() for each in ours],
+        "machines": [
+            {"address": node["NodeManagerAddress"], "cpus": node["Resources"].get("CPU", 0.0)} for node in machines
+        ],
+    }
+
+
+def _process(process: Supervised) -> dict[str, Any]:
+    seen = process.seen if isinstance(process, RemoteProcess) else None
+    code = process.exit_code()
+    if code is not None:
+        state = f"ended ({code})"
+    elif seen is None:
+        state = "waits for a machine"
+    else:
+        state = "runs"
+    connections = occupancy(process)
+    return {
+        "name": process.name,
+        "state": state,
+        "machine": seen.host if seen is not None else None,
+        "address": process.address,
+        "pid": seen.pid if seen is not None else None,
+        "restarts": process.restarts,
+        "connections": None if connections is None else connections.workers,
+        "free_places": None if connections is None else connections.free,
+        "refused": None if connections is None else connections.refused,
+    }
+
 
 ENVIRONMENTS = "environments"
 """The custom resource of machines that environment programs go to, where any has it: `ray start --resources`."""

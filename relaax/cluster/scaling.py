@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relaax.configuration.cluster_section import ClusterSection
+from relaax.configuration.sections import ClusterSection
 
 RETRY_SECONDS = 10.0
 """Within it, whoever was refused has come to each server again: they are told to wait five seconds, and some more."""

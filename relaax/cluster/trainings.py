@@ -14,8 +14,7 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from relaax.cluster.control import ASKED
-from relaax.cluster.keeper import Look
+from relaax.cluster.keeper import ASKED, Look
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import TOKENS
@@ -47,7 +46,7 @@ class Training:
         return look
 
     def read(self, name: str) -> str:
-        """Return one of its controller's files (`relaax.cluster.control`); empty if there is none.
+        """Return one of its controller's files (`relaax.cluster.keeper`); empty if there is none.
 
         Raises ConfigurationError if it is gone.
         """
@@ -129,7 +128,6 @@ def _require_somebody(address: str) -> None:
 
 
 def _tokens() -> Mapping[str, str]:
-    """Return the tokens that this command was given."""
     return {name: os.environ[name] for name in TOKENS if name in os.environ}
 
 

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
         find_configuration,
         load_configuration,
     )
-    from relaax.configuration.environment import without_variables
-    from relaax.configuration.keys import KeyPath
-    from relaax.configuration.layers import printed
+    from relaax.configuration.layers import printed, without_variables
     from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
     from relaax.configuration.roles import SECTIONS
     from relaax.configuration.sections import (
@@ -31,19 +29,17 @@ if TYPE_CHECKING:
         RunSection,
         TensorBoardSection,
     )
-    from relaax.configuration.validation import Section, validate_section
+    from relaax.configuration.validation import KeyPath, Section, validate_section
 
 _LAZY = {
     "configuration": "ALGORITHM COMMAND_LINE HERE Configuration assemble_configuration find_configuration "
     "load_configuration",
-    "environment": "without_variables",
-    "keys": "KeyPath",
-    "layers": "printed",
+    "layers": "printed without_variables",
     "resuming": "Fixed Free Resume resume_rules",
     "roles": "SECTIONS",
     "sections": "LearnerSection ParameterServerSection ReplayServerSection RlxServerSection RunSection "
     "TensorBoardSection",
-    "validation": "Section validate_section",
+    "validation": "KeyPath Section validate_section",
 }
 __getattr__ = lazy_exports(__name__, {name: f".{module}" for module, names in _LAZY.items() for name in names.split()})
 

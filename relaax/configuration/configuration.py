@@ -10,12 +10,11 @@ from typing import Any, cast
 import pydantic
 
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.configuration.cluster_section import ClusterSection
-from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
-from relaax.configuration.keys import KeyPath, nearest, unknown
-from relaax.configuration.layers import Layers, text_of, value_of
+from relaax.configuration.errors import nearest_file, unknown_configuration
+from relaax.configuration.layers import Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
 from relaax.configuration.roles import SECTIONS, own
 from relaax.configuration.sections import (
+    ClusterSection,
     LearnerSection,
     ParameterServerSection,
     ReplayServerSection,
@@ -23,8 +22,15 @@ from relaax.configuration.sections import (
     RunSection,
     TensorBoardSection,
 )
-from relaax.configuration.suggestions import nearest_file, unknown_configuration
-from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
+from relaax.configuration.validation import (
+    ConfigurationError,
+    KeyPath,
+    Section,
+    nearest,
+    normalized,
+    unknown,
+    validate_section,
+)
 from relaax.configuration.yaml_file import read_yaml
 
 ALGORITHM = "algorithm"
@@ -214,7 +220,6 @@ def _assembled(
 
 
 def _names() -> tuple[str, ...]:
-    """Return the names of all sections."""
     return (*SECTIONS, ALGORITHM)
 
 

@@ -1,10 +1,16 @@
-"""The error of a configuration, and suggestions in its message. Nothing slow is imported: completion needs this."""
+"""The error of a configuration, and suggestions in its message: keys, files and bundled configurations that were meant.
+
+Nothing slow is imported: completion needs this.
+"""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -30,3 +36,53 @@ def unknown(what: str, word: str, known: Iterable[str]) -> str:
 def overrides_of(given: Mapping[str, Any]) -> list[str]:
     """Return overrides for `load_configuration` from command-line keys and values; None means not given."""
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+
+
+_FAMILIES = {"gym", "ale", "minatar", "miniwob", "miniworld", "vizdoom", "lab"}
+_ALIKE = 0.75
+_ID = re.compile(r".+-v\d+|[\w.]+:\w+")
+
+
+def unknown_configuration(name: str, known: Sequence[str]) -> str:
+    """Return a message that rejects the name of a configuration and suggests others."""
+    like = _alike(name, known)
+    if not like and (guess := nearest(name, known)):
+        like = [guess]
+    sentence = f"unknown configuration {name!r}"
+    if _ID.fullmatch(name):
+        sentence += f"; an environment needs no configuration: relaax run --algorithm da3c --environment {name}"
+        if ":" in name:
+            return sentence
+    if len(like) == 1:
+        return f"{sentence}; did you mean {like[0]!r}?"
+    if like:
+        return f"{sentence}; alike are {', '.join(like)}"
+    return f"{sentence}; `relaax list configurations` shows the bundled ones"
+
+
+def nearest_file(path: Path, suffix: str) -> str | None:
+    """Return the file next to `path` with the most similar name, given without or with `suffix`; None if none is."""
+    files = {file.stem: str(file) for file in sorted(path.parent.glob(f"*{suffix}")) if file.is_file()}
+    guess = nearest(path.name.removesuffix(suffix), files, _ALIKE)
+    return files[guess] if guess else None
+
+
+def _alike(name: str, known: Sequence[str]) -> list[str]:
+    """Return the known names that share most words with `name`, a family's counting least."""
+    words = {word for one in known for word in _words(one)}
+    own = _words(name)
+    joined = [first + second for first, second in itertools.pairwise(own)]  # lunar_lander, da3c_ale
+    meant = {nearest(word, words, _ALIKE) for word in (*own, *joined)} - {None}
+    scores = {one: _score(meant & set(_words(one))) for one in known}
+    best = max(scores.values(), default=(0, 0))
+    return [one for one, score in scores.items() if score == best] if best[0] else []
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def _score(shared: Iterable[str | None]) -> tuple[int, int]:
+    """Return how many words are shared that are no family's, and how many that are."""
+    counted = [word in _FAMILIES for word in shared]
+    return counted.count(False), counted.count(True)

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pydantic
 from pydantic import Field
 
-from relaax.configuration.home import with_home
+from relaax.configuration.validation import ConfigurationError
+
+
+class NoHome(ConfigurationError, ValueError):
+    """A path names a home directory that is unknown: a container may have neither HOME nor an entry of the user."""
+
+
+def with_home(path: str | Path, key: str = "") -> Path:
+    """Replace `~` and `~USER` at the beginning. Raises NoHome, whose message begins with `key`; otherwise a folder
+    called `~` would be made.
+    """
+    text = str(path)
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
+        user = text[1:].partition("/")[0]
+        whose = f"of {user} is unknown" if user else "is unknown: set HOME"
+        named = f"{key}: " if key else ""
+        raise NoHome(f"{named}{text}: the home directory {whose}; or give an absolute path")
+    return Path(expanded)
+
 
 _ORIGIN = r"null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+"
 _USUAL_PORTS = {"http": ":80", "https": ":443"}

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import pydantic
 
-from relaax.configuration.keys import KeyPath, key_of
+from relaax.configuration.validation import KeyPath, key_of
 
 T = TypeVar("T")
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.sections import (
+    ClusterSection,
     LearnerSection,
     ParameterServerSection,
     ReplayServerSection,
@@ -21,6 +22,7 @@ from relaax.configuration.sections import (
 )
 from relaax.configuration.validation import Section
 
+_Section = TypeVar("_Section", bound=Section)
 Sections = Mapping[str, Section]
 """The sections of a configuration by name."""
 
@@ -67,13 +69,13 @@ class Role:
     count: Callable[[Sections], int]
     """The number of processes."""
     restart: Restart
-    stop_seconds: Callable[[Sections], float]
+    stop_seconds: Callable[[Sections], float] = lambda sections: 10.0
     """Seconds from SIGTERM until a process is killed."""
-    stop_key: str | None
+    stop_key: str | None = None
     """The key that sets this time; None if no key does."""
-    tokens: tuple[str, ...]
+    tokens: tuple[str, ...] = ()
     """The environment variables of the tokens that it needs."""
-    arguments: Callable[[Addresses, int, int], list[str]]
+    arguments: Callable[[Addresses, int, int], list[str]] = lambda addresses, number, count: []
     """Return the options of the process of this number, of so many, given the addresses of those it connects to."""
     needs: tuple[str, ...] = ()
     """The names of the roles, above it in the table, that its processes connect to: without them they neither become
@@ -96,7 +98,6 @@ class Role:
 
 
 def _status_of_first(section: str, number: int) -> list[str]:
-    """Return the options by which only the first of several processes serves the status page."""
     return ["--set", f"{section}.status_bind=null"] if number else []
 
 
@@ -117,34 +118,8 @@ def _learner_arguments(addresses: Addresses, learner: int, _: int) -> list[str]:
     return [*arguments, *_status_of_first("relaax-learner", learner)]
 
 
-def _shards(sections: Sections) -> int:
-    section = sections["relaax-parameter-server"]
-    assert isinstance(section, ParameterServerSection)
-    return section.shards
-
-
-def _replay(sections: Sections) -> ReplayServerSection:
-    section = sections["relaax-replay-server"]
-    assert isinstance(section, ReplayServerSection)
-    return section
-
-
-def _rlx_server(sections: Sections) -> RlxServerSection:
-    section = sections["relaax-rlx-server"]
-    assert isinstance(section, RlxServerSection)
-    return section
-
-
-def _learners(sections: Sections) -> int:
-    section = sections["relaax-learner"]
-    assert isinstance(section, LearnerSection)
-    return section.learners
-
-
-def _tensorboards(sections: Sections) -> int:
-    section = sections["relaax-tensorboard"]
-    assert isinstance(section, TensorBoardSection)
-    return int(section.enabled)
+def _of(sections: Sections, model: type[_Section]) -> _Section:
+    return next(section for section in sections.values() if isinstance(section, model))
 
 
 def _services(addresses: Addresses) -> list[str]:
@@ -152,12 +127,6 @@ def _services(addresses: Addresses) -> list[str]:
     options = ["--parameter-server", ",".join(addresses["parameter-server"])]
     replay = addresses["replay-server"]
     return [*options, "--replay-server", ",".join(replay)] if replay else options
-
-
-def _run(sections: Sections) -> RunSection:
-    section = sections["relaax-run"]
-    assert isinstance(section, RunSection)
-    return section
 
 
 _LAST_CHECKPOINT = 120.0
@@ -170,10 +139,9 @@ PARAMETER_SERVER = Role(
     model=ParameterServerSection,
     command="relaax-parameter-server",
     module="relaax.server.parameter_server.main",
-    count=_shards,
+    count=lambda sections: _of(sections, ParameterServerSection).shards,
     restart=Restart.ALWAYS,
     stop_seconds=lambda _: _LAST_CHECKPOINT,
-    stop_key=None,
     tokens=(WORKERS_TOKEN,),
     arguments=_shard_arguments,
     reserved=True,
@@ -187,10 +155,9 @@ REPLAY_SERVER = Role(
     model=ReplayServerSection,
     command="relaax-replay-server",
     module="relaax.server.replay_server.main",
-    count=lambda sections: _replay(sections).shards,
+    count=lambda sections: _of(sections, ReplayServerSection).shards,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda sections: _LAST_CHECKPOINT if _replay(sections).keeps else 10.0,
-    stop_key=None,
+    stop_seconds=lambda sections: _LAST_CHECKPOINT if _of(sections, ReplayServerSection).keeps else 10.0,
     tokens=(REPLAY_TOKEN,),
     arguments=_replay_arguments,
     reserved=True,
@@ -207,8 +174,7 @@ RLX_SERVER = Role(
     module="relaax.server.rlx_server.main",
     count=lambda _: 1,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda sections: 10.0 + _rlx_server(sections).drain,  # it ends at once if it has no workers
-    stop_key=None,
+    stop_seconds=lambda sections: 10.0 + _of(sections, RlxServerSection).drain,  # at once if it has no workers
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
     arguments=lambda addresses, _, __: _services(addresses),
     needs=_SERVICES,
@@ -221,10 +187,8 @@ LEARNER = Role(
     model=LearnerSection,
     command="relaax-learner",
     module="relaax.server.learner.main",
-    count=_learners,
+    count=lambda sections: _of(sections, LearnerSection).learners,
     restart=Restart.UNTIL_DONE,
-    stop_seconds=lambda _: 10.0,
-    stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN),
     arguments=_learner_arguments,
     needs=_SERVICES,
@@ -237,12 +201,8 @@ TENSORBOARD = Role(
     model=TensorBoardSection,
     command="relaax-tensorboard",
     module="relaax.server.tensorboard.main",
-    count=_tensorboards,
+    count=lambda sections: int(_of(sections, TensorBoardSection).enabled),
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 10.0,
-    stop_key=None,
-    tokens=(),
-    arguments=lambda _, __, ___: [],
     vital=False,
 )
 
@@ -253,12 +213,11 @@ CLIENT = Role(
     model=RunSection,
     command=None,
     module=None,
-    count=lambda sections: _run(sections).clients,
+    count=lambda sections: _of(sections, RunSection).clients,
     restart=Restart.IF_FAILED,
-    stop_seconds=lambda sections: _run(sections).stop_timeout,
+    stop_seconds=lambda sections: _of(sections, RunSection).stop_timeout,
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
-    arguments=lambda _, __, ___: [],
     needs=(RLX_SERVER.name,),
 )
 

@@ -2,8 +2,8 @@
 
 from relaax.metrics.aggregator import Aggregator
 from relaax.metrics.fleet import Fleet
+from relaax.metrics.histogram import Quantiles
 from relaax.metrics.names import check_name
-from relaax.metrics.quantiles import Quantiles
 from relaax.metrics.returns import RecentReturns
 from relaax.metrics.writer import MetricsWriter
 

@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax.metrics.fair_names import FairNames
-from relaax.metrics.names import CLIENTS, check_name
+from relaax.metrics.names import CLIENTS, FairNames, check_name
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.metrics.returns import RecentReturns
 

@@ -8,13 +8,13 @@ import logging
 import os
 import re
 import socket
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-
-from relaax.metrics.without_tensorflow import do_without_tensorflow
 
 _log = logging.getLogger(__name__)
 
@@ -221,3 +221,8 @@ def _event_of(values: list[Any], step: int = 0) -> Any:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     return Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+
+
+def do_without_tensorflow() -> None:
+    """Disable TensorFlow in TensorBoard by a module whose presence is the switch. Call before it opens a file."""
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))

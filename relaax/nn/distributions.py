@@ -240,9 +240,9 @@ def _sigmoid(x: Array) -> Array:
 
 @cache
 def _kernels() -> Any:
-    from relaax.nn.host import softmax  # numba with it: only in a process that learns
+    from relaax.nn.host import kernels  # numba with it: only in a process that learns
 
-    return softmax
+    return kernels
 
 
 def inverse_softplus(variance: float) -> float:

@@ -19,10 +19,9 @@ def own_memory(size: int) -> FlatVector:
 
 
 class Recycled:
-    """Reuse the memory of vectors of one length once nobody refers to them any more.
+    """Reuse the memory of vectors of one length once nobody refers to them any more: fresh memory costs several copies.
 
-    Fresh memory costs several times what copying costs. Up to `kept` unused vectors stay. Not thread-safe, except for
-    dropping references to what was taken.
+    Up to `kept` unused vectors stay. Not thread-safe, except for dropping references to what was taken.
     """
 
     def __init__(self, size: int, empty: Empty, kept: int = 4) -> None:
@@ -47,9 +46,26 @@ class Recycled:
         self._all = [known for known in self._all if known is not array and known is not array.base]
 
 
-def _references() -> int:
-    """References to an array that only a list and a loop over it know, as Python counts them."""
-    return next(sys.getrefcount(array) for _, array in enumerate([np.empty(0)]))
+_ALONE = next(sys.getrefcount(array) for _, array in enumerate([np.empty(0)]))
+"""References to an array that only a list and a loop over it know, as Python counts them."""
 
 
-_ALONE = _references()
+class Scratch:
+    """Memory for intermediate results, one use of a name and width at a time. Kept from call to call."""
+
+    def __init__(self) -> None:
+        self._memory: dict[object, FlatVector] = {}
+        self._ones = np.ones(0, np.float32)
+
+    def take(self, name: object, rows: int, width: int) -> FlatVector:
+        """Return float32 [rows, width], zeros at first."""
+        memory = self._memory.get((name, width))
+        if memory is None or len(memory) < rows:
+            memory = self._memory[name, width] = np.zeros((rows, width), np.float32)
+        return memory if len(memory) == rows else memory[:rows]
+
+    def ones(self, count: int) -> FlatVector:
+        """Return so many ones, to be read."""
+        if len(self._ones) < count:
+            self._ones = np.ones(count, np.float32)
+        return self._ones[:count]

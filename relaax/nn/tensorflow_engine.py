@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.engine import Engine, Loss, checked_derivatives
+from relaax.nn.interfaces import Engine, Loss, checked_derivatives
 from relaax.nn.specification import NetworkSpec
 from relaax.nn.tensorflow_loading import tf
-from relaax.nn.tensorflow_network import forward
 
 Array = npt.NDArray[np.float32]
 
@@ -68,3 +69,99 @@ class TensorFlowEngine(Engine):
             inputs = tf.cast(inputs, tf.float32) / 255.0
         outputs, state = forward(self._spec, named, inputs, state, restart)
         return {head: tf.reshape(output, [-1, self._spec.heads[head]]) for head, output in outputs.items()}, state
+
+
+Tensor = Any
+
+
+def forward(
+    spec: NetworkSpec, parameters: Mapping[str, Tensor], inputs: Tensor, state: Tensor, restart: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the heads' outputs over a rollout of T steps of N environments.
+
+    Args:
+      spec: the network.
+      parameters: float32 tensors named and shaped as in `spec.layout()`.
+      inputs: float32 [T, N, *spec.inputs].
+      state: float32 [N, spec.state_size], what an LSTM remembers before the first step.
+      restart: bool [T, N]: the observation at t starts an episode, so the state is zero before it.
+
+    Returns:
+      head name -> float32 [T, N, width], and the state after the last step, float32 [N, spec.state_size].
+    """
+    inputs.shape.assert_has_rank(2 + len(spec.inputs))
+    state.shape.assert_is_compatible_with([inputs.shape[1], spec.state_size])
+    restart.shape.assert_is_compatible_with(inputs.shape[:2])
+    sides = [tf.shape(inputs)[axis] if side is None else side for axis, side in enumerate(inputs.shape[:2])]
+    examples = tf.reshape(inputs, [-1, *spec.inputs])
+    outputs: dict[str, Tensor] = {}
+    states: list[Tensor] = []
+    for trunk, heads in spec.trunks().items():
+        x = _features(spec, parameters, trunk, examples)
+        if spec.lstm:
+            h, c = (state[:, start * spec.lstm : (start + 1) * spec.lstm] for start in (len(states), len(states) + 1))
+            x = tf.reshape(x, [*sides, x.shape[1]])
+            x, h, c = lstm(x, h, c, restart, parameters[f"{trunk}lstm/kernel"], parameters[f"{trunk}lstm/bias"])
+            x = tf.reshape(x, [-1, spec.lstm])
+            states += [h, c]
+        for head in heads:
+            own = x[:, spec.stream(heads, head)] if spec.streams else x
+            y = tf.linalg.matmul(own, parameters[f"{head}/kernel"]) + parameters[f"{head}/bias"]
+            outputs[head] = tf.reshape(y, [*sides, spec.heads[head]])
+    return outputs, tf.concat(states, axis=1) if states else state
+
+
+def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x: Tensor) -> Tensor:
+    """Return what comes out of the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
+    beside = x[:, spec.pixels :] if spec.beside else None
+    if spec.image:
+        x = tf.reshape(x[:, : spec.pixels], [-1, *spec.image])
+    activation = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}[spec.activation]
+    for index, layer in enumerate(spec.convolutions):
+        x = tf.nn.conv2d(x, parameters[f"{trunk}conv{index}/kernel"], strides=layer.stride, padding="VALID")
+        x = activation(tf.nn.bias_add(x, parameters[f"{trunk}conv{index}/bias"]))
+    x = tf.reshape(x, [-1, math.prod(x.shape[1:])])
+    if beside is not None:
+        beside = tf.linalg.matmul(beside, parameters[f"{trunk}beside/kernel"])
+        x = tf.concat([x, activation(beside + parameters[f"{trunk}beside/bias"])], axis=1)
+    for index in range(len(spec.dense)):
+        x = tf.linalg.matmul(x, parameters[f"{trunk}dense{index}/kernel"])
+        x = activation(x + parameters[f"{trunk}dense{index}/bias"])
+    return x
+
+
+def lstm(
+    x: Tensor, h: Tensor, c: Tensor, restart: Tensor, kernel: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the layer over a rollout.
+
+    Args:
+      x: float32 [T, N, F].
+      h: float32 [N, C], the output before the first step.
+      c: float32 [N, C], the cells before the first step.
+      restart: bool [T, N]: an episode starts with x at t, so h and c are zero before it.
+      kernel: float32 [F + C, 4 C].
+      bias: float32 [4 C].
+
+    Returns:
+      The outputs, float32 [T, N, C]; h and c after the last step, float32 [N, C]. TensorFlow derives the gradient.
+    """
+    features = x.shape[2]
+    # One product for all steps: only what depends on the step before has to wait for it.
+    given = tf.linalg.matmul(tf.reshape(x, [-1, features]), kernel[:features]) + bias
+    given = tf.reshape(given, tf.concat([tf.shape(x)[:2], bias.shape], axis=0))
+    given = tf.ensure_shape(given, [x.shape[0], h.shape[0], bias.shape[0]])
+    keep = tf.cast(tf.logical_not(restart), tf.float32)[:, :, tf.newaxis]
+    keep = tf.ensure_shape(keep, [x.shape[0], h.shape[0], 1])
+    steps = tf.shape(x)[0]
+
+    def step(t: Tensor, h: Tensor, c: Tensor, outputs: Tensor) -> tuple[Tensor, ...]:
+        gates = given[t] + tf.linalg.matmul(h * keep[t], kernel[features:])
+        i, f, g, o = tf.split(gates, 4, axis=-1)
+        c = tf.sigmoid(f) * (c * keep[t]) + tf.sigmoid(i) * tf.tanh(g)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        return t + 1, h, c, outputs.write(t, h)
+
+    empty = tf.TensorArray(tf.float32, steps, element_shape=h.shape)
+    _, h, c, outputs = tf.while_loop(lambda t, *_: t < steps, step, (0, h, c, empty))
+    return outputs.stack(), h, c

@@ -1,20 +1,25 @@
-"""Which optimizer brings gradients to the flat vector, with which constants.
+"""Optimizers of flat vectors: which one, with which constants, and at work on whatever device TensorFlow computes.
 
-A specification (`RMSProp(decay=0.99, epsilon=0.1)`) is a value that can be compared and passed around; `create` makes
-the live optimizer with its slots (see `relaax.optim.tensorflow_optimizers`), and `relaax.optim.host_optimizers` one in
-the host's memory.
+A specification (`RMSProp(decay=0.99, epsilon=0.1)`) is a value that can be compared and passed around. Its `create`
+makes the live optimizer with its slots; `relaax.optim.host_optimizers` makes one in the host's memory, several times
+faster.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from relaax.optim import tensorflow_optimizers as live
-from relaax.optim.tensorflow_optimizers import Optimizer, Slots
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["AdaGrad", "Adam", "Add", "Momentum", "Optimizer", "OptimizerSpec", "RMSProp", "Slots"]
+from relaax.nn.tensorflow_loading import tf
+from relaax.optim.vector import FlatVector, Vector
+
+Slots = dict[str, npt.NDArray[Any]]
+V = TypeVar("V", bound=Vector)
 
 
 class OptimizerSpec(ABC):
@@ -41,8 +46,11 @@ class RMSProp(OptimizerSpec):
     centered: bool = False
 
     def create(self, size: int) -> Optimizer[Any]:
-        kind = live.LiveCenteredRMSProp if self.centered else live.LiveRMSProp
-        return kind(size, self.decay, self.epsilon)
+        if self.centered:
+            return _TensorFlowCentered(size, self.decay, self.epsilon)
+        constants = {"rho": self.decay, "momentum": 0.0, "epsilon": self.epsilon}
+        slots = {"mean_square": "ms"}
+        return _TensorFlowFused(size, "ResourceApplyRMSProp", slots, optional="mean", scratch="mom", **constants)
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,9 @@ class Momentum(OptimizerSpec):
     momentum: float = 0.9
 
     def create(self, size: int) -> Optimizer[Any]:
-        return live.LiveMomentum(size, self.momentum)
+        scale = 1.0 - self.momentum  # the kernel has m ← α·m + Δθ
+        slots = {"momentum": "accum"}
+        return _TensorFlowFused(size, "ResourceApplyMomentum", slots, scale=scale, momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class AdaGrad(OptimizerSpec):
     epsilon: float = 1e-6
 
     def create(self, size: int) -> Optimizer[Any]:
-        return live.LiveAdaGrad(size, self.epsilon)
+        return _TensorFlowFused(size, "ResourceApplyAdagradV2", {"square_sum": "accum"}, epsilon=self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ class Adam(OptimizerSpec):
     epsilon: float = 1e-8
 
     def create(self, size: int) -> Optimizer[Any]:
-        return live.LiveAdam(size, self.beta1, self.beta2, self.epsilon)
+        return _TensorFlowAdam(size, self)
 
 
 @dataclass(frozen=True)
@@ -89,4 +99,211 @@ class Add(OptimizerSpec):
     """θ ← θ + Δθ: what comes is an update already, made by the worker. No slots; the learning rate is the worker's."""
 
     def create(self, size: int) -> Optimizer[Any]:
-        return live.LiveAdd(size)
+        return _TensorFlowAdd(size)
+
+
+class Optimizer(ABC, Generic[V]):
+    """A live optimizer of a vector of `size` float32 elements. Not thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @abstractmethod
+    def apply(self, parameters: V, gradient: FlatVector, learning_rate: float) -> None:
+        """Update `parameters` in place along `gradient`, float32 of shape [size]."""
+
+    @abstractmethod
+    def slots(self) -> Slots:
+        """Return the optimizer's state, which `restore` takes back: to be copied before the next `apply`."""
+
+    @abstractmethod
+    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Continue from saved slots. Raises ValueError if names or shapes are not this optimizer's."""
+
+
+class Slotted(Optimizer[V]):
+    """An optimizer whose state is so many vectors, which start at zero.
+
+    `optional`: a slot that `restore` starts at zero where a saved state lacks it, and drops where only that has it.
+    """
+
+    def __init__(self, zeros: Callable[[int], V], size: int, *names: str, optional: str | None = None) -> None:
+        super().__init__(size)
+        self.vectors = {name: zeros(size) for name in names}
+        self._optional = optional
+
+    def slots(self) -> Slots:
+        return {name: vector.shared() for name, vector in self.vectors.items()}
+
+    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
+        slots = self._adapted(slots)
+        self._check(slots, dict.fromkeys(self.vectors, (self.size,)))
+        for name, vector in self.vectors.items():
+            vector.assign(slots[name])
+
+    def _adapted(self, slots: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
+        """Return saved slots with the optional one if this optimizer has it, else without."""
+        if self._optional is None or not slots:
+            return slots
+        if self._optional in self.vectors:
+            return {self._optional: np.zeros(self.size, np.float32), **slots}
+        return {name: array for name, array in slots.items() if name != self._optional}
+
+    @staticmethod
+    def _check(slots: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, tuple[int, ...]]) -> None:
+        found = {name: tuple(array.shape) for name, array in slots.items()}
+        if found != expected:
+            raise ValueError(f"the optimizer has the slots {expected}, not {found}")
+
+
+class AdamSlots(Slotted[V]):
+    """What Adam keeps: two vectors, and how often it was applied."""
+
+    def __init__(self, zeros: Callable[[int], V], size: int) -> None:
+        super().__init__(zeros, size, "mean", "mean_square")
+        self.updates = 0
+
+    def slots(self) -> Slots:
+        return {**super().slots(), "updates": np.array([self.updates], np.int64)}
+
+    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
+        vectors = {name: array for name, array in slots.items() if name != "updates"}
+        self._check(slots, {**dict.fromkeys(self.vectors, (self.size,)), "updates": (1,)})
+        super().restore(vectors)
+        self.updates = int(slots["updates"][0])
+
+
+class FlatVariable(Vector):
+    """A resource variable of shape [size], placed where TensorFlow places things (see `relaax.nn.devices`).
+
+    In the host's memory `snapshot` costs no copy: it shares the variable's buffer, and a kernel that is about to write
+    to a shared buffer copies it first. So a vector is copied at most once per update, and only if somebody still
+    reads it. On any other device a snapshot is a copy.
+    """
+
+    def __init__(self, values: FlatVector) -> None:
+        # A copy: TensorFlow may adopt the memory of an array that it is given.
+        self._variable = tf.Variable(np.array(values, np.float32), trainable=False, dtype=tf.float32)
+        self._shares_memory = self.device.endswith("/device:CPU:0")
+
+    @classmethod
+    def zeros(cls, size: int) -> FlatVariable:
+        """Return a vector of zeros, shape [size]."""
+        return cls(np.zeros(size, np.float32))
+
+    @property
+    def device(self) -> str:
+        """TensorFlow's full name of the device that holds it."""
+        return str(self._variable.device)
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """What the resource kernels take. They run on its device."""
+        return self._variable.handle
+
+    def snapshot(self) -> FlatVector:
+        # Less than `read_value`, which makes an identity beside it: 0.05 ms of a push if the caches are cold.
+        value = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
+        if self._shares_memory:
+            shared: FlatVector = np.asarray(memoryview(value))
+            return shared
+        copy: FlatVector = value.numpy()
+        copy.flags.writeable = False
+        return copy
+
+    def shared(self) -> FlatVector:
+        return self.snapshot()
+
+    def assign(self, values: FlatVector) -> None:
+        self._variable.assign(np.array(values, np.float32))
+
+
+class _TensorFlowFused(Slotted[FlatVariable]):
+    """An update by one of TensorFlow's kernels, the operation of that name.
+
+    `slots`: the kernel's argument for each slot, by the slot's name. `constants`: its other arguments. `scale`: a
+    factor of gradients. `scratch`: an argument for memory that is no state, as nothing reads it.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        operation: str,
+        slots: Mapping[str, str],
+        *,
+        optional: str | None = None,
+        scale: float | None = None,
+        scratch: str | None = None,
+        **constants: float,
+    ) -> None:
+        super().__init__(FlatVariable.zeros, size, *slots, optional=optional)
+        self._operation, self._constants = operation, constants
+        self._scale = None if scale is None else np.float32(scale)
+        self._arguments = {slots[name]: vector for name, vector in self.vectors.items()}
+        if scratch is not None:
+            self._arguments[scratch] = FlatVariable.zeros(size)
+
+    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
+        getattr(tf.raw_ops, self._operation)(
+            var=parameters.handle,
+            lr=learning_rate,
+            grad=gradient if self._scale is None else gradient * self._scale,
+            use_locking=True,
+            **{argument: vector.handle for argument, vector in self._arguments.items()},
+            **self._constants,
+        )
+
+
+class _TensorFlowCentered(Slotted[FlatVariable]):
+    """Centered RMSProp, not by TensorFlow's kernel: that takes the root of a variance that rounding made negative."""
+
+    def __init__(self, size: int, decay: float, epsilon: float) -> None:
+        super().__init__(FlatVariable.zeros, size, "mean_square", "mean", optional="mean")
+        self._share, self._epsilon = np.float32(1.0 - decay), np.float32(epsilon)
+
+    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
+        gradient = tf.convert_to_tensor(gradient)
+        mean_square = self._towards("mean_square", gradient * gradient)
+        mean = self._towards("mean", gradient)
+        variance = tf.maximum(mean_square - mean * mean, 0.0)
+        step = np.float32(learning_rate) * gradient / tf.sqrt(variance + self._epsilon)
+        tf.raw_ops.AssignSubVariableOp(resource=parameters.handle, value=step)
+
+    def _towards(self, name: str, values: tf.Tensor) -> tf.Tensor:
+        """Move a slot to these values by its share, and return it, float32 [size]."""
+        handle = self.vectors[name].handle
+        before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        after = before + (values - before) * self._share
+        tf.raw_ops.AssignVariableOp(resource=handle, value=after)
+        return after
+
+
+class _TensorFlowAdam(AdamSlots[FlatVariable]):
+    def __init__(self, size: int, spec: Adam) -> None:
+        super().__init__(FlatVariable.zeros, size)
+        self._spec = spec
+
+    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
+        self.updates += 1
+        spec = self._spec
+        tf.raw_ops.ResourceApplyAdam(
+            var=parameters.handle,
+            m=self.vectors["mean"].handle,
+            v=self.vectors["mean_square"].handle,
+            beta1_power=spec.beta1**self.updates,
+            beta2_power=spec.beta2**self.updates,
+            lr=learning_rate,
+            beta1=spec.beta1,
+            beta2=spec.beta2,
+            epsilon=spec.epsilon,
+            grad=gradient,
+            use_locking=True,
+        )
+
+
+class _TensorFlowAdd(Slotted[FlatVariable]):
+    def __init__(self, size: int) -> None:
+        super().__init__(FlatVariable.zeros, size)
+
+    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
+        tf.raw_ops.AssignAddVariableOp(resource=parameters.handle, value=gradient)

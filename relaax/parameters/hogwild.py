@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relaax.nn.recycled_memory import Recycled, own_memory
-from relaax.optim import kernels
+from relaax.optim.host_optimizers import FUSED, Kernel
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.local_socket import NoSharedMemory, Trouble
@@ -26,7 +26,7 @@ class LiveShard:
 
     parameters: FlatVector
     slots: Sequence[FlatVector]
-    kernel: kernels.Kernel
+    kernel: Kernel
     numbers: Sequence[np.float32]
 
     def apply(self, gradient: FlatVector, learning_rate: float, copy: FlatVector) -> None:
@@ -37,12 +37,12 @@ class LiveShard:
 def live_shard(memory: SharedMemory, asker: pb.PullRequest) -> tuple[LiveShard, float]:
     """Return the shard at the other end of a connection, and the learning rate now. Raises NoSharedMemory."""
     message, parameters = memory.live(0, asker)
-    rule = kernels.FUSED.get(message.optimizer)
-    if rule is None or message.vectors != 1 + rule.slots or len(message.numbers) != rule.numbers:
+    rule = FUSED.get(message.optimizer)
+    if rule is None or message.vectors != 1 + len(rule.slots) or len(message.numbers) != rule.numbers:
         raise NoSharedMemory(f"this worker does not know its optimizer {message.optimizer!r}", Trouble.LASTING)
     slots = [memory.live(index, asker)[1] for index in range(1, message.vectors)]
     numbers = [np.float32(number) for number in message.numbers]
-    return LiveShard(parameters, slots, kernels.fused(rule.function), numbers), message.learning_rate
+    return LiveShard(parameters, slots, rule.compiled(), numbers), message.learning_rate
 
 
 class HogwildUpdates:

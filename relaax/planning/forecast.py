@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relaax.planning.costs import GRPC, SHARED, Costs, crowding, thronged, woken_us
-from relaax.planning.demand import Demand, demand
-from relaax.planning.memory import (
+from relaax.planning.demand import (
     RLX_SERVER_MB,
     SERVER_MB,
+    Demand,
     checkpoint_bytes,
+    demand,
     learner_mb,
     shard_mb,
     worker_mb,

@@ -8,8 +8,7 @@ from relaax.libraries import explained
 
 with explained("policy"):
     from relaax.policy.file import PolicyError
-    from relaax.policy.loading import load
-    from relaax.policy.policy import Policy
+    from relaax.policy.policy import Policy, load
 with explained("policy"):  # `load` needs YAML, and is the wrong place for the error
     import relaax.configuration.yaml_file  # noqa: F401
 

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.checkpoint import Checkpoint, Damaged
 from relaax.checkpoint.array_file import Arrays, from_bytes, to_buffers
-from relaax.checkpoint.checkpoint import not_finite
-from relaax.parameters.moments import Moments, from_arrays
+from relaax.checkpoint.checkpoint import not_finite, whole
+from relaax.configuration import redacted
+from relaax.parameters.moments import STATISTICS, Moments, from_arrays
 
 FORMAT = "relaax-policy-1"
 PARAMETERS = "parameters"
@@ -103,3 +105,31 @@ def _digest(arrays: Arrays) -> str:
         sha256.update(json.dumps([name, str(array.dtype), list(array.shape)]).encode())
         sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return sha256.hexdigest()
+
+
+def description_of(checkpoint: Checkpoint) -> Description:
+    """Return the description of a checkpoint, without secrets. Raises Damaged if the manifest is incomplete."""
+    manifest = checkpoint.manifest
+    try:
+        fingerprint = manifest["fingerprint"]
+        return Description(
+            fingerprint={**fingerprint, "configuration": redacted(fingerprint["configuration"])},
+            configuration=redacted(manifest.get("configuration", {})),
+            seed=int(manifest.get("seed", 0)),
+            global_step=int(manifest["global_step"]),
+            mean_return=manifest.get("mean_return"),
+            checkpoint=checkpoint.checkpoint_id,
+            time=float(manifest["time"]),
+            versions=manifest.get("versions", {}),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"its manifest is incomplete: {error!r}") from None
+
+
+def policy_of(checkpoint: Checkpoint) -> list[memoryview]:
+    """Return the policy file of a checkpoint: its parameters from all shards, and its statistics. Raises Damaged."""
+    parameters = np.asarray(whole(checkpoint, PARAMETERS), np.float32)
+    arrays = {
+        name: array for part in checkpoint.parts.values() for name, array in part.items() if name.startswith(STATISTICS)
+    }
+    return to_file(description_of(checkpoint), {PARAMETERS: parameters, **arrays})

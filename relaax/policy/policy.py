@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,18 @@ from relaax.algorithm_base import (
     Discrete,
     Leaves,
     PolicyGraph,
-    Pulled,
     Space,
     StepResult,
+    load_algorithm,
+    parse_fingerprint,
 )
+from relaax.bundled import bundled_folder, bundled_names
+from relaax.configuration import ConfigurationError
+from relaax.configuration.secrets import HIDDEN
 from relaax.libraries import explained
-from relaax.policy.file import Description, PolicyError, PolicyFile
-from relaax.policy.fixed_parameters import FixedParameters, NoMetrics
+from relaax.parameters.interfaces import MetricsRecorder, Parameters, ParameterServerError, Pulled, Pushed
+from relaax.parameters.moments import Moments
+from relaax.policy.file import Description, PolicyError, PolicyFile, read
 from relaax.rlx.errors import ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck
 
@@ -178,3 +185,90 @@ class Policy:
         leaves = [leaf[0] for leaf in actions] if single else [np.array(leaf) for leaf in actions]
         value = self.action_space.unflatten(leaves)
         return int(value) if single and isinstance(self.action_space, Discrete) else value
+
+
+_GREEDY = "greedy_exploit"
+
+
+def load(file: Path | str, *, algorithm: Path | str | None = None, greedy: bool | None = None, seed: int = 0) -> Policy:
+    """Load the policy of a file that `relaax checkpoints export` wrote.
+
+    `algorithm`: the path of the algorithm's directory or file, unless it comes with RELAAX. Its code is run, so it is
+    never taken from the file. `greedy`: take the most probable action, or the mean of a Gaussian; if False, sample
+    actions with `seed`: the same observations then get the same actions. By default, the run's configuration for
+    exploit mode applies.
+
+    Raises PolicyError, and ModuleNotFoundError if the algorithm needs a library that is not installed.
+    """
+    found = read(file)
+    try:
+        described, *spaces = parse_fingerprint(json.dumps(found.description.fingerprint))
+        name, keys = str(described["algorithm"]), dict(described["configuration"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PolicyError(f"{file} has no valid description: {error}") from None
+    loaded = _algorithm(name, algorithm, file)
+    config = _config(loaded, keys, greedy)
+    refused = loaded.refusal(config, spaces[0], spaces[1])
+    if refused is not None:
+        raise PolicyError(f"{file}: {refused.sentence}")
+    return Policy(found, loaded, config, (spaces[0], spaces[1]), seed)
+
+
+def _algorithm(name: str, path: Path | str | None, file: Path | str) -> Algorithm:
+    """Load an algorithm, by name only if it is bundled: a file must not choose which code is run."""
+    if path is None and name not in bundled_names("algorithms"):
+        raise PolicyError(
+            f"{file} uses the algorithm {name!r}, which does not come with RELAAX: give its path, as in "
+            f"load({str(file)!r}, algorithm='path/to/{name}')"
+        )
+    try:
+        with explained("policy"):
+            loaded = load_algorithm(
+                name if path is None else str(path), bundled_folder("algorithms") if path is None else Path.cwd()
+            )
+    except ConfigurationError as error:
+        raise PolicyError(str(error)) from error
+    if loaded.name != name:
+        raise PolicyError(f"{file} uses the algorithm {name!r}, not {loaded.name!r} from {loaded.source}")
+    return loaded
+
+
+def _config(algorithm: Algorithm, keys: dict[str, Any], greedy: bool | None) -> ConfigBase:
+    if greedy is not None and _GREEDY in algorithm.Config.model_fields:
+        keys[_GREEDY] = greedy
+    elif greedy is False:
+        raise PolicyError(f"the algorithm {algorithm.name} has no key {_GREEDY}: its exploit mode cannot be changed")
+    known = {key: value for key, value in keys.items() if value != HIDDEN}
+    try:
+        return algorithm.configure({**known, "path": str(algorithm.source)})
+    except ConfigurationError as error:
+        raise PolicyError(
+            f"the algorithm {algorithm.name} has another version than the one that was trained: {error}"
+        ) from error
+
+
+class FixedParameters(Parameters):
+    """Return the same parameters and statistics every time; nothing is learned."""
+
+    def __init__(self, pulled: Pulled) -> None:
+        self._pulled = pulled
+
+    def pull(self) -> Pulled:
+        return self._pulled
+
+    def push(self, gradient: Any, env_steps: int, want_parameters: bool = True, *, loss: float | None = None) -> Pushed:
+        """Raise ParameterServerError: an agent in exploit mode pushes nothing."""
+        raise ParameterServerError("a policy that was loaded from a file does not learn")
+
+
+class NoMetrics(MetricsRecorder):
+    """Discard all metrics, for a policy that only acts."""
+
+    def scalar(self, name: str, value: float) -> None:
+        """Discard it."""
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Discard it."""
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """Discard it."""

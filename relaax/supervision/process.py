@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from relaax.configuration import without_variables
 from relaax.server.security.tokens import without_tokens
@@ -66,6 +66,13 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     if secrets is None:
         return {**_ENVIRONMENT, **inherited}
     return {**_ENVIRONMENT, **without_tokens(inherited), **secrets}
+
+
+def open_directly(url: str, timeout: float) -> Any:
+    """Open a page of a process of this machine as `urllib.request.urlopen` does, without a proxy."""
+    from urllib.request import ProxyHandler, build_opener
+
+    return build_opener(ProxyHandler({})).open(url, timeout=timeout)
 
 
 class Supervised(ABC):
@@ -292,11 +299,9 @@ class Process(Supervised):
 
     @property
     def pid(self) -> int | None:
-        """Return the process id, once started."""
         return self._popen.pid if self._popen else None
 
     def exit_code(self) -> int | None:
-        """Return the exit code: None while it runs; negative if a signal ended it."""
         return self._popen.poll() if self._popen else None
 
     @property
@@ -307,11 +312,9 @@ class Process(Supervised):
         return self._done
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and those that it started."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -324,7 +327,6 @@ class Process(Supervised):
                 self._popen.send_signal(number)
 
     def wait(self, timeout: float) -> bool:
-        """Return whether the process has ended within `timeout` seconds."""
         if self._popen is None:
             return True
         try:

@@ -10,8 +10,7 @@ from relaax.algorithm_base.gradient_filters import FilteredParameters, agent_par
 from relaax.algorithm_base.local_optimizer import LocalOptimizer
 from relaax.algorithm_base.loss_outliers import WARM_UP, LossOutliers
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.optim.flat_variable import FlatVariable
-from relaax.optim.optimizers import Add, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.optimizers import Add, FlatVariable, Momentum, OptimizerSpec, RMSProp
 from relaax.parameters.client import ParameterClient
 from support.parameter_servers import Models, fingerprint, running
 

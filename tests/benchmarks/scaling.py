@@ -37,7 +37,7 @@ from relaax.cli.plan.described import described
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.metrics.system import MEGABYTE
-from relaax.planning.calibration import measured as costs_of
+from relaax.planning.costs import measured as costs_of
 from relaax.planning.forecast import on_machines
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete

@@ -17,7 +17,7 @@ from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.nn.tensorflow_network import forward
+from relaax.nn.tensorflow_engine import forward
 from relaax.rlx import Box, Discrete
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from relaax.algorithm_base.schedule import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim import host_optimizers
-from relaax.optim.flat_variable import FlatVariable
-from relaax.optim.host_vector import HostVector
-from relaax.optim.optimizers import Adam, OptimizerSpec, RMSProp
+from relaax.optim.optimizers import Adam, FlatVariable, OptimizerSpec, RMSProp
+from relaax.optim.vector import HostVector
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
 from relaax.server.parameter_server.shard.shard import Push, Shard

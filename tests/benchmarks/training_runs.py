@@ -20,7 +20,7 @@ import numpy as np
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.cli.plot import Curve, read_curve
 from relaax.policy import Policy, load
-from relaax.policy.exporting import policy_of
+from relaax.policy.file import policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EPISODES = 10

@@ -27,8 +27,7 @@ from relaax.client.connection.address import LOCAL
 from relaax.client.program.agents import Game, playing
 from relaax.evaluation.result import seed_of
 from relaax.files import write_whole
-from relaax.policy import exporting
-from relaax.policy.file import PARAMETERS, read
+from relaax.policy.file import PARAMETERS, policy_of, read
 from support.films import film
 from support.policy_files import bundled, write
 from support.processes import Processes, wait_until
@@ -81,7 +80,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "shards": [{"part": "shard-0", "start": 0, "end": len(parameters)}],
         }
         manager.save(global_step, {"shard-0": {PARAMETERS: parameters}}, manifest)
-    write_whole(folder / "policy.safetensors", exporting.policy_of(manager.load("00000001-120")))
+    write_whole(folder / "policy.safetensors", policy_of(manager.load("00000001-120")))
     return folder
 
 

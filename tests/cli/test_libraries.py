@@ -33,6 +33,17 @@ importlib.metadata.version = version
 from relaax.cli.main import main
 main()
 """
+WATCHED = """
+import importlib, os, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            print(name, "OPENBLAS_NUM_THREADS" in os.environ)
+
+sys.meta_path.insert(0, Finder())
+importlib.import_module(sys.argv[1])
+"""
 SERVERS = ("parameter_server", "replay_server", "rlx_server", "learner", "tensorboard")
 linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to count threads")
 
@@ -53,6 +64,13 @@ def test_numpy_starts_threads_without_the_variables(processes: Processes) -> Non
     assert command.wait(60) == 0, command.report()
     cores, threads = map(int, command.lines[-1].split())
     assert threads > 1 or cores == 1
+
+
+@pytest.mark.parametrize("role", SERVERS)
+def test_a_role_run_as_a_module_sets_the_variables_before_numpy(processes: Processes, role: str) -> None:
+    command = processes.start_python(WATCHED, f"relaax.server.{role}.main")
+    assert command.wait(60) == 0, command.report()
+    assert command.lines == ["numpy True"]
 
 
 def test_the_variables_of_a_user_are_kept(processes: Processes) -> None:

@@ -15,7 +15,7 @@ from relaax.cli.app import app
 from relaax.cli.plan.described import described, multiplications
 from relaax.cli.run.plan import make_plan
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.planning.calibration import UnusableMeasurement, measured
+from relaax.planning.costs import UnusableMeasurement, measured
 from relaax.planning.forecast import on_machines
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from relaax.cluster.control import ASKED, STATUS, Control
+from relaax.cluster.keeper import ASKED, STATUS, Control
 from support.disks import Disk
 
 

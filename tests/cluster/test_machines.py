@@ -11,13 +11,10 @@ import pytest
 
 from relaax.cluster import machines as machines_module
 from relaax.cluster import remote_process
-from relaax.cluster.control import Control
-from relaax.cluster.keeper import FOLDER
-from relaax.cluster.machines import ROOM_SECONDS, RayMachines
+from relaax.cluster.keeper import FOLDER, Control
+from relaax.cluster.machines import ROOM_SECONDS, RayMachines, report
 from relaax.cluster.remote_process import GONE, LATE_SECONDS, RemoteProcess
-from relaax.cluster.report import report
 from relaax.configuration import HERE, roles
-from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.roles import (
     CLIENT,
     LEARNER,
@@ -27,6 +24,7 @@ from relaax.configuration.roles import (
     TENSORBOARD,
     Role,
 )
+from relaax.configuration.sections import ClusterSection
 from relaax.supervision.process import Supervised
 from support.local_ray import LocalRay, use_local_ray
 from support.processes import wait_until

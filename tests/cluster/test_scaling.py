@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relaax.cluster.scaling import RETRY_SECONDS, Occupancy, Scaling
-from relaax.configuration.cluster_section import ClusterSection
+from relaax.configuration.sections import ClusterSection
 
 PLACES = 32
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from relaax.cli.cluster.watching import status_tables
-from relaax.cluster.report import report
+from relaax.cluster.machines import report
 from relaax.plain_console import PlainConsole
 from relaax.supervision.process import Process
 

@@ -8,7 +8,7 @@ import pytest
 
 from relaax.algorithm_base.loader import load_config
 from relaax.configuration import Configuration, ConfigurationError, load_configuration, without_variables
-from relaax.configuration.environment import variable_of
+from relaax.configuration.layers import variable_of
 
 FILE = """
 relaax-run: {clients: 3, name: from-file}

@@ -8,7 +8,7 @@ import pytest
 
 from relaax.algorithm_base.loader import load_config
 from relaax.configuration import SECTIONS, ConfigurationError, load_configuration
-from relaax.configuration.keys import _SYNONYMS, all_paths
+from relaax.configuration.validation import _SYNONYMS, all_paths
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import yaml
 from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.loader import load_config
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.configuration.schema import schema_of
+from relaax.configuration.reference import schema_of
 from relaax.configuration.yaml_file import parse_yaml
 
 CONFIG = bundled_folder("config")

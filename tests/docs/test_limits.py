@@ -28,13 +28,13 @@ from relaax.replay import remote_writer, spec, table_copy, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
 from relaax.server import status
 from relaax.server.checkpoints import checkpointing
-from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
 from relaax.server.parameter_server.coordination import follower, leader
 from relaax.server.parameter_server.coordination import leader as barrier
 from relaax.server.parameter_server.coordination import members as introduction
 from relaax.server.parameter_server.service import core
 from relaax.server.parameter_server.service import service as requests
+from relaax.server.ports import connections, guard, request_reader
 from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server.clients import accounts as client_accounts

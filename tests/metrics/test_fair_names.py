@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaax.metrics.aggregator import Aggregator
-from relaax.metrics.fair_names import FairNames
+from relaax.metrics.names import FairNames
 
 
 def names_of(user: str, count: int) -> list[str]:

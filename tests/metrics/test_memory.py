@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from relaax.configuration import ReplayServerSection
-from relaax.metrics import memory
+from relaax.metrics import system
 from relaax.server.replay_server import main as replay_server
 from relaax.server.rlx_server.listening.admission import Admission
 
@@ -46,15 +46,15 @@ def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Groups:
     """Files of control groups, and a machine with 50 of 64 GB available."""
     groups = Groups(tmp_path)
     machine = SimpleNamespace(total=64 * 10**9, available=50 * 10**9)
-    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: machine)
-    monkeypatch.setattr(memory, "_OWN_GROUPS", groups.own)
-    monkeypatch.setattr(memory, "_MOUNTS", groups.mounts)
+    monkeypatch.setattr(system.psutil, "virtual_memory", lambda: machine)
+    monkeypatch.setattr(system, "_OWN_GROUPS", groups.own)
+    monkeypatch.setattr(system, "_MOUNTS", groups.mounts)
     return groups
 
 
 def expect(available: int, total: int) -> None:
-    assert memory.available_memory() == available
-    assert memory.total_memory() == total
+    assert system.available_memory() == available
+    assert system.total_memory() == total
 
 
 def test_without_groups_the_machine_counts(groups: Groups) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.nn.flat_layout import FlatLayout
+from relaax.nn.specification import FlatLayout
 
 LAYOUT = FlatLayout({"a": (2, 3), "b": (), "c": (2,)})
 

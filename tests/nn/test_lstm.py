@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from relaax.nn.numpy_actor import lstm_numpy
-from relaax.nn.tensorflow_lstm import lstm
+from relaax.nn.tensorflow_engine import lstm
 from support.gradients import finite_differences
 
 Arrays = dict[str, np.ndarray]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax.nn.numpy_convolution import convolution_numpy
+from relaax.nn.numpy_actor import convolution_numpy
 
 
 def test_by_hand() -> None:

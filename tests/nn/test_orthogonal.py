@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relaax.nn import orthogonal as module
-from relaax.nn.orthogonal import WIDE, orthogonal, reflections
+from relaax.nn import initialization as module
+from relaax.nn.initialization import WIDE, orthogonal, reflections
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (9, 4), (4, 9), (WIDE + 3, WIDE), (WIDE, WIDE + 3), (WIDE + 1, WIDE + 1)])

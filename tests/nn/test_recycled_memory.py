@@ -7,8 +7,8 @@ import pytest
 
 from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.optim.host_optimizers import create
-from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.vector import HostVector
 
 
 def test_what_somebody_has_is_not_given_again() -> None:

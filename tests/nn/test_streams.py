@@ -14,8 +14,7 @@ from relaax.nn.host.engine import HostEngine
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.numpy_actor import NumpyActor, forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.nn.tensorflow_engine import TensorFlowEngine
-from relaax.nn.tensorflow_network import forward
+from relaax.nn.tensorflow_engine import TensorFlowEngine, forward
 
 DUELING = ActionValues(5, dueling=True)
 HEADS = DUELING.heads

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from relaax.optim import host_optimizers
-from relaax.optim.flat_variable import FlatVariable
-from relaax.optim.host_vector import HostVector
-from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, Optimizer, OptimizerSpec, RMSProp
-from relaax.optim.vector import FlatVector, Vector
+from relaax.optim.optimizers import AdaGrad, Adam, Add, FlatVariable, Momentum, Optimizer, OptimizerSpec, RMSProp
+from relaax.optim.vector import FlatVector, HostVector, Vector
 
 EVERY: list[OptimizerSpec] = [RMSProp(), RMSProp(centered=True), Momentum(), AdaGrad(), Adam(), Add()]
 

@@ -12,7 +12,7 @@ from relaax.files import write_whole
 from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient, Way
 from relaax.parameters.moving import Moving, read_addresses
-from relaax.server.targets import placed, targets
+from relaax.server.access import placed, targets
 from support.parameter_servers import gradient, registration, running
 
 

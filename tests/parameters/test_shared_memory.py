@@ -28,9 +28,9 @@ from relaax.parameters.moments import Moments
 from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import SharedMemory
-from relaax.server.local_port import local_server
 from relaax.server.parameter_server.service.transports import MOST_HELD, LocalConnection
 from relaax.server.parameter_server.shard.shard import Shard
+from relaax.server.ports import local_server
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relaax.planning.costs import GRPC, SHARED, Costs, MessageCost
-from relaax.planning.demand import Demand, demand
+from relaax.planning.demand import Demand, demand, learner_mb, shard_mb, worker_mb
 from relaax.planning.forecast import (
     FULL,
     FULL_MEMORY,
@@ -18,7 +18,6 @@ from relaax.planning.forecast import (
     on_machines,
     shards_needed,
 )
-from relaax.planning.memory import learner_mb, shard_mb, worker_mb
 from relaax.planning.workload import MachineSize, ReplayWorkload, Workload
 
 SIZE = MachineSize(cores=8, gigabytes=32.0, gigabits=1.0, round_trip_ms=0.2)

@@ -18,9 +18,8 @@ from relaax.planning.costs import (
     thronged,
     woken_us,
 )
-from relaax.planning.demand import demand
+from relaax.planning.demand import checkpoint_bytes, demand, learner_mb, shard_mb, worker_mb
 from relaax.planning.forecast import FULL, needed, on_machines, staleness
-from relaax.planning.memory import checkpoint_bytes, learner_mb, shard_mb, worker_mb
 from relaax.planning.workload import MachineSize, ReplayWorkload, Workload
 
 SIZE = MachineSize(cores=8, gigabytes=32.0, gigabits=1.0, round_trip_ms=0.2)

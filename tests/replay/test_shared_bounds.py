@@ -17,7 +17,7 @@ from relaax.parameters.local_socket import Introduction, NoSharedMemory, connect
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.shard_memory import ShardMemory
 from relaax.replay.shared_layout import INSERT_NUMBERS
-from relaax.server.local_port import shared_budget
+from relaax.server.ports import shared_budget
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, serving
 

@@ -26,7 +26,7 @@ from relaax.replay.remote_writer import RemoteWriter
 from relaax.replay.shard_memory import ShardMemory
 from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, InsertLayout
 from relaax.replay.wire import MAX_MESSAGE
-from relaax.server.local_port import local_server
+from relaax.server.ports import local_server
 from relaax.server.replay_server import replay_talk
 from relaax.server.replay_server.replay_talk import ReplayTalk
 from support.leftovers import descriptors

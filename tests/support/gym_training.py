@@ -10,7 +10,7 @@ import numpy as np
 from relaax.algorithm_base import Algorithm, Box, Discrete, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.optim.host_optimizers import create
-from relaax.optim.host_vector import HostVector
+from relaax.optim.vector import HostVector
 from support.training import judge
 
 

@@ -20,7 +20,7 @@ from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
 from relaax.files import write_whole
-from relaax.policy import exporting
+from relaax.policy.file import policy_of
 
 
 def write(
@@ -58,7 +58,7 @@ def write(
         },
     )
     path = folder / "policy.safetensors"
-    write_whole(path, exporting.policy_of(checkpoint))
+    write_whole(path, policy_of(checkpoint))
     return path, agent, bridge
 
 

@@ -15,8 +15,7 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from relaax.nn.devices import use_device
-from relaax.optim.flat_variable import FlatVariable
-from relaax.optim.optimizers import Adam, Optimizer, OptimizerSpec, RMSProp, Slots
+from relaax.optim.optimizers import Adam, FlatVariable, Optimizer, OptimizerSpec, RMSProp, Slots
 from relaax.optim.vector import FlatVector
 
 SIZE = 1000

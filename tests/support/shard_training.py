@@ -10,7 +10,7 @@ import numpy as np
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, fingerprint
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Pulled, Pushed, Registered, Registration
-from relaax.policy.fixed_parameters import NoMetrics
+from relaax.policy.policy import NoMetrics
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.parameter_server.shard.shard import Push, Shard
 from relaax.server.parameter_server.shard.state import Discard

@@ -19,9 +19,8 @@ from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.optim import host_optimizers
-from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import OptimizerSpec
-from relaax.optim.vector import is_finite
+from relaax.optim.vector import HostVector, is_finite
 from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space

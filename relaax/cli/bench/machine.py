@@ -13,8 +13,7 @@ import psutil
 
 from relaax import __version__
 from relaax.cli.bench.emulator import cores
-from relaax.metrics.memory import available_memory, total_memory
-from relaax.metrics.system import MEGABYTE
+from relaax.metrics.system import MEGABYTE, available_memory, total_memory
 
 BUSY_PERCENT = 10.0
 PACKAGES = ("tensorflow", "grpcio", "numpy", "protobuf", "gymnasium", "ale-py")

@@ -188,7 +188,7 @@ def export(
     its normalisation, for programs without Python: the page Checkpoints says its inputs and outputs.
     """
     from relaax.cli.checkpoints import catalogue
-    from relaax.policy import exporting
+    from relaax.policy.file import description_of, policy_of
 
     with _sentences():
         if checkpoint_id is not None and best:
@@ -200,14 +200,14 @@ def export(
             raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         checkpoint = catalogue.loaded(store, checkpoint_id, best)
-        content = exporting.policy_of(checkpoint)
+        content = policy_of(checkpoint)
         if file.suffix == ".onnx":
             content = [_onnx(content, algorithm)]
         try:
             write_whole(file, content)
         except OSError as error:
             _give_up(f"{file} cannot be written: {error.strerror or error}", 1)
-        described = exporting.description_of(checkpoint)
+        described = description_of(checkpoint)
     algorithm = described.fingerprint.get("algorithm")
     if as_json:
         facts = {"checkpoint": checkpoint.checkpoint_id, "global_step": described.global_step, "algorithm": algorithm}

@@ -15,8 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from relaax.cli.fitting import Column, FittingTable
-from relaax.cluster.control import PANEL, STATUS
-from relaax.cluster.keeper import Look
+from relaax.cluster.keeper import PANEL, STATUS, Look
 from relaax.cluster.trainings import Training, Trainings
 from relaax.configuration import ConfigurationError
 from relaax.plain_console import PlainConsole

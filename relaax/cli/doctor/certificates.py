@@ -20,7 +20,7 @@ from relaax.configuration import (
     ReplayServerSection,
     RlxServerSection,
 )
-from relaax.configuration.home import with_home
+from relaax.configuration.key_types import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.files import read_bounded
 from relaax.server.address import split_address

@@ -32,7 +32,7 @@ def parameter_server(subject: Subject) -> Iterator[Finding]:
     """Check each shard that the workers would use; there is none if they act from checkpoints."""
     if subject.configuration.rlx_server.checkpoint is not None:
         return
-    from relaax.server.targets import targets
+    from relaax.server.access import targets
 
     try:
         all_targets = targets(subject.configuration.rlx_server)

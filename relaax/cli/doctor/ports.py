@@ -16,8 +16,8 @@ from relaax import rlx
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import REPLAY_SERVER, own
-from relaax.direct_http import open_directly
 from relaax.server.address import AddressError, listen, split_address
+from relaax.supervision.process import open_directly
 
 SECONDS = 5.0
 _NO_HELLO = b"\xff\xff\xff\xff"
@@ -69,7 +69,7 @@ def _relaax_at(found: Configuration, key: str, address: str) -> str | None:
 def _replay_server_at(found: Configuration, address: str) -> str | None:
     """Look for a replay server with the credentials of workers."""
     from relaax.cli.doctor.replay_server import who_is_at
-    from relaax.server.targets import replay_target
+    from relaax.server.access import replay_target
 
     with contextlib.suppress(ConfigurationError):
         return who_is_at(replay_target(found.rlx_server).at(address))
@@ -79,7 +79,7 @@ def _replay_server_at(found: Configuration, address: str) -> str | None:
 def _parameter_server_at(found: Configuration, address: str) -> str | None:
     """Look for a parameter server with the credentials of another shard or, if none are set, of workers."""
     from relaax.cli.doctor.parameter_server import who_is_at
-    from relaax.server.targets import shard_target, targets
+    from relaax.server.access import shard_target, targets
 
     with contextlib.suppress(ConfigurationError):
         return who_is_at(shard_target(found.parameter_server, address))

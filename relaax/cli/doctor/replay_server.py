@@ -8,7 +8,7 @@ from relaax import __version__
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.cli.replay_shards import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.parameters.channel import Target
 from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
 
@@ -31,7 +31,7 @@ def replay_server(subject: Subject) -> Iterator[Finding]:
     if algorithm is None or algorithm.Replay is None or subject.config is None or found.rlx_server.only_acts:
         return
     yield from _numbers(found)
-    from relaax.server.targets import replay_targets
+    from relaax.server.access import replay_targets
 
     try:
         targets = replay_targets(found.rlx_server)

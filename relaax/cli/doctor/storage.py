@@ -17,7 +17,7 @@ from pathlib import Path
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection
-from relaax.configuration.checkpoint_keys import CheckpointKeys
+from relaax.configuration.sections import CheckpointKeys
 
 _GIGABYTE = 1e9
 _SIGNATURE_SECONDS = 15 * 60

@@ -17,8 +17,7 @@ from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
 from relaax.files import write_whole
-from relaax.policy import exporting
-from relaax.policy.file import Description, PolicyError, read
+from relaax.policy.file import Description, PolicyError, description_of, policy_of, read
 
 CONFIGURATION = "configuration.yaml"
 _SUFFIX = ".safetensors"
@@ -111,8 +110,8 @@ def _policy(asked: Asked, location: str, folder: Path) -> Description:
     """Export the checkpoint that is asked for to policy.safetensors in `folder`."""
     store = catalogue.opened(location, asked.aws_keys, asked.aws_endpoint)
     checkpoint = catalogue.loaded(store, asked.checkpoint_id, asked.best)
-    write_whole(folder / f"policy{_SUFFIX}", exporting.policy_of(checkpoint))
-    return exporting.description_of(checkpoint)
+    write_whole(folder / f"policy{_SUFFIX}", policy_of(checkpoint))
+    return description_of(checkpoint)
 
 
 def _plan_of(asked: Asked, described: Description, folder: Path) -> Plan:

@@ -85,8 +85,8 @@ def plan(
         found = _plan_of(config, set_, environments_per_connection)
         spaces, client, client_mb = _environment(found, observation, actions, result is not None)
         from relaax.cli.plan.described import described
-        from relaax.planning.calibration import defaults
-        from relaax.planning.calibration import measured as costs_of
+        from relaax.planning.costs import defaults
+        from relaax.planning.costs import measured as costs_of
 
         workload = described(found, spaces, environments, rate)
         if result is not None:
@@ -150,7 +150,7 @@ def _environment(
             )
         return _spaces(observation, actions), MessageCost(0.0, 0.0), 0.0
     from relaax.cli.plan.probe import probe
-    from relaax.planning.calibration import COLD, line_through
+    from relaax.planning.costs import COLD, line_through
 
     n, probed = found.run.envs_per_client, {}
     with tempfile.TemporaryDirectory(prefix="relaax-plan-") as folder:
@@ -182,7 +182,7 @@ def _size(
     cores: int | None, memory: float | None, network: float, round_trip: float | None, machines: int | None
 ) -> MachineSize:
     from relaax.cli.bench.emulator import cores as own_cores
-    from relaax.metrics.memory import total_memory
+    from relaax.metrics.system import total_memory
     from relaax.planning.workload import GIGABYTE, MachineSize
 
     if round_trip is None:

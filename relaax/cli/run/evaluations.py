@@ -17,8 +17,7 @@ from relaax.checkpoint.evaluation import Evaluation, evaluations, write_evaluati
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.console import shown
-from relaax.metrics.without_tensorflow import do_without_tensorflow
-from relaax.metrics.writer import EventFile
+from relaax.metrics.writer import EventFile, do_without_tensorflow
 from relaax.supervision.process import ending_with_parent, environment_of
 
 _log = logging.getLogger(__name__)

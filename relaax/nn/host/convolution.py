@@ -13,6 +13,7 @@ network this forward pass takes half the time, and its gradient is two products 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,7 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import FLAT, NUMBER, READ, Kernel, compiled, from_dtype, types
+from relaax.machine_code import FLAT, NUMBER, READ, Kernel, compiled, compiled_once, from_dtype, types
+from relaax.nn.recycled_memory import Scratch
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 Images = npt.NDArray[Any]
@@ -28,11 +31,14 @@ Images = npt.NDArray[Any]
 _ONE = np.uint64(1)
 """Keeps indices unsigned. A plain 1 makes them signed, and the loops over filters take four times as long."""
 _NO_FLOOR, _RELU_FLOOR = np.float32(-np.inf), np.float32(0)
+_SHAPE = types.UniTuple(NUMBER, 7)
+
+CHUNK_BYTES = 1 << 20
+"""Of blocks and what they contribute: they should be in the cache still when they are used again."""
 
 
-def _blocks_kernel(
-    images: Any, blocks: Any, count: Any, height: Any, width: Any, channels: Any, rows: Any, columns: Any, side: Any
-) -> None:
+def _blocks_kernel(images: Any, blocks: Any, count: Any, shape: Any) -> None:
+    height, width, channels, rows, columns, side = shape
     piece, line = side * channels, width * channels
     depth = piece * side
     for image in range(count):
@@ -49,29 +55,20 @@ def _blocks_kernel(
                     blocks[target + i] = images[source + i]
 
 
-def _add_kernel(
-    products: Any,
-    bias: Any,
-    outputs: Any,
-    floor: Any,
-    count: Any,
-    high: Any,
-    wide: Any,
-    filters: Any,
-    shifts: Any,
-    out_rows: Any,
-    out_columns: Any,
-    side: Any,
-) -> None:
+@cache
+def _blocks(dtype: Any) -> Kernel:
+    images = types.Array(from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
+    return compiled(_blocks_kernel, images, FLAT, NUMBER, types.UniTuple(NUMBER, 6))
+
+
+@compiled_once(READ, READ, FLAT, types.float32, NUMBER, _SHAPE)
+def _add(products: Any, bias: Any, outputs: Any, floor: Any, count: Any, shape: Any) -> None:
+    high, wide, filters, shifts, out_rows, out_columns, side = shape
     rows, columns = high + shifts - _ONE, wide + shifts - _ONE
     width, depth = shifts * shifts * filters, side * side * filters
     for block in range(count * out_rows * out_columns):
-        start = block * depth
-        image, top, left = (
-            block // (out_rows * out_columns),
-            (block // out_columns % out_rows) * side,
-            (block % out_columns) * side,
-        )
+        start, image = block * depth, block // (out_rows * out_columns)
+        top, left = (block // out_columns % out_rows) * side, (block % out_columns) * side
         for i in range(depth):
             outputs[start + i] = bias[i]
         for y in range(top, min(top + side, high)):
@@ -87,26 +84,14 @@ def _add_kernel(
             outputs[start + i] = floor if outputs[start + i] < floor else outputs[start + i]  # nan stays nan
 
 
-def _spread_kernel(
-    gradient: Any,
-    products: Any,
-    count: Any,
-    high: Any,
-    wide: Any,
-    filters: Any,
-    shifts: Any,
-    out_rows: Any,
-    out_columns: Any,
-    side: Any,
-) -> None:
+@compiled_once(READ, FLAT, NUMBER, _SHAPE)
+def _spread(gradient: Any, products: Any, count: Any, shape: Any) -> None:
+    high, wide, filters, shifts, out_rows, out_columns, side = shape
     rows, columns = high + shifts - _ONE, wide + shifts - _ONE
     width, depth = shifts * shifts * filters, side * side * filters
     for block in range(count * out_rows * out_columns):
-        image, top, left = (
-            block // (out_rows * out_columns),
-            (block // out_columns % out_rows) * side,
-            (block % out_columns) * side,
-        )
+        image = block // (out_rows * out_columns)
+        top, left = (block // out_columns % out_rows) * side, (block % out_columns) * side
         for y in range(top, min(top + side, high)):
             for x in range(left, min(left + side, wide)):
                 at = block * depth + ((y - top) * side + x - left) * filters
@@ -118,30 +103,10 @@ def _spread_kernel(
                             products[by + i] = gradient[at + i]
 
 
-def _relu_gradient_kernel(gradient: Any, outputs: Any) -> None:
+@compiled_once(FLAT, READ)
+def _relu_gradient(gradient: Any, outputs: Any) -> None:
     for i in range(len(gradient)):
         gradient[i] = gradient[i] if outputs[i] > 0 else np.float32(0)
-
-
-@cache  # to name a type takes numba longer than the kernel takes for an image
-def _blocks(dtype: Any) -> Kernel:
-    images = types.Array(from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
-    return compiled(_blocks_kernel, images, FLAT, *[NUMBER] * 7)
-
-
-@cache
-def _add() -> Kernel:
-    return compiled(_add_kernel, READ, READ, FLAT, types.float32, *[NUMBER] * 8)
-
-
-@cache
-def _spread() -> Kernel:
-    return compiled(_spread_kernel, READ, FLAT, *[NUMBER] * 8)
-
-
-@cache
-def _relu_gradient() -> Kernel:
-    return compiled(_relu_gradient_kernel, FLAT, READ)
 
 
 def compile_kernels() -> None:
@@ -177,38 +142,37 @@ class Blocks:
 class BlockConvolution:
     """One convolution without padding: stride s, kernel [k, k, channels, filters].
 
-    Args:
-      height, width, channels: of its images.
-      kernel, stride, filters: of the convolution.
-
-    `blocks` is how it wants its images laid out, `outputs` how its outputs are: as blocks of one pixel, unless
-    `continue_with` says otherwise.
+    `height`, `width`, `channels`: of its images. `blocks` is how it wants them laid out, `outputs` how its outputs are:
+    as blocks of one pixel, unless `continue_with` says otherwise.
     """
 
     def __init__(self, height: int, width: int, channels: int, kernel: int, stride: int, filters: int) -> None:
-        self._image = height, width, channels
         self._kernel = kernel
         self.filters = filters
         self._shifts = shifts = math.ceil(kernel / stride)
         self.high, self.wide = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         self.blocks = Blocks(self.high + shifts - 1, self.wide + shifts - 1, stride, channels)
-        self.outputs = Blocks(self.high, self.wide, 1, filters)
+        self._image = height, width, channels, self.blocks.rows, self.blocks.columns, stride
         self.width = shifts * shifts * filters
         """Numbers that a block contributes."""
         reach = shifts * stride
         self._padded = np.zeros((reach, reach, channels, filters), np.float32)
         self.matrix = np.zeros((self.blocks.depth, self.width), np.float32)
         """The kernel: [numbers in a block, numbers that it contributes]."""
-        self._bias = np.zeros(filters, np.float32)
         self._add, self._spread = _add(), _spread()
+        self._write(Blocks(self.high, self.wide, 1, filters))
 
     def continue_with(self, following: BlockConvolution) -> None:
         """Write outputs as the blocks of the convolution that takes them."""
-        self.outputs = following.blocks
-        self._bias = np.zeros(self.outputs.depth, np.float32)
+        self._write(following.blocks)
+
+    def _write(self, outputs: Blocks) -> None:
+        self.outputs = outputs
+        self._bias = np.zeros(outputs.depth, np.float32)
+        self._shape = self.high, self.wide, self.filters, self._shifts, outputs.rows, outputs.columns, outputs.side
 
     def set_parameters(self, kernel: Array, bias: Array, scale: float) -> None:
-        """float32 [k, k, channels, filters] and [filters]. Images are thought to be multiplied by `scale`."""
+        """Take float32 [k, k, channels, filters] and [filters]. Images are thought to be multiplied by `scale`."""
         self._padded[: self._kernel, : self._kernel] = kernel
         m, s = self._shifts, self.blocks.side
         parts = self._padded.reshape(m, s, m, s, -1, self.filters).transpose(1, 3, 4, 0, 2, 5)
@@ -216,7 +180,7 @@ class BlockConvolution:
         self._bias.reshape(-1, self.filters)[...] = bias
 
     def kernel_gradient(self, gradient: Array, scale: float) -> Array:
-        """From the gradient of `matrix` to that of the kernel, float32 [k, k, channels, filters]."""
+        """Return the gradient of the kernel, float32 [k, k, channels, filters], from that of `matrix`."""
         m, s = self._shifts, self.blocks.side
         parts = gradient.reshape(s, s, -1, m, m, self.filters).transpose(3, 0, 4, 1, 2, 5)
         whole = parts.reshape(self._padded.shape)  # a copy
@@ -224,31 +188,126 @@ class BlockConvolution:
         return scaled
 
     def lay_out(self, images: Images, blocks: Array) -> None:
-        """Images [B, height, width, channels], contiguous, as float32 blocks [B, *size]."""
-        shape = self.blocks
-        _blocks(images.dtype)(
-            images.reshape(-1), blocks.reshape(-1), len(images), *self._image, shape.rows, shape.columns, shape.side
-        )
+        """Write images [B, height, width, channels], contiguous, as float32 blocks [B, *size]."""
+        _blocks(images.dtype)(images.reshape(-1), blocks.reshape(-1), len(images), self._image)
 
     def add(self, products: Array, outputs: Array, relu: bool) -> None:
-        """Outputs, with their bias and perhaps their activation, from what blocks contribute.
+        """Compute outputs, with their bias and perhaps their activation, from what blocks contribute.
 
         `products` float32 [B * blocks, width]; `outputs` float32 [B, size].
         """
-        out, floor = self.outputs, _RELU_FLOOR if relu else _NO_FLOOR
-        self._add(products.reshape(-1), self._bias, outputs.reshape(-1), floor, len(outputs), *self._shape(out))
+        floor = _RELU_FLOOR if relu else _NO_FLOOR
+        self._add(products.reshape(-1), self._bias, outputs.reshape(-1), floor, len(outputs), self._shape)
 
     def spread(self, gradient: Array, products: Array) -> None:
-        """The gradient of what blocks contribute from that of the outputs, shapes as for `add`.
+        """Compute the gradient of what blocks contribute from that of the outputs, shapes as for `add`.
 
         What contributes to no output is left as it is: `products` are zeros at first.
         """
-        self._spread(gradient.reshape(-1), products.reshape(-1), len(gradient), *self._shape(self.outputs))
-
-    def _shape(self, out: Blocks) -> tuple[int, ...]:
-        return self.high, self.wide, self.filters, self._shifts, out.rows, out.columns, out.side
+        self._spread(gradient.reshape(-1), products.reshape(-1), len(gradient), self._shape)
 
 
 def relu_gradient(gradient: Array, outputs: Array) -> None:
-    """The gradient before a relu from the one after it, in place: contiguous float32 of one shape each."""
+    """Compute the gradient before a relu from the one after it, in place: contiguous float32 of one shape each."""
     _relu_gradient()(gradient.reshape(-1), outputs.reshape(-1))
+
+
+class Convolutions:
+    """The convolutions of a trunk, one after the other, for some images at a time, which the cache holds.
+
+    `layers`: the outputs of each, float32 [B, size], as `forward` writes and `backward` reads them. What comes out of
+    the last one stands last.
+    """
+
+    def __init__(self, spec: NetworkSpec, trunk: str, scratch: Scratch) -> None:
+        self._tanh, self._scratch, self._scale = spec.activation == "tanh", scratch, 1.0
+        self._names = [f"{trunk}conv{index}" for index in range(len(spec.convolutions))]
+        self._each: list[BlockConvolution] = []
+        height, width, channels = spec.convolved
+        for layer in spec.convolutions:
+            convolution = BlockConvolution(height, width, channels, layer.kernel, layer.stride, layer.filters)
+            if self._each:
+                self._each[-1].continue_with(convolution)
+            self._each.append(convolution)
+            height, width, channels = convolution.high, convolution.wide, layer.filters
+        self.sizes = [convolution.outputs.size for convolution in self._each]
+        self._chunk = max(1, CHUNK_BYTES // max(4 * c.blocks.count * (c.blocks.depth + c.width) for c in self._each))
+
+    def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
+        """Take over kernels and biases. Images are thought to be multiplied by `scale`."""
+        self._scale = scale
+        for index, (convolution, name) in enumerate(zip(self._each, self._names, strict=True)):
+            convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], 1.0 if index else scale)
+
+    def forward(self, images: Images, layers: Sequence[Array]) -> None:
+        """Compute the outputs for images [B, height, width, channels]."""
+        for part in self._parts(len(images)):
+            for index, convolution in enumerate(self._each):
+                blocks = self._blocks(index, images, layers, part)
+                products = self._scratch.take(("products", index), len(blocks), convolution.width)
+                np.matmul(blocks, convolution.matrix, out=products)
+                outputs = layers[index][part]
+                convolution.add(products, outputs, relu=not self._tanh)
+                if self._tanh:
+                    np.tanh(outputs, out=outputs)
+
+    def backward(
+        self, images: Images, layers: Sequence[Array], gradient: Array, out: Mapping[str, Array], further: bool
+    ) -> None:
+        """Write, or add if `further`, the gradient by the parameters. `gradient`, [B, size]: by the last outputs."""
+        take = self._scratch.take
+        by_matrix = [take(("matrix", i), *c.matrix.shape) for i, c in enumerate(self._each)]
+        by_bias = [take(("conv bias", i), 1, c.filters)[0] for i, c in enumerate(self._each)]
+        for sums in (*by_matrix, *by_bias):
+            sums.fill(0)
+        for part in self._parts(len(images)):
+            by_outputs = gradient[part]
+            for index, convolution in reversed(list(enumerate(self._each))):
+                if self._tanh:
+                    tanh_gradient(by_outputs, layers[index][part], self._scratch)
+                else:
+                    relu_gradient(by_outputs, layers[index][part])
+                pixels = by_outputs.reshape(-1, convolution.filters)
+                by_bias[index] += np.dot(self._scratch.ones(len(pixels)), pixels)
+                blocks = self._blocks(index, images, layers, part)
+                by_products = take(("by products", index), len(blocks), convolution.width)
+                convolution.spread(by_outputs, by_products)
+                by_matrix[index] += np.matmul(
+                    blocks.T, by_products, out=take(("further", index), *convolution.matrix.shape)
+                )
+                if index:
+                    by_outputs = take(("by blocks", index), len(by_outputs), convolution.blocks.size)
+                    np.matmul(by_products, convolution.matrix.T, out=by_outputs.reshape(blocks.shape))
+        for index, (convolution, name) in enumerate(zip(self._each, self._names, strict=True)):
+            by_kernel = convolution.kernel_gradient(by_matrix[index], 1.0 if index else self._scale)
+            put(by_kernel, out[f"{name}/kernel"], further)
+            put(by_bias[index], out[f"{name}/bias"], further)
+
+    def _parts(self, count: int) -> list[slice]:
+        return [slice(start, min(start + self._chunk, count)) for start in range(0, count, self._chunk)]
+
+    def _blocks(self, index: int, images: Images, layers: Sequence[Array], part: slice) -> Array:
+        """Return what a convolution takes in for some images: float32 [images * blocks, depth]."""
+        shape = self._each[index].blocks
+        if index:
+            return layers[index - 1][part].reshape(-1, shape.depth)
+        images = np.ascontiguousarray(images[part])
+        blocks = self._scratch.take("blocks", len(images), shape.size)
+        self._each[0].lay_out(images, blocks)
+        return blocks.reshape(-1, shape.depth)
+
+
+def tanh_gradient(gradient: Array, outputs: Array, scratch: Scratch) -> None:
+    """Compute the gradient before a hyperbolic tangent from the one after it, in place."""
+    slope = scratch.take("slope", *outputs.shape)
+    np.multiply(outputs, outputs, out=slope)
+    np.subtract(1, slope, out=slope)
+    gradient *= slope
+
+
+def put(part: Array, out: Array, further: bool) -> None:
+    """Write a part of a gradient, or add it if `further`."""
+    if further:
+        out += part
+    else:
+        out[...] = part

@@ -7,18 +7,18 @@ take thirty, and three times that where others have had the caches since, as on 
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled, inlined, types
-from relaax.nn.host.tanh import tanh
+from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, compiled_once, inlined, types
+from relaax.nn.host.kernels import tanh
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 Plan = npt.NDArray[np.uint64]
+_PLAN = types.Array(types.uint64, 2, "C")
 
 _ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(number) for number in range(5))
 
@@ -39,14 +39,9 @@ class Dense:
         self._forward, self._backward = _forward(), _backward()
 
     def forward(self, parameters: Array, inputs: Array, memory: Array, room: int, start: int) -> None:
-        """Compute rows from `start` on.
+        """Compute rows from `start` on of `memory`, float32 [room * width], which has room for so many examples.
 
-        Args:
-          parameters: float32 [P].
-          inputs: float32 [B, features].
-          memory: float32 [room * width].
-          room: examples that memory has room for.
-          start: where these go.
+        `parameters`: float32 [P]. `inputs`: float32 [B, features].
         """
         self._forward(parameters, self._plan, inputs.reshape(-1), memory, room, start, len(inputs))
 
@@ -152,7 +147,8 @@ def _outer(
 _multiply, _outer = inlined(_multiply, ANY_ORDER), inlined(_outer, ANY_ORDER)
 
 
-def _forward_kernel(parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, start: Any, count: Any) -> None:
+@compiled_once(READ, _PLAN, READ, FLAT, *[NUMBER] * 3, fastmath=ANY_ORDER)
+def _forward(parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, start: Any, count: Any) -> None:
     for index in range(len(plan)):
         kernel, bias, taken, outputs, source, from_inputs, target, width, column, activation = plan[index]
         for row in range(count):
@@ -172,16 +168,9 @@ def _forward_kernel(parameters: Any, plan: Any, inputs: Any, memory: Any, room: 
             tanh(memory[whole : whole + count * width])
 
 
-def _backward_kernel(
-    parameters: Any,
-    plan: Any,
-    inputs: Any,
-    memory: Any,
-    room: Any,
-    start: Any,
-    count: Any,
-    by_outputs: Any,
-    out: Any,
+@compiled_once(READ, _PLAN, READ, FLAT, *[NUMBER] * 3, FLAT, FLAT, fastmath=ANY_ORDER)
+def _backward(
+    parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, start: Any, count: Any, by_outputs: Any, out: Any
 ) -> None:
     # A layer's outputs may be what several others take in: their gradients are added up.
     for index in range(len(plan)):
@@ -213,16 +202,3 @@ def _backward_kernel(
                 for j in range(outputs):
                     total += by_outputs[g_at + row * width + j] * parameters[kernel + i * outputs + j]
                 by_outputs[e_at + row * taken + i] += total
-
-
-_PLAN = types.Array(types.uint64, 2, "C")
-
-
-@cache
-def _forward() -> Kernel:
-    return compiled(_forward_kernel, READ, _PLAN, READ, FLAT, *[NUMBER] * 3, fastmath=ANY_ORDER)
-
-
-@cache
-def _backward() -> Kernel:
-    return compiled(_backward_kernel, READ, _PLAN, READ, FLAT, *[NUMBER] * 3, FLAT, FLAT, fastmath=ANY_ORDER)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.engine import Engine, Loss, checked_derivatives
 from relaax.nn.host.network import Activations, HostNetwork
+from relaax.nn.interfaces import Engine, Loss, checked_derivatives
 from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.nn.specification import NetworkSpec
 

@@ -1,21 +1,18 @@
 """A layer of long short-term memory on the host: forward over a rollout, and backward through time.
 
-The layer is that of `relaax.nn.tensorflow_lstm`: gates in the order input, forget, candidate, output. Products are
-BLAS's, one for all steps if no step waits for another. What is done to each number is a compiled kernel, one call for
-each step.
+The layer is that of `relaax.nn.tensorflow_engine`. Products are BLAS's, one for all steps if no step waits for another.
+What is done to each number is a compiled kernel, one call for each step.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled
-from relaax.nn.host.products import product, product_transposed
-from relaax.nn.host.tanh import tanh
+from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, compiled_once
+from relaax.nn.host.kernels import product, product_transposed, tanh
 
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
@@ -52,17 +49,10 @@ class Lstm:
     def forward(
         self, x: Array, h: Array, c: Array, restart: Mask | None, memory: LstmActivations
     ) -> tuple[Array, Array]:
-        """Compute T steps of N environments.
+        """Compute T steps of N environments, into `memory`. Returns h and c after the last step, views of it.
 
-        Args:
-          x: float32 [T * N, features].
-          h: float32 [N, C], the output before the first step.
-          c: float32 [N, C], the cells before the first step.
-          restart: bool [T, N], True if the state before a step is zero; None if it is nowhere.
-          memory: for T * N inputs, is written.
-
-        Returns:
-          h and c after the last step, views of `memory`.
+        `x`: float32 [T * N, features]. `h`, `c`: float32 [N, C], outputs and cells before the first step. `restart`:
+        bool [T, N], True if the state before a step is zero; None if it is nowhere.
         """
         n = len(h)
         from_x, from_h = self._kernel[: self._features], self._kernel[self._features :]
@@ -72,7 +62,7 @@ class Lstm:
         by_h = np.empty((n, 4 * self.cells), np.float32)
         for t in range(len(x) // n):
             if restart is not None and restart[t].any():
-                h, c = _kept(h, restart[t]), _kept(c, restart[t])
+                h, c = (np.where(restart[t][:, None], np.float32(0), before) for before in (h, c))
             step = slice(t * n, (t + 1) * n)
             gates, cells, outputs = memory.gates[step], memory.cells[step], memory.outputs[step]
             product(h, from_h, by_h)
@@ -96,18 +86,9 @@ class Lstm:
     ) -> Array:
         """Compute the gradient of a loss over T steps of N environments; no gradient flows into the first state.
 
-        Args:
-          x: as for `forward`.
-          h: as for `forward`.
-          c: as for `forward`.
-          restart: as for `forward`.
-          memory: what `forward` computed.
-          by_outputs: float32 [T * N, C], the loss's derivative by the outputs. It is overwritten.
-          by_kernel: float32 [features + C, 4 C], is written.
-          by_bias: float32 [4 C], is written.
-
-        Returns:
-          The derivative by `x`, float32 [T * N, features].
+        `x`, `h`, `c`, `restart`: as for `forward`, which filled `memory`. `by_outputs`: float32 [T * N, C], the loss's
+        derivative by the outputs, which is overwritten. Those by the kernel and the bias are written. Returns that by
+        `x`, float32 [T * N, features].
         """
         steps, n = restart.shape
         from_x, from_h = self._kernel[: self._features], self._kernel[self._features :]
@@ -140,12 +121,6 @@ def compile_kernels() -> None:
     _activate(), _differentiate()
 
 
-def _kept(state: Array, restart: Mask) -> Array:
-    """Return float32 [N, C] with zeros where an episode starts."""
-    kept: Array = np.where(restart[:, None], np.float32(0), state)
-    return kept
-
-
 def _before(first: Array, after: Array, restart: Mask) -> Array:
     """Return the state before each step, float32 [T * N, C], from that before the first and those after each."""
     n = len(first)
@@ -155,7 +130,8 @@ def _before(first: Array, after: Array, restart: Mask) -> Array:
     return before
 
 
-def _activate_kernel(gates: Any, by_h: Any, before: Any, cells: Any, outputs: Any, count: Any, size: Any) -> None:
+@compiled_once(FLAT, READ, READ, FLAT, FLAT, *[NUMBER] * 2, fastmath=ANY_ORDER)
+def _activate(gates: Any, by_h: Any, before: Any, cells: Any, outputs: Any, count: Any, size: Any) -> None:
     # sigmoid(z) = (1 + tanh(z / 2)) / 2, which overflows nowhere.
     width, two, three = _FOUR * size, _TWO * size, _THREE * size
     for row in range(count):
@@ -180,7 +156,8 @@ def _activate_kernel(gates: Any, by_h: Any, before: Any, cells: Any, outputs: An
             outputs[at + j] *= gates[first + three + j]
 
 
-def _differentiate_kernel(
+@compiled_once(READ, READ, READ, READ, FLAT, FLAT, *[NUMBER] * 2, fastmath=ANY_ORDER)
+def _differentiate(
     gates: Any, before: Any, cells: Any, by_outputs: Any, by_cells: Any, by_gates: Any, count: Any, size: Any
 ) -> None:
     """`by_cells` comes with the derivative by the cells after this step, and leaves with that by those before it."""
@@ -201,13 +178,3 @@ def _differentiate_kernel(
             by_gates[first + two + j] = by_cell * i * (_UNIT - g * g)
             by_gates[first + three + j] = by_output * squashed * o * (_UNIT - o)
             by_cells[at + j] = by_cell * f
-
-
-@cache
-def _activate() -> Kernel:
-    return compiled(_activate_kernel, FLAT, READ, READ, FLAT, FLAT, *[NUMBER] * 2, fastmath=ANY_ORDER)
-
-
-@cache
-def _differentiate() -> Kernel:
-    return compiled(_differentiate_kernel, READ, READ, READ, READ, FLAT, FLAT, *[NUMBER] * 2, fastmath=ANY_ORDER)

@@ -1,92 +1,204 @@
-"""The layers below some heads of a network, with their parameters as they are multiplied."""
+"""The layers below some heads of a network, and these: forward and backward, by BLAS and a few kernels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.host.beside import Beside
-from relaax.nn.host.convolution import BlockConvolution
+from relaax.nn.host.convolution import Convolutions, Images, put, tanh_gradient
+from relaax.nn.host.kernels import product, product_of_relu, product_transposed
 from relaax.nn.host.lstm import Lstm, LstmActivations
+from relaax.nn.recycled_memory import Scratch
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
-
-CHUNK_BYTES = 1 << 20
-"""Of blocks and what they contribute: they should be in the cache still when they are used again."""
+Mask = npt.NDArray[np.bool_]
 
 
 class Trunk:
-    """The layers of a trunk and its heads."""
+    """A trunk and its heads: convolutions, what joins them with numbers beside the image, dense layers, LSTM, heads.
 
-    def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...]) -> None:
-        self.name = name
-        self.scale = 1.0
-        self.convolutions = _convolutions(spec)
-        self.dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
+    `layers`: the outputs of each for some examples, float32 [B, width] (see `sizes`), as `forward` writes and
+    `backward` reads them. `place`: which one it is of the trunks of a network.
+    """
+
+    def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...], place: int, scratch: Scratch) -> None:
+        self._name, self._scratch, self._tanh = name, scratch, spec.activation == "tanh"
+        self._image, self._pixels, self._beside = spec.image, spec.pixels, spec.beside
+        self._convolutions = Convolutions(spec, name, scratch) if spec.convolutions else None
+        self._dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
         self.heads: dict[str, tuple[slice, slice]] = {}
         """Of each head its own rows and columns in the kernel of all heads."""
         width = 0
         for head in heads:
             self.heads[head] = spec.stream(heads, head), slice(width, width + spec.heads[head])
             width += spec.heads[head]
-        self.beside = Beside(spec, name) if spec.beside else None
-        convolved = [convolution.outputs.size for convolution in self.convolutions]
+        convolved = list(self._convolutions.sizes) if self._convolutions else []
         if spec.beside:
             convolved.append(convolved[-1] + spec.beside)
-        self.first_dense = len(convolved)
-        """Where the dense layers begin among all, behind the convolutions and what is joined to them."""
-        dense = spec.dense_widths(heads)
+        dense, cells = spec.dense_widths(heads), spec.lstm
+        self._first, self._last = len(convolved), len(convolved) + len(dense)
+        """Where the dense layers begin among all, behind the convolutions and what is joined to them, and end."""
         features = [*convolved, *dense][-1] if convolved or dense else math.prod(spec.inputs)
-        cells = spec.lstm
-        self.lstm = Lstm(features, cells) if cells else None
+        self._lstm = Lstm(features, cells) if cells else None
+        self._h, self._c = (slice(start * cells, (start + 1) * cells) for start in (2 * place, 2 * place + 1))
+        """Where its h and c stand in the state of the network."""
         self.sizes = [*convolved, *dense, *([4 * cells, cells, cells] if cells else []), width]
-        features = cells or features
         # Streams leave zeros in it: for heads of some numbers one product takes, within some microseconds, as long as
         # one for each head.
-        self._head_kernel = np.zeros((features, width), np.float32)
+        self._head_kernel = np.zeros((cells or features, width), np.float32)
         self._head_bias = np.zeros(width, np.float32)
-        self.dense: list[tuple[Array, Array]] = []
+        self._dense: list[tuple[Array, Array]] = []
         """Kernel and bias of each dense layer, the heads side by side among them as the last one."""
-        each = max((4 * c.blocks.count * (c.blocks.depth + c.width) for c in self.convolutions), default=1)
-        self._chunk = max(1, CHUNK_BYTES // each)
-
-    def chunks(self, count: int) -> list[slice]:
-        """Parts of so many images, each of which the cache holds."""
-        return [slice(start, min(start + self._chunk, count)) for start in range(0, count, self._chunk)]
-
-    def memory(self, layers: list[Array]) -> LstmActivations | None:
-        """Return what the LSTM computed, of the trunk's layers."""
-        return LstmActivations(*layers[-4:-1]) if self.lstm else None
+        self._joined: tuple[Array, Array] | None = None
 
     def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        self.scale = scale
-        if self.lstm:
-            self.lstm.set_parameters(views[f"{self.name}lstm/kernel"], views[f"{self.name}lstm/bias"])
-        for index, convolution in enumerate(self.convolutions):
-            name = f"{self.name}conv{index}"
-            convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], scale if index == 0 else 1.0)
+        """Take over arrays that must not change any more. Images are thought to be multiplied by `scale`."""
+        if self._convolutions:
+            self._convolutions.set_parameters(views, scale)
+        if self._lstm:
+            self._lstm.set_parameters(*_layer(views, f"{self._name}lstm"))
         for head, (rows, columns) in self.heads.items():
-            self._head_kernel[rows, columns] = views[f"{head}/kernel"]
-            self._head_bias[columns] = views[f"{head}/bias"]
-        if self.beside:
-            self.beside.set_parameters(views)
-        self.dense = [(views[f"{name}/kernel"], views[f"{name}/bias"]) for name in self.dense_names]
-        self.dense.append((self._head_kernel, self._head_bias))
+            self._head_kernel[rows, columns], self._head_bias[columns] = _layer(views, head)
+        if self._beside:
+            self._joined = _layer(views, f"{self._name}beside")
+        self._dense = [*(_layer(views, name) for name in self._dense_names), (self._head_kernel, self._head_bias)]
+
+    def forward(
+        self, inputs: Images, flat: Array, layers: Sequence[Array], state: Array, after: Array, restart: Mask | None
+    ) -> None:
+        """Compute all layers, and this trunk's part of the state after the last step.
+
+        `inputs`: [T * N, *spec.inputs]; `flat`: as they are multiplied, float32 [T * N, features]. `state`, `after`:
+        float32 [N, state size]. `restart`: bool [T, N], True if the state before a step is zero; None if nowhere.
+        """
+        if self._convolutions:
+            self._convolutions.forward(self._images(inputs), layers)
+        if self._joined:
+            self._join(inputs, layers[self._first - 2], layers[self._first - 1])
+        x = layers[self._first - 1] if self._first else flat
+        for index in range(self._first, self._last):
+            y = layers[index]
+            self._multiply(x, index - self._first, y, rectified=index > 0)
+            self._activate(y)
+            x = y
+        if self._lstm:
+            memory = LstmActivations(*layers[-4:-1])
+            h, c = state[:, self._h], state[:, self._c]
+            after[:, self._h], after[:, self._c] = self._lstm.forward(x, h, c, restart, memory)
+            x = memory.outputs
+        self._multiply(x, -1, layers[-1], rectified=len(layers) > 1 and not self._lstm)
+
+    def backward(
+        self,
+        inputs: Images,
+        flat: Array,
+        layers: Sequence[Array],
+        gradients: Mapping[str, Array],
+        out: Mapping[str, Array],
+        further: bool,
+        state: Array,
+        restart: Mask,
+    ) -> None:
+        """Write the gradient by the parameters, or add it if `further`, which it is never with an LSTM.
+
+        `gradients`: by the heads' outputs, head -> float32 [T * N, width]. The rest as for `forward`.
+        """
+        gradient = self._scratch.take("heads", len(inputs), self.sizes[-1])
+        for head, (_, columns) in self.heads.items():
+            gradient[:, columns] = gradients[head]
+        x = layers[self._last - 1] if self._last else flat
+        memory = LstmActivations(*layers[-4:-1]) if self._lstm else None
+        by_kernel = self._scratch.take("kernel", *self._head_kernel.shape)
+        np.matmul((memory.outputs if memory else x).T, gradient, out=by_kernel)
+        by_bias = self._by_bias(gradient)
+        for head, (rows, columns) in self.heads.items():
+            put(by_kernel[rows, columns], out[f"{head}/kernel"], further)
+            put(by_bias[columns], out[f"{head}/bias"], further)
+        if self._last or memory:
+            gradient = self._by_inputs("heads", gradient, self._head_kernel)
+        if self._lstm and memory:
+            h, c = state[:, self._h], state[:, self._c]
+            gradient = self._lstm.backward(x, h, c, restart, memory, gradient, *_layer(out, f"{self._name}lstm"))
+        for index in range(self._last - 1, self._first - 1, -1):
+            self._before_activation(gradient, layers[index])
+            kernel, _ = self._dense[index - self._first]
+            by_kernel, by_bias = _layer(out, self._dense_names[index - self._first])
+            put(self._by_bias(gradient), by_bias, further)
+            x = layers[index - 1] if index else flat
+            if further:
+                by_kernel += np.matmul(x.T, gradient, out=self._scratch.take("kernel", *kernel.shape))
+            else:
+                np.matmul(x.T, gradient, out=by_kernel)
+            if index:
+                gradient = self._by_inputs(index, gradient, kernel)
+        if self._joined:
+            gradient = self._join_backward(inputs, layers[self._first - 1], gradient, out, further)
+        if self._convolutions:
+            self._convolutions.backward(self._images(inputs), layers, gradient, out, further)
+
+    def _multiply(self, x: Array, layer: int, y: Array, rectified: bool) -> None:
+        """Compute the outputs of a dense layer before their activation. `rectified`: x are outputs of a layer."""
+        kernel, bias = self._dense[layer]
+        if rectified and len(x) == 1 and not self._tanh:
+            product_of_relu(x[0], kernel, y[0])
+        else:
+            product(x, kernel, y)
+        y += bias
+
+    def _activate(self, y: Array) -> None:
+        if self._tanh:
+            np.tanh(y, out=y)
+        else:
+            np.maximum(y, 0, out=y)
+
+    def _before_activation(self, gradient: Array, outputs: Array) -> None:
+        """Compute the gradient before an activation from the one after it, in place."""
+        if self._tanh:
+            tanh_gradient(gradient, outputs, self._scratch)
+        else:
+            gradient *= outputs > 0
+
+    def _by_bias(self, gradient: Array) -> Array:
+        """Return the sum of the rows, float32 [width]."""
+        by_bias: Array = self._scratch.take("bias", 1, gradient.shape[1])[0]
+        np.dot(self._scratch.ones(len(gradient)), gradient, out=by_bias)
+        return by_bias
+
+    def _by_inputs(self, layer: object, gradient: Array, kernel: Array) -> Array:
+        """Return the derivative by what a layer takes in, float32 [B, inputs]."""
+        by_inputs = self._scratch.take(("gradient", layer), len(gradient), kernel.shape[0])
+        product_transposed(gradient, kernel, by_inputs)
+        return by_inputs
+
+    def _images(self, inputs: Images) -> Images:
+        """Return the images of inputs that have numbers beside them, and others as they are."""
+        return inputs[:, : self._pixels].reshape(-1, *self._image) if self._image else inputs
+
+    def _join(self, inputs: Images, convolved: Array, joined: Array) -> None:
+        """Join the outputs of the last convolution and of a dense layer of all inputs behind the image."""
+        assert self._joined is not None
+        kernel, bias = self._joined
+        joined[:, : -self._beside] = convolved
+        y = joined[:, -self._beside :]
+        np.add(inputs[:, self._pixels :] @ kernel, bias, out=y)
+        self._activate(y)
+
+    def _join_backward(
+        self, inputs: Images, joined: Array, gradient: Array, out: Mapping[str, Array], further: bool
+    ) -> Array:
+        """Return the gradient by the outputs of the last convolution, float32 [B, size]."""
+        y, by_y = joined[:, -self._beside :], gradient[:, -self._beside :]
+        by_y = by_y * (1 - y * y) if self._tanh else by_y * (y > 0)
+        by_kernel, by_bias = _layer(out, f"{self._name}beside")
+        put(inputs[:, self._pixels :].T @ by_y, by_kernel, further)
+        put(by_y.sum(axis=0), by_bias, further)
+        return np.ascontiguousarray(gradient[:, : -self._beside])
 
 
-def _convolutions(spec: NetworkSpec) -> list[BlockConvolution]:
-    convolutions: list[BlockConvolution] = []
-    if not spec.convolutions:
-        return convolutions
-    height, width, channels = spec.convolved
-    for layer in spec.convolutions:
-        convolution = BlockConvolution(height, width, channels, layer.kernel, layer.stride, layer.filters)
-        if convolutions:
-            convolutions[-1].continue_with(convolution)
-        convolutions.append(convolution)
-        height, width, channels = convolution.high, convolution.wide, layer.filters
-    return convolutions
+def _layer(views: Mapping[str, Array], name: str) -> tuple[Array, Array]:
+    """Return kernel and bias of a layer."""
+    return views[f"{name}/kernel"], views[f"{name}/bias"]

@@ -14,7 +14,7 @@ from typing import Any
 from relaax.checkpoint import Arrays, CheckpointManager, Damaged, LocalStore, StoreError
 from relaax.checkpoint.manager import copy
 from relaax.checkpoint.manifest import age
-from relaax.configuration.home import with_home
+from relaax.configuration.key_types import with_home
 
 _log = logging.getLogger(__name__)
 

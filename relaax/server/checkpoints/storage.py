@@ -18,7 +18,7 @@ from relaax.checkpoint import (
     highest_fence,
     open_store,
 )
-from relaax.configuration.checkpoint_keys import CheckpointKeys
+from relaax.configuration.sections import CheckpointKeys
 from relaax.server.command.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
@@ -56,13 +56,12 @@ def open_leased(
     lease = None
     if leads:
         warn_of_versions(store)
-    if leads:
         # A store of its own: a renewal must not wait behind a part that is being uploaded.
         small = checkpoint_store(section, quick=True)
         assert small is not None
         lease = Lease(small, lambda sentence: ends.put(Reason.SUPERSEDED))
         fence = patiently(lambda: highest_fence(store), ends)
-        patiently(lambda: lease.acquire(fence, _waiting(ends)), ends)
+        patiently(lambda: lease.acquire(fence, ends.come_within), ends)
         closing.callback(lease.release)
     return store, lease
 
@@ -91,15 +90,5 @@ def patiently(call: Callable[[], _Result], ends: EndRequests) -> _Result:
             if not told:
                 _log.warning("%s; trying for up to %g s", error, STORE_PATIENCE)
                 told = True
-        if _waiting(ends)(_PAUSE):
+        if ends.come_within(_PAUSE):
             raise LeaseWaitInterrupted("told to end while waiting for the store")
-
-
-def _waiting(ends: EndRequests) -> Callable[[float], bool]:
-    def wait(seconds: float) -> bool:
-        reason = ends.get(seconds)
-        if reason is not None:
-            ends.put(reason)
-        return reason is not None
-
-    return wait

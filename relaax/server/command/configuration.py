@@ -85,7 +85,6 @@ def require_private_ports(
 
 
 def _asks_for_proof(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:
-    """Return whether callers have to authenticate."""
     if isinstance(section, RlxServerSection):
         return asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
     variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN

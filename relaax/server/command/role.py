@@ -196,7 +196,6 @@ def _position(shard: str | None, section: str) -> dict[str, int]:
 
 
 def _check_position(shard: int, shards: int, section: str) -> None:
-    """Raise ConfigurationError if there is no such shard."""
     if shard >= shards:
         raise ConfigurationError(
             f"{section}.shard: is {shard}, and of {shards} the last one is {shards - 1}; they are counted from 0"

@@ -63,6 +63,13 @@ class EndRequests:
                 self._read.recv(4096)
         return self._reasons.popleft()
 
+    def come_within(self, seconds: float) -> bool:
+        """Return whether a reason comes in so many seconds, and leave it to the next caller of `get`."""
+        reason = self.get(seconds)
+        if reason is not None:
+            self.put(reason)
+        return reason is not None
+
     def close(self) -> None:
         """Close the sockets."""
         self._read.close()

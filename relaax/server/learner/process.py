@@ -15,11 +15,11 @@ from relaax.configuration import ConfigurationError
 from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterClientBase
 from relaax.parameters.purposes import LEARN
+from relaax.server.access import MakeReplay, use_of
 from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState, learn
 from relaax.server.learner.model_spaces import await_spaces
 from relaax.server.learner.sampling import SampleAhead
-from relaax.server.replay_access import MakeReplay, use_of
 
 _log = logging.getLogger(__name__)
 

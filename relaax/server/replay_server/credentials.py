@@ -5,9 +5,7 @@ from __future__ import annotations
 from relaax.configuration import ReplayServerSection
 from relaax.configuration.roles import REPLAY_TOKEN
 from relaax.replay import replay_pb2 as pb
-from relaax.server.grpc_port.certificate_roles import SERVER, role_of
-from relaax.server.grpc_port.credentials import Credentials, port_credentials
-from relaax.server.grpc_port.guard import token_sentences
+from relaax.server.ports.guard import SERVER, Credentials, port_credentials, role_of, token_sentences
 from relaax.server.security.tls import REPLAY_SERVER, replay_server_token
 
 _KEYS = "replay_server_token_file of relaax-rlx-server and relaax-learner"

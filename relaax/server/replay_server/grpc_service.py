@@ -13,11 +13,10 @@ from relaax import __version__
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.messages import declaration_from_message
 from relaax.replay.wire import MAX_ITEMS, numbers_from, to_bytes
-from relaax.server.grpc_port.status_codes import errors_as_status
-from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.replay_server.requests import insert_of_message, insert_response, seconds, state_of
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.service_errors import InvalidRequest
+from relaax.server.service_errors import InvalidRequest, errors_as_status
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
 _FLOAT64 = "float64"

@@ -50,7 +50,7 @@ def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitSta
 
 def _memory(settings: ReplayServerSection) -> int:
     """Return the bytes that tables may take."""
-    from relaax.metrics.memory import available_memory
+    from relaax.metrics.system import available_memory
 
     found = table_bytes(settings, available_memory())
     said = "tables may take %.3g GB"

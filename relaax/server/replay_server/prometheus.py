@@ -8,10 +8,8 @@ from typing import Any
 
 from relaax import __version__
 from relaax.server.address import listen
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.grpc_port.port import GrpcPort
-from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample
-from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.replay_server.tallies import TableTallies

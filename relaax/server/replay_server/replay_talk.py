@@ -14,10 +14,16 @@ from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, F
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, sample_arrays, sample_bytes
 from relaax.replay.wire import MAX_MESSAGE
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
-from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.local_port.shared_budget import Loan, SharedBudget
+from relaax.server.ports.local_talk import (
+    LocalTalk,
+    SharedMemoryOffers,
+    SharedVector,
+    hand_over_memory,
+    introduction,
+    told,
+)
+from relaax.server.ports.port import CallCounter
+from relaax.server.ports.shared_budget import Loan, SharedBudget
 from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest

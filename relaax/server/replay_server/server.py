@@ -10,12 +10,11 @@ from relaax.replay.spec import Field, TableSpec
 from relaax.replay.table import Table
 from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.command.termination import EndRequests, Reason
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.grpc_port.credentials import Credentials
-from relaax.server.grpc_port.port import GrpcPort
-from relaax.server.local_port.local_server import LocalServer
-from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.local_port.shared_budget import SharedBudget
+from relaax.server.ports.guard import Credentials
+from relaax.server.ports.local_server import LocalServer
+from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.port import CallCounter, GrpcPort
+from relaax.server.ports.shared_budget import SharedBudget
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.memory_bound import shared_bytes

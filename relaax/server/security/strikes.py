@@ -1,15 +1,19 @@
-"""Failures counted by network address."""
+"""What goes wrong by network address: failures that block it, and a log of what was ended."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+_log = logging.getLogger(__name__)
 SECONDS = 60.0
+"""Seconds in which failures are counted, for which an address is blocked, and between two log lines about one."""
 MAX_ADDRESSES = 1024
 
 
@@ -69,3 +73,43 @@ def network_of(host: str) -> str:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
+
+
+@dataclass(slots=True)
+class _Disconnections:
+    told: float = -math.inf
+    ended: Counter[str] = field(default_factory=Counter)
+
+
+class DisconnectionLog:
+    """Logs at most one line a minute for each address, with all that was ended since the last one. Thread-safe.
+
+    `MAX_ADDRESSES` are remembered, those of the latest; of IPv6 the first 64 bits. `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._records: OrderedDict[str, _Disconnections] = OrderedDict()
+
+    def add(self, host: str, what: str) -> None:
+        """Note that something of this address was ended. `what` says what and why."""
+        name = network_of(host)
+        with self._lock:
+            record = self._records.setdefault(name, _Disconnections())
+            self._records.move_to_end(name)
+            record.ended[what] += 1
+            if len(self._records) > MAX_ADDRESSES:
+                self._records.popitem(last=False)
+
+    def tell(self) -> None:
+        """Log what is due. Called every second or so."""
+        now, lines = self._clock(), {}
+        with self._lock:
+            for name, record in self._records.items():
+                if record.ended and now - record.told >= SECONDS:
+                    lines[name] = "; ".join(f"{n} x {what}" for what, n in record.ended.items())
+                    record.told = now
+                    record.ended.clear()
+        for name, line in lines.items():
+            _log.warning("stopped what holds up the gRPC port, of %s: %s", name, line)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
-from relaax.configuration.environment import SECRETS
-from relaax.configuration.home import with_home
+from relaax.configuration.key_types import with_home
+from relaax.configuration.layers import SECRETS
 from relaax.files import read_bounded
 
 _log = logging.getLogger(__name__)

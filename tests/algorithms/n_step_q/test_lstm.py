@@ -13,7 +13,7 @@ from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.nn.action_values import ActionValues
 from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import NetworkSpec
-from relaax.nn.tensorflow_network import forward
+from relaax.nn.tensorflow_engine import forward
 from support.scene import Script
 
 N_STEP_Q = load_algorithm("n_step_q", Path())

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from relaax.nn.host import convolution, kernels
 from relaax.nn.host import network as module
-from relaax.nn.host import products, trunk
 from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.nn.tensorflow_network import forward
+from relaax.nn.tensorflow_engine import forward
 
 HEADS = {"policy": 5, "value": 1}
 SEPARATE = (("policy",), ("value",))
@@ -125,8 +125,8 @@ def test_neither_chunks_nor_small_products_make_a_difference(
         return network.outputs(activations, 0, 7), gradient
 
     whole, whole_gradient = both()
-    monkeypatch.setattr(trunk, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(products, "SMALL_PRODUCT", 100)
+    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(kernels, "SMALL_PRODUCT", 100)
     parts, parts_gradient = both()
     for head in whole:
         np.testing.assert_allclose(parts[head], whole[head], rtol=1e-4, atol=1e-5)
@@ -235,5 +235,5 @@ def test_what_is_zero_need_not_be_read(inputs: int, zeros: float) -> None:
     kernel = rng.standard_normal((inputs, 6)).astype(np.float32)
     out = np.full(6, 9, np.float32)
     kernel[x == 0] = np.nan
-    products.product_of_relu(x, kernel, out)
+    kernels.product_of_relu(x, kernel, out)
     np.testing.assert_allclose(out, x[x != 0] @ kernel[x != 0], rtol=1e-5, atol=1e-6)

@@ -9,8 +9,9 @@ import socket
 import pytest
 
 from relaax.parameters.descriptors import allow_descriptors
-from relaax.server.grpc_port import connections, disconnection_log
-from relaax.server.grpc_port.connections import _End, _end_of, _first, _GrpcConnection
+from relaax.server.ports import connections
+from relaax.server.ports.connections import _End, _end_of, _first, _GrpcConnection
+from relaax.server.security import strikes as disconnection_log
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, RawCaller

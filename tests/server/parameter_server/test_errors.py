@@ -3,9 +3,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from relaax.server.grpc_port.status_codes import status_code
 from relaax.server.parameter_server.service import service
-from relaax.server.service_errors import ServiceError
+from relaax.server.service_errors import ServiceError, status_code
 
 
 @pytest.mark.parametrize("kind", ServiceError.__subclasses__())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.metrics.without_tensorflow import do_without_tensorflow
+from relaax.metrics.writer import do_without_tensorflow
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration

@@ -12,10 +12,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from relaax.server.grpc_port import disconnection_log, request_reader
-from relaax.server.grpc_port.disconnection_log import DisconnectionLog
-from relaax.server.grpc_port.request_reader import OPEN_UNFINISHED, THREADS, UNFINISHED
 from relaax.server.parameter_server.command.credentials import JOIN
+from relaax.server.ports import request_reader
+from relaax.server.ports.request_reader import OPEN_UNFINISHED, THREADS, UNFINISHED
+from relaax.server.security import strikes as disconnection_log
+from relaax.server.security.strikes import DisconnectionLog
 from support.parameter_servers import bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, PUSH, RawCaller, Stuck

@@ -18,11 +18,11 @@ from relaax.replay import replay_pb2 as pb
 from relaax.replay.client import ReplayClient
 from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
+from relaax.server.access import replay_targets
 from relaax.server.replay_server.credentials import read_replay_credentials
 from relaax.server.replay_server.grpc_service import SERVICE
 from relaax.server.replay_server.memory_bound import table_bytes
 from relaax.server.replay_server.prometheus import REPLAY_FAMILIES
-from relaax.server.targets import replay_targets
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.metrics_page import documented_for_prometheus
 from support.processes import Processes, wait_until

@@ -18,7 +18,7 @@ from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailable
 from relaax.replay.local import LocalReplay
 from relaax.rlx import ErrorCode
-from relaax.server.replay_access import ReplayUse, replay_source
+from relaax.server.access import ReplayUse, replay_source
 from relaax.server.rlx_server.child_process import EXIT_DONE
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.worker_reports import Grant, WorkerReports, answer_claim, report_line

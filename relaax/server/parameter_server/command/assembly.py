@@ -20,13 +20,14 @@ import relaax
 from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, StoreAway, open_store, sequence
 from relaax.configuration import Configuration, ParameterServerSection, redacted
-from relaax.configuration.home import NoHome
+from relaax.configuration.key_types import NoHome
 from relaax.metrics import MetricsWriter
 from relaax.metrics.copying import MetricsCopy
 from relaax.metrics.run_description import RunDescription
 from relaax.metrics.writer import newest_number
 from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.parameters.grpc_options import MAX_PARAMETERS
+from relaax.server.access import shard_target
 from relaax.server.checkpoints.checkpointing import Checkpointer, Saved
 from relaax.server.checkpoints.spool import Spool, default_folder
 from relaax.server.checkpoints.storage import open_leased, patiently, warn_of_versions
@@ -42,7 +43,6 @@ from relaax.server.parameter_server.coordination.members import introduction
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.persistence import parts_for
-from relaax.server.targets import shard_target
 
 _log = logging.getLogger(__name__)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from relaax.configuration import ParameterServerSection
 from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.server.grpc_port.certificate_roles import SERVER, WORKER, role_of
-from relaax.server.grpc_port.credentials import Credentials, port_credentials
-from relaax.server.grpc_port.guard import token_sentences
 from relaax.server.parameter_server.coordination import coordination_pb2
+from relaax.server.ports.guard import SERVER, WORKER, Credentials, port_credentials, role_of, token_sentences
 from relaax.server.security.tls import PARAMETER_SERVER, parameter_server_token
 
 _JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]

@@ -17,17 +17,15 @@ from relaax.parameters.wire import add_to_server
 from relaax.server.address import listen
 from relaax.server.checkpoints.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.command.termination import EndRequests, Reason
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.grpc_port.credentials import Credentials
-from relaax.server.grpc_port.port import GrpcPort
-from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample, labelled
-from relaax.server.local_port.local_server import LocalServer
-from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.command.credentials import JOIN
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.service.transports import SERVICE, GrpcService, LocalConnection, shake_hands
+from relaax.server.ports.guard import Credentials
+from relaax.server.ports.local_server import LocalServer
+from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample, labelled
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 _log = logging.getLogger(__name__)

@@ -16,11 +16,10 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
 from relaax.server.checkpoints.checkpointing import Late, ModelState, Saved
-from relaax.server.local_port.shared_budget import SharedBudget
 from relaax.server.parameter_server.service.metrics import PeriodicMetrics, Rates
 from relaax.server.parameter_server.service.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
 from relaax.server.parameter_server.shard.model import (
@@ -42,6 +41,7 @@ from relaax.server.parameter_server.shard.persistence import (
 from relaax.server.parameter_server.shard.shard import Applied, Push
 from relaax.server.parameter_server.shard.snapshot_segments import Segments
 from relaax.server.parameter_server.shard.state import Counters
+from relaax.server.ports.shared_budget import SharedBudget
 
 _log = logging.getLogger(__name__)
 

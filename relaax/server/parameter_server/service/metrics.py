@@ -12,7 +12,7 @@ import psutil
 
 from relaax.metrics import Fleet, Quantiles
 from relaax.metrics.histogram import Histogram
-from relaax.metrics.system import ProcessUsage, available_memory_mb
+from relaax.metrics.system import MEGABYTE, ProcessUsage, available_memory
 from relaax.parameters import parameter_server_pb2 as pb
 
 
@@ -89,7 +89,7 @@ class PeriodicMetrics:
         figures: dict[str, float] = {}
         with contextlib.suppress(psutil.Error, OSError):
             figures = {f"system/parameter_server_{name}": value for name, value in self._own.sample().items()}
-            available = available_memory_mb()  # of this machine; workers may be on others
+            available = available_memory() / MEGABYTE  # of this machine; workers may be on others
             figures["system/available_memory_mb"] = min(available, values.get("system/available_memory_mb", available))
         return figures
 

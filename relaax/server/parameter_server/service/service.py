@@ -22,13 +22,13 @@ from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_from_messages, statistics_to_messages
 from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
-from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.shard.model import ModelRefused, ModelUnavailable
 from relaax.server.parameter_server.shard.shard import Applied, CannotShare, Push, PushRefused
 from relaax.server.parameter_server.shard.state import Discard, PushOutOfOrder, Statistics
 from relaax.server.parameter_server.shard.target import TARGET
+from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.service_errors import (
     InvalidRequest,
     MemoryExhausted,

@@ -13,13 +13,19 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.grpc_port.status_codes import errors_as_status
-from relaax.server.local_port.local_talk import LocalTalk, SharedVector, hand_over_memory, introduction, told
-from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.snapshot_segments import Segment
+from relaax.server.ports.local_talk import (
+    LocalTalk,
+    SharedMemoryOffers,
+    SharedVector,
+    hand_over_memory,
+    introduction,
+    told,
+)
+from relaax.server.ports.port import CallCounter
+from relaax.server.service_errors import errors_as_status
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 

@@ -18,11 +18,9 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim import host_optimizers
-from relaax.optim.flat_variable import FlatVariable
 from relaax.optim.host_optimizers import Fused
-from relaax.optim.host_vector import HostVector
-from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
-from relaax.optim.vector import FlatVector, Vector, is_finite
+from relaax.optim.optimizers import FlatVariable, Optimizer, OptimizerSpec, Slots
+from relaax.optim.vector import FlatVector, HostVector, Vector, is_finite
 from relaax.server.parameter_server.shard.merged_statistics import MergedStatistics
 from relaax.server.parameter_server.shard.state import (
     Counters,

@@ -12,7 +12,7 @@ import numpy as np
 
 from relaax.parameters import segments
 from relaax.parameters.interfaces import FlatVector
-from relaax.server.local_port.shared_budget import Loan, SharedBudget
+from relaax.server.ports.shared_budget import Loan, SharedBudget
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import Field, model_validator
 
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.configuration.home import with_home
+from relaax.configuration.key_types import with_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
 from relaax.server.security.tls import rlx_server_context, rlx_server_token

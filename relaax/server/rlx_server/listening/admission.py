@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import psutil
 
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Error, ErrorCode, ProtocolError, ServerConnection
 from relaax.rlx.framing import HEADER_BYTES
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection, has_ended

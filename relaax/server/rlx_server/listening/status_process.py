@@ -16,7 +16,7 @@ from typing import IO, Any
 import psutil
 
 from relaax import __version__
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.server.command.logs import configure_logging
 from relaax.server.rlx_server.child_process import inherited
 from relaax.server.status import Families, Family, StatusServer, registry_of

@@ -25,7 +25,7 @@ from relaax.parameters.interfaces import (
 )
 from relaax.parameters.moments import from_arrays
 from relaax.policy.file import PARAMETERS
-from relaax.policy.fixed_parameters import NoMetrics
+from relaax.policy.policy import NoMetrics
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.persistence import check_origin
 

@@ -14,10 +14,9 @@ from relaax.libraries import missing
 from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory
 from relaax.rlx import Hello, Mode
+from relaax.server.access import MakeReplay, replay_source, targets, use_of
 from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
-from relaax.server.replay_access import MakeReplay, replay_source, use_of
-from relaax.server.targets import targets
 
 if TYPE_CHECKING:
     from relaax.parameters.channel import Target

@@ -140,10 +140,10 @@ def _import_for_workers() -> None:
     import relaax.parameters.client  # noqa: F401
 
     if not _LEADS_TO_KERNELS.isdisjoint(sys.modules):
-        from relaax.nn.host import convolution, dense, lstm, products, recurrence, softmax
+        from relaax.nn.host import convolution, dense, kernels, lstm
 
-        for kernels in (convolution, dense, lstm, products, recurrence, softmax):
-            kernels.compile_kernels()  # 40 MB, numba included
+        for module in (convolution, dense, kernels, lstm):
+            module.compile_kernels()  # 40 MB, numba included
 
 
 def device_refusal(device: str) -> str | None:

@@ -1,0 +1,218 @@
+"""Kernels of the host: the hyperbolic tangent, products for a few examples, softmax policies, sums over a rollout.
+
+Each is one call where numpy's small calls would add up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.machine_code import ANY_ORDER, FLAT, READ, compiled_once, inlined, types
+
+Array = npt.NDArray[np.float32]
+
+_NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for number in range(5))
+
+
+def compile_kernels() -> None:
+    """Compile everything, for a process that is forked later: seconds once, then milliseconds."""
+    _multiply(), _softmax(), _log_probability(), _sums()
+
+
+_MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+_HEAD = types.Array(types.float32, 2, "A", readonly=True)  # columns of what the heads gave together
+_ROWS = types.Array(types.float32, 2, "C")
+_PLACES = types.Array(types.uint64, 1, "C")
+_ACTIONS = types.Array(types.int64, 1, "C", readonly=True)
+_FLOAT64 = types.Array(types.float64, 1, "C")
+
+
+# A rational function that is the hyperbolic tangent to some units of the last place, which is Eigen's, and so
+# TensorFlow's. A call of the C library for each number would take longer than the network.
+_LIMIT, _MINUS_LIMIT = np.float32(7.90531110763549805), np.float32(-7.90531110763549805)
+_A1, _A3, _A5, _A7, _A9, _A11, _A13 = (
+    np.float32(number)
+    for number in (
+        4.89352455891786e-03,
+        6.37261928875436e-04,
+        1.48572235717979e-05,
+        5.12229709037114e-08,
+        -8.60467152213735e-11,
+        2.00018790482477e-13,
+        -2.76076847742355e-16,
+    )
+)
+_B0, _B2, _B4, _B6 = (
+    np.float32(number)
+    for number in (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
+)
+
+
+def _tanh(values: Any) -> None:
+    for i in range(len(values)):
+        x = values[i]
+        x = _LIMIT if x > _LIMIT else x  # nan stays nan
+        x = _MINUS_LIMIT if x < _MINUS_LIMIT else x
+        square = x * x
+        above = ((((square * _A13 + _A11) * square + _A9) * square + _A7) * square + _A5) * square + _A3
+        below = ((square * _B6 + _B4) * square + _B2) * square + _B0
+        values[i] = x * (above * square + _A1) / below
+
+
+tanh = inlined(_tanh, ANY_ORDER)
+"""`tanh(values)`: the hyperbolic tangent of float32 [n], in place, for use within a kernel."""
+
+
+SMALL_PRODUCT = 1_000_000
+"""Multiplications in a product of matrices that OpenBLAS makes of them as they are. For a larger one it first copies
+them, which for a few examples takes longer than the product: for 8 and a kernel of 2592 x 256, 190 us instead of 80.
+"""
+
+FEW = 16
+"""Examples for which a product is made of small ones. For more the copies pay."""
+
+
+def product(x: Array, kernel: Array, out: Array) -> None:
+    """`x @ kernel` of x [B, inputs] and kernel [inputs, outputs], into out [B, outputs], float32."""
+    if len(x) > FEW or x.size * kernel.shape[1] <= SMALL_PRODUCT:
+        np.matmul(x, kernel, out=out)
+        return
+    step = max(1, SMALL_PRODUCT // out.size)
+    np.matmul(x[:, :step], kernel[:step], out=out)
+    further = np.empty_like(out)
+    for start in range(step, len(kernel), step):
+        part = slice(start, start + step)
+        out += np.matmul(x[:, part], kernel[part], out=further)
+
+
+def product_transposed(x: Array, kernel: Array, out: Array) -> None:
+    """`x @ kernel.T` of x [B, outputs] and kernel [inputs, outputs], into out [B, inputs], float32."""
+    if len(x) > FEW or x.size * len(kernel) <= SMALL_PRODUCT:
+        np.matmul(x, kernel.T, out=out)
+        return
+    step = max(1, SMALL_PRODUCT // x.size)
+    for start in range(0, len(kernel), step):
+        part = slice(start, start + step)
+        np.matmul(x, kernel[part].T, out=out[:, part])
+
+
+def product_of_relu(x: Array, kernel: Array, out: Array) -> None:
+    """`x @ kernel` for one example: x float32 [inputs], kernel [inputs, outputs], finite, and out [outputs].
+
+    Rows of the kernel that count nothing are not read: of 2592 x 256 it takes a third, where 70 % of x are zero.
+    """
+    _multiply()(x, kernel, np.empty(len(x), np.uint64), out)
+
+
+@compiled_once(READ, _MATRIX, _PLACES, FLAT, fastmath=ANY_ORDER)
+def _multiply(x: Any, kernel: Any, rows: Any, out: Any) -> None:
+    count = _ZERO
+    for i in range(len(x)):
+        if x[i] != _NULL:
+            rows[count] = i
+            count += _ONE
+    outputs = len(out)
+    for j in range(outputs):
+        out[j] = _NULL
+    whole = count - count % _FOUR
+    for at in range(_ZERO, whole, _FOUR):
+        first, second, third, fourth = rows[at], rows[at + _ONE], rows[at + _TWO], rows[at + _THREE]
+        a, b, c, d = x[first], x[second], x[third], x[fourth]
+        for j in range(outputs):
+            out[j] += (a * kernel[first, j] + b * kernel[second, j]) + (c * kernel[third, j] + d * kernel[fourth, j])
+    for at in range(whole, count):
+        row = rows[at]
+        for j in range(outputs):
+            out[j] += x[row] * kernel[row, j]
+
+
+def softmax_gradient(
+    logits: Array, a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
+) -> tuple[Array, Array, Array]:
+    """Compute the derivative by the logits of a loss in log pi(a_t) and the entropy, for a softmax pi.
+
+    `logits` float32 [B, A]; `a_t` integers [B]; the loss's derivatives by log pi(a_t) and by the entropy, float32 [B].
+    Returns float32 [B, A]; log pi(a_t) and the entropy, float32 [B]. Raises IndexError if an action is none of the A.
+    """
+    logits = np.asarray(logits, np.float32)
+    by_logits = np.empty(logits.shape, np.float32)
+    log_probability, entropy = np.empty((2, len(logits)), np.float32)
+    actions = _checked(a_t, logits)
+    _softmax()(logits, actions, by_log_probability, by_entropy, by_logits, log_probability, entropy)
+    return by_logits, log_probability, entropy
+
+
+def softmax_log_probability(logits: Array, a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Compute log pi(a_t), float64 [N]. `logits` float32 [N, A]; `a_t` integers [N].
+
+    Raises IndexError if an action is none of the A.
+    """
+    logits = np.asarray(logits, np.float32)
+    found = np.empty(len(logits))
+    _log_probability()(logits, _checked(a_t, logits), found)
+    return found
+
+
+def _checked(a_t: npt.NDArray[Any], logits: Array) -> npt.NDArray[np.int64]:
+    if a_t.shape != logits.shape[:1]:
+        raise ValueError(f"{len(logits)} actions are needed, one for each row, not {a_t.shape}")
+    return np.ascontiguousarray(a_t, np.int64)
+
+
+@compiled_once(_HEAD, _ACTIONS, READ, READ, _ROWS, FLAT, FLAT)
+def _softmax(
+    logits: Any, actions: Any, by_log: Any, by_entropy: Any, by_logits: Any, log_probabilities: Any, entropies: Any
+) -> None:
+    count, choices = logits.shape
+    for row in range(count):
+        largest = logits[row, 0]
+        for j in range(1, choices):
+            if not logits[row, j] <= largest:  # nan, too, and all that follows is nan then
+                largest = logits[row, j]
+        total = _NULL
+        for j in range(choices):
+            by_logits[row, j] = np.exp(logits[row, j] - largest)
+            total += by_logits[row, j]
+        log_total, entropy = np.log(total), _NULL
+        for j in range(choices):
+            by_logits[row, j] /= total
+            entropy -= by_logits[row, j] * (logits[row, j] - largest - log_total)
+        taken = actions[row]
+        if not 0 <= taken < choices:
+            raise IndexError("an action is none of the policy's")
+        log_probabilities[row], entropies[row] = logits[row, taken] - largest - log_total, entropy
+        # By logit j: of log pi(a) it is [j = a] - pi_j, of the entropy -pi_j * (log pi_j + entropy).
+        for j in range(choices):
+            surplus = logits[row, j] - largest - log_total + entropy
+            by_logits[row, j] *= -(surplus * by_entropy[row] + by_log[row])
+        by_logits[row, taken] += by_log[row]
+
+
+@compiled_once(_HEAD, _ACTIONS, _FLOAT64)
+def _log_probability(logits: Any, actions: Any, found: Any) -> None:
+    count, choices = logits.shape
+    for row in range(count):
+        largest = logits[row, 0]
+        for j in range(1, choices):
+            if not logits[row, j] <= largest:
+                largest = logits[row, j]
+        total = 0.0
+        for j in range(choices):
+            total += np.exp(np.float64(logits[row, j]) - np.float64(largest))
+        if not 0 <= actions[row] < choices:
+            raise IndexError("an action is none of the policy's")
+        found[row] = np.float64(logits[row, actions[row]]) - np.float64(largest) - np.log(total)
+
+
+def discounted_sums(terms: Array, decays: Array) -> None:
+    """Compute s_t = term_t + decay_t * s_{t+1} over a rollout, in place: contiguous float32 [T, N] each."""
+    _sums()(terms.reshape(-1), decays.reshape(-1), terms.shape[1])
+
+
+@compiled_once(FLAT, READ, types.int64)
+def _sums(terms: Any, decays: Any, width: Any) -> None:
+    for i in range(len(terms) - width - 1, -1, -1):
+        terms[i] += decays[i] * terms[i + width]

@@ -1,1 +1,0 @@
-"""Serve processes of the same host by Unix socket and shared memory."""

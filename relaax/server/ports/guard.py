@@ -1,0 +1,182 @@
+"""Who may call a port: the token that comes with every call, and the role of a certificate."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+
+from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection
+from relaax.parameters.channel import AUTHORIZATION
+from relaax.server.security.strikes import Strikes
+from relaax.server.security.tls import authority, key_pair
+from relaax.server.security.tokens import Token
+
+_log = logging.getLogger(__name__)
+
+OPEN = frozenset({"/grpc.health.v1.Health/Check"})
+"""Methods that need no token: a health checker has none, and learns only whether the server serves."""
+LOGGED = 20
+"""Refused calls of one address in a minute, after which no more of them are logged for a minute."""
+NO_TOKEN, WRONG_TOKEN = "no token", "wrong token"
+_BEARER = "Bearer "
+
+
+def token_sentences(server: str, key: str, variable: str) -> Mapping[str, str]:
+    """Return what is said to callers without the token: `key` and `variable` are where theirs is configured."""
+    return {
+        NO_TOKEN: f"this {server} asks for a token, and none was shown: set {key} or the environment variable "
+        f"{variable}",
+        WRONG_TOKEN: f"the token that was shown is not this {server}'s: see {key} and the environment variable "
+        f"{variable}",
+    }
+
+
+class Refusals:
+    """Ends calls of callers that are not authorized, logs and counts them. Thread-safe."""
+
+    def __init__(self, refused: Callable[[str], None] = lambda peer: None) -> None:
+        """`refused` is called with the peer of each call that is ended, by any thread."""
+        self._on_refused = refused
+        self._strikes = Strikes(LOGGED)
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Refused calls so far, by reason."""
+        with self._lock:
+            return dict(self._counts)
+
+    def end(self, why: str, sentence: str, context: Any) -> NoReturn:
+        """End this call. `why` goes to the log, `sentence` to the caller."""
+        peer = context.peer()
+        host = host_of(peer)
+        with self._lock:
+            self._counts[why] += 1
+        self._on_refused(peer)
+        last = self._strikes.add(host)
+        if last:
+            _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)
+        elif not self._strikes.is_out(host):
+            _log.warning("refused a call from %s: %s", host, why)
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, sentence)
+        raise AssertionError("abort raises")
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
+    """Ends calls without the token before any of their messages is read. `sentences`: see `token_sentences`."""
+
+    def __init__(self, token: Token, refusals: Refusals, sentences: Mapping[str, str]) -> None:
+        self._token = token
+        self._endings = {why: _ending(partial(refusals.end, why, said)) for why, said in sentences.items()}
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        if handler_call_details.method in OPEN:
+            return continuation(handler_call_details)
+        shown = next((value for key, value in handler_call_details.invocation_metadata if key == AUTHORIZATION), None)
+        if shown is None:
+            return self._endings[NO_TOKEN]
+        if not isinstance(shown, str) or not self._token.matches(shown.removeprefix(_BEARER)):
+            return self._endings[WRONG_TOKEN]
+        return continuation(handler_call_details)
+
+
+def _ending(end: Callable[[Any], NoReturn]) -> Any:
+    """Return a handler that reads nothing. It is for streams: of other calls gRPC reads the request before the handler
+    is called.
+    """
+
+    def behavior(_messages: Iterator[bytes], context: Any) -> NoReturn:
+        end(context)
+
+    return grpc.stream_unary_rpc_method_handler(behavior)
+
+
+def host_of(peer: str) -> str:
+    """Return the host of a peer in gRPC's notation, such as ipv4:10.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer
+
+
+CERTIFICATE = "x509_pem_cert"
+"""gRPC's name of the caller's certificate in the context of a call."""
+WORKER, SERVER = "worker", "server"
+
+
+@functools.lru_cache(maxsize=1024)
+def role_of(certificate: bytes) -> str | None:
+    """Return `SERVER` if a certificate (PEM) is for servers, `WORKER` if it is not, and None if it does not say."""
+    from cryptography import x509  # most servers ask for no certificate, and it is slow to load
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    extensions = x509.load_pem_x509_certificate(certificate).extensions
+    try:
+        uses = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return None
+    return SERVER if ExtendedKeyUsageOID.SERVER_AUTH in uses else WORKER
+
+
+WRONG_CERTIFICATE = "a certificate of another role"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """`tls` is None without TLS, `token` without one. `mutual`: callers must show a certificate.
+
+    sentences: what callers without the token are told.
+    refusal: returns why the owner of a certificate (PEM) may not call a method; None if it may.
+    """
+
+    tls: grpc.ServerCredentials | None = field(default=None, repr=False)
+    token: Token | None = None
+    mutual: bool = False
+    sentences: Mapping[str, str] = field(default_factory=dict, repr=False)
+    refusal: Callable[[str, bytes], str | None] = field(default=lambda method, certificate: None, repr=False)
+
+    @property
+    def authenticate(self) -> bool:
+        """Whether peers must authenticate."""
+        return self.token is not None or self.mutual
+
+    def guards(self, refusals: Refusals) -> list[Guard]:
+        """Return the interceptors of the server."""
+        return [Guard(self.token, refusals, self.sentences)] if self.token is not None else []
+
+    def admit(self, refusals: Refusals, method: str, context: grpc.ServicerContext) -> None:
+        """End a call whose caller has shown a certificate that is not for this method."""
+        if self.mutual:
+            shown: Mapping[str, Sequence[bytes]] = context.auth_context()  # type: ignore[assignment]
+            sentence = self.refusal(method, shown[CERTIFICATE][0])
+            if sentence is not None:
+                refusals.end(WRONG_CERTIFICATE, sentence, context)
+
+
+def port_credentials(
+    settings: ParameterServerSection | ReplayServerSection,
+    section: str,
+    secret: str | None,
+    sentences: Mapping[str, str],
+    refusal: Callable[[str, bytes], str | None],
+) -> Credentials:
+    """Read the files that a `section` of the configuration names. Raises ConfigurationError."""
+    names = tuple(f"{section}.{name}" for name in ("tls_certificate", "tls_key", "tls_client_ca"))
+    token = None if secret is None else Token(secret)
+    pair = key_pair(settings.tls_certificate, settings.tls_key, names[0], names[1])
+    clients = authority(settings.tls_client_ca, names[2])
+    if pair is None:
+        if clients is not None:
+            raise ConfigurationError(f"{names[2]}: certificates are shown over TLS only: set {names[0]}")
+        return Credentials(token=token, sentences=sentences)
+    chain, key = pair
+    tls = grpc.ssl_server_credentials([(key, chain)], clients, clients is not None)
+    return Credentials(tls, token, clients is not None, sentences, refusal)

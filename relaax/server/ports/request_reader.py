@@ -1,0 +1,250 @@
+"""Read what callers send, so that a caller who sends nothing keeps no thread from the others."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from relaax.server.ports.guard import OPEN, host_of
+from relaax.server.security.strikes import DisconnectionLog
+
+MESSAGE_SECONDS = 15.0
+"""Seconds from a call until its message is complete: a worker does not wait longer for the answer."""
+OPEN_SECONDS = 5.0
+"""The same for calls that need no token."""
+UNFINISHED = 4
+"""Incomplete calls of one connection; a worker has one or two."""
+OPEN_UNFINISHED = 8
+"""Incomplete calls without a token, of all connections; beyond it one of the address with the most of them is ended."""
+THREADS = 80
+"""Threads of a server: as many calls are read and answered at a time; a call that is being read keeps its thread."""
+JAM_SECONDS = 10.0
+"""Seconds of waiting for a thread after which the server counts as jammed."""
+
+LATE, CROWDED = "late", "crowded"
+
+Handler = Any  # grpc.RpcMethodHandler, or None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    method: str
+    context: grpc.ServicerContext
+    peer: str
+    since: float
+    seconds: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seconds = OPEN_SECONDS if self.method in OPEN else MESSAGE_SECONDS
+
+    @property
+    def name(self) -> str:
+        """The method without its service."""
+        return self.method.rpartition("/")[2]
+
+    @property
+    def host(self) -> str:
+        """The host that it comes from."""
+        return host_of(self.peer)
+
+
+class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
+    """Waits for messages within bounds. The first of a server's interceptors: it calls the handlers that the others
+    return.
+
+    gRPC reads the message of a unary call in a thread of the server's, for as long as the caller likes. So unary calls
+    are taken as streams, which are the same on the wire, and read here. Streams but the `lasting` ones end after
+    `MESSAGE_SECONDS` as a whole.
+
+    `ended` is told the method and the status of each call that is ended here, `whole` the peer of each whose message
+    is there, and whether it needed a token. `admit` ends a call that its caller may not make, before it is read.
+    """
+
+    def __init__(
+        self,
+        complaints: DisconnectionLog,
+        ended: Callable[[str, grpc.StatusCode], None],
+        whole: Callable[[str, bool], None] = lambda peer, proven: None,
+        admit: Callable[[str, grpc.ServicerContext], None] = lambda method, context: None,
+        lasting: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+        admitted: Callable[[str], None] = lambda peer: None,
+    ) -> None:
+        """`lasting`: methods whose streams stay. `admitted` is called with the peer of each call that needs a token
+        and is allowed, before its message is read.
+        """
+        self._complaints = complaints
+        self._on_ended = ended
+        self._on_whole = whole
+        self._admit = admit
+        self._on_admitted = admitted
+        self._lasting_methods = lasting
+        self._clock = clock
+        self._queue: deque[float] = deque()  # when calls came that have no thread yet
+        self._lock = threading.Lock()
+        self._calls: dict[_Call, None] = {}  # the oldest first
+        self._of_peer: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter({LATE: 0, CROWDED: 0})
+
+    @property
+    def unfinished(self) -> int:
+        """Calls with incomplete messages."""
+        return len(self._calls)
+
+    @property
+    def ended(self) -> dict[str, int]:
+        """Calls ended so far, by reason: `LATE` or `CROWDED`."""
+        with self._lock:
+            return dict(self._ended)
+
+    @property
+    def jammed(self) -> bool:
+        """Whether calls have waited for a thread for `JAM_SECONDS`."""
+        return self.waited > JAM_SECONDS
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which the oldest queued call has waited for a thread; 0 if none is queued."""
+        try:
+            return self._clock() - self._queue[0]
+        except IndexError:
+            return 0.0
+
+    def look(self) -> None:
+        """End late calls. Called every second or so."""
+        now = self._clock()
+        with self._lock:
+            late = [call for call in self._calls if now - call.since > call.seconds]
+            for call in late:
+                self._drop(call)
+        for call in late:
+            self._end(call, LATE, f"{call.name} without its message for {call.seconds:g} s")
+
+    def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
+        handler = continuation(handler_call_details)
+        if handler is None or (handler.request_streaming and not handler.response_streaming):
+            return handler  # no service has such methods: it ends a call that is refused, and reads nothing
+        method = handler_call_details.method
+        self._queue.append(self._clock())
+        if handler.request_streaming:
+            behavior = self._lasting if method in self._lasting_methods else self._limited
+            return grpc.stream_stream_rpc_method_handler(
+                functools.partial(behavior, method, handler.stream_stream),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
+        behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        answered: Any = functools.partial(self._answered, method, behavior, handler.request_deserializer)
+        if not handler.response_streaming:
+            return grpc.stream_unary_rpc_method_handler(answered, response_serializer=handler.response_serializer)
+        functools.update_wrapper(answered, behavior)  # by its attributes gRPC knows that Watch takes no thread
+        return grpc.stream_stream_rpc_method_handler(answered, response_serializer=handler.response_serializer)
+
+    def _answered(
+        self, method: str, behavior: Any, read: Any, messages: Any, context: grpc.ServicerContext, *more: Any
+    ) -> Any:
+        self._queue.popleft()
+        return behavior(_read(read, self._message(method, messages, context), context), context, *more)
+
+    def _lasting(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterable[Any]:
+        """Return a handler for a stream whose first message is bounded here, and the others by the service that accepts
+        it.
+        """
+        self._queue.popleft()
+        first = self._message(method, messages, context)
+        answers: Iterable[Any] = behavior(itertools.chain((first,), messages), context)
+        return answers
+
+    def _limited(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        self._queue.popleft()
+        call = self._begin(method, context)
+        self._on_whole(call.peer, method not in OPEN)
+        try:
+            yield from behavior(messages, context)
+        finally:
+            self._finish(call)
+
+    def _message(self, method: str, messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        """Return the call's only message, or its first one."""
+        call = self._begin(method, context)
+        try:
+            message = next(messages, None)
+        finally:
+            self._finish(call)
+        if message is None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{call.name} needs a message, and none was sent")
+        self._on_whole(call.peer, method not in OPEN)
+        return message
+
+    def _begin(self, method: str, context: grpc.ServicerContext) -> _Call:
+        """Count a call that is to be read. Ends it if its connection has too many, or another one in its place."""
+        self._admit(method, context)
+        if method not in OPEN:
+            self._on_admitted(context.peer())
+        call, crowding = _Call(method, context, context.peer(), self._clock()), None
+        with self._lock:
+            refused = self._of_peer[call.peer] >= UNFINISHED
+            if not refused:
+                self._calls[call] = None
+                self._of_peer[call.peer] += 1
+                if method in OPEN:
+                    crowding = self._crowding()
+        if crowding is not None:
+            self._end(crowding, CROWDED, f"{crowding.name} without its message while others came")
+        if refused:
+            sentence = f"{UNFINISHED} calls of this connection have not sent their messages: send those first"
+            self._note(call, CROWDED, f"{call.name} beside {UNFINISHED} of its connection without theirs")
+            self._on_ended(call.name, grpc.StatusCode.RESOURCE_EXHAUSTED)
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
+        return call
+
+    def _crowding(self) -> _Call | None:
+        """Return the oldest of too many open calls, of the address with the most; it is not counted any more."""
+        calls = [call for call in self._calls if call.method in OPEN]
+        if len(calls) <= OPEN_UNFINISHED:
+            return None
+        of_host = Counter(call.host for call in calls)
+        most = max(of_host.values())
+        call = next(call for call in calls if of_host[call.host] == most)
+        self._drop(call)
+        return call
+
+    def _finish(self, call: _Call) -> None:
+        with self._lock:
+            self._drop(call)
+
+    def _drop(self, call: _Call) -> None:
+        if call in self._calls:
+            del self._calls[call]
+            self._of_peer[call.peer] -= 1
+            if not self._of_peer[call.peer]:
+                del self._of_peer[call.peer]
+
+    def _end(self, call: _Call, why: str, what: str) -> None:
+        self._note(call, why, what)
+        self._on_ended(call.name, grpc.StatusCode.CANCELLED)
+        call.context.cancel()  # type: ignore[no-untyped-call]
+
+    def _note(self, call: _Call, why: str, what: str) -> None:
+        with self._lock:
+            self._ended[why] += 1
+        self._complaints.add(call.host, what)
+
+
+def _read(read: Callable[[bytes], Any] | None, message: bytes, context: grpc.ServicerContext) -> Any:
+    if read is None:
+        return message
+    try:
+        return read(message)
+    except DecodeError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: {error}")
+        raise AssertionError("abort raises") from None

@@ -1,0 +1,53 @@
+"""The thread that watches a port."""
+
+from __future__ import annotations
+
+import pytest
+
+from relaax.server.ports import port as port_protection
+from relaax.server.ports.port import PortProtection
+from support.processes import wait_until
+
+
+def test_late_calls_are_ended_although_connections_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_protection, "LOOK_SECONDS", 0.05)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    def fail(port: int, waited: float) -> bool:
+        raise OSError(24, "Too many open files")
+
+    protection = PortProtection(lambda method, code: None, lambda method, context: None, lambda worker_id: None, ())
+    monkeypatch.setattr(protection.reading, "look", look)
+    monkeypatch.setattr(protection.connections, "look", fail)
+    protection.start(1)
+    try:
+        wait_until(lambda: looks >= 3, "calls are looked at")
+    finally:
+        protection.stop()
+
+
+def test_a_look_that_fails_is_logged_once_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = []
+
+    def fail(port: int, waited: float) -> bool:
+        protection.refused("ipv4:127.0.0.1:5000")  # calls are refused all the time
+        raise OSError(24, "Too many open files")
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        if len(waits) == 3:
+            protection._stop.set()
+        return protection._stop.is_set()
+
+    protection = PortProtection(lambda method, code: None, lambda method, context: None, lambda worker_id: None, ())
+    monkeypatch.setattr(protection.connections, "look", fail)
+    monkeypatch.setattr(protection._stop, "wait", wait)
+    protection._run(1)
+    assert waits == [port_protection.LOOK_SECONDS] * 3
+    assert caplog.text.count("a look at the port failed") == 3
