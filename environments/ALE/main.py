@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import io
 import os
 import re
@@ -88,8 +87,7 @@ def find(name: str, folder: Path | None = None) -> tuple[str, float]:
     by_letters: dict[str, str] = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
     rom = by_letters.get(wanted.replace("_", "").lower())
     if rom is None:
-        near = difflib.get_close_matches(wanted.lower(), by_letters.values(), n=1, cutoff=0.5)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
+        hint = families.nearest(wanted.lower(), by_letters.values())
         raise command.UsageError(f"the Arcade Learning Environment has no game {name!r}{hint}")
     if rom in SEVERAL_PLAYERS:
         raise command.UsageError(f"{rom} is for several players; the emulator plays the games for one")
@@ -135,29 +133,15 @@ def parser() -> argparse.ArgumentParser:
     result = command.parser(PROGRAM, "Run Atari games against an RLX server.", "a rom or an id, such as boxing")
     add: Any = result.add_argument
     add("--life-loss", action="store_true", help="end an episode with each life; returns are still of whole games")
-    add(
-        "--sticky",
-        type=command.probability,
-        metavar="P",
-        help="repeat the last action with probability P (0; 0.25 for -v0, -v5)",
-    )
+    text = "repeat the last action with probability P (0; 0.25 for -v0, -v5)"
+    add("--sticky", type=command.probability, metavar="P", help=text)
     add("--noop-max", type=int, default=30, metavar="K", help="begin with up to K no-ops (30)")
-    add("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
+    families.add_frame_skip(result)
     add("--full-action-space", action="store_true", help="use all 18 actions instead of the game's own")
-    add(
-        "--max-frames",
-        type=command.positive,
-        default=108_000,
-        metavar="K",
-        help="truncate games after K frames (108000)",
-    )
-    add(
-        "--roms",
-        type=Path,
-        metavar="FOLDER",
-        default=_folder(),
-        help=f"folder with roms, called as boxing.bin (the variable {ROMS_VARIABLE}, else ale-py's own)",
-    )
+    text = "truncate games after K frames (108000)"
+    add("--max-frames", type=command.positive, default=108_000, metavar="K", help=text)
+    text = f"folder with roms, called as boxing.bin (the variable {ROMS_VARIABLE}, else ale-py's own)"
+    add("--roms", type=Path, metavar="FOLDER", default=_folder(), help=text)
     add("--threads", type=int, default=0, metavar="K", help="emulator threads (0: one per core or game)")
     command.add_atari_protocol(result)
     return result

@@ -86,13 +86,9 @@ def parser() -> argparse.ArgumentParser:
     result.set_defaults(name=MAP, environments=1)
     add: Any = result.add_argument
     add("words", metavar="[N|display] [MAP]", nargs="*", action=CountAndMap, help=HELP)
-    add(
-        "--shrink",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="the six actions that move and turn instead of all eleven (on)",
-    )
-    add("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
+    text = "the six actions that move and turn instead of all eleven (on)"
+    add("--shrink", action=argparse.BooleanOptionalAction, default=True, help=text)
+    families.add_frame_skip(result)
     add("--renderer", choices=("software", "hardware"), default="software", help="renderer of the frames (software)")
     families.add_vectorization(result, "sync for one level or to be watched, otherwise async")
     return result

@@ -186,60 +186,33 @@ def parser() -> argparse.ArgumentParser:
         "an id, such as CartPole-v1, MODULE:ID or MODULE:CLASS",
     )
     wrapping = command.beside(__package__, "wrapping")
-    result.add_argument(
-        "--vectorization",
-        choices=("vector_entry_point", "sync", "async"),
-        help="the environment's own vector form, all in this process, or one process each"
-        f" (its own if it has one and N is at least {VECTOR_PAYS}, otherwise sync)",
+    add: Any = result.add_argument
+    text = (
+        "the environment's own vector form, all in this process, or one process each"
+        f" (its own if it has one and N is at least {VECTOR_PAYS}, otherwise sync)"
     )
-    result.add_argument(
-        "--observe",
-        type=_positions,
-        metavar="I,J,...",
-        help="send only these elements of the observation, counted from 0",
+    add("--vectorization", choices=("vector_entry_point", "sync", "async"), help=text)
+    text = "send only these elements of the observation, counted from 0"
+    add("--observe", type=_positions, metavar="I,J,...", help=text)
+    text = "an argument of the environment's constructor, as for gymnasium.make: is_slippery=false; repeatable"
+    add("--kwarg", metavar="NAME=VALUE", type=wrapping.kwarg, action="append", default=[], help=text)
+    text = (
+        "put each environment into this wrapper of gymnasium.wrappers, or MODULE:CLASS, with these arguments:"
+        " GrayscaleObservation, 'ResizeObservation={\"shape\": [84, 84]}'; repeatable, in order"
     )
-    result.add_argument(
-        "--kwarg",
-        metavar="NAME=VALUE",
-        type=wrapping.kwarg,
-        action="append",
-        default=[],
-        help="an argument of the environment's constructor, as for gymnasium.make: is_slippery=false; repeatable",
+    add("--wrapper", metavar="NAME[={...}]", type=wrapping.wrapper, action="append", default=[], help=text)
+    text = "call this first, for packages that register their ids by a call, such as minatar.gym:register_envs"
+    add("--register", metavar="MODULE:FUNCTION", help=text)
+    text = "import this first, for packages that register their ids then, such as highway_env; repeatable"
+    add("--import", dest="imports", metavar="MODULE", action="append", default=[], help=text)
+    text = (
+        "look for the modules of NAME, --wrapper, --register and --import here, then in the working directory;"
+        " repeatable"
     )
-    result.add_argument(
-        "--wrapper",
-        metavar="NAME[={...}]",
-        type=wrapping.wrapper,
-        action="append",
-        default=[],
-        help="put each environment into this wrapper of gymnasium.wrappers, or MODULE:CLASS, with these arguments:"
-        " GrayscaleObservation, 'ResizeObservation={\"shape\": [84, 84]}'; repeatable, in order",
-    )
-    result.add_argument(
-        "--register",
-        metavar="MODULE:FUNCTION",
-        help="call this first, for packages that register their ids by a call, such as minatar.gym:register_envs",
-    )
-    result.add_argument(
-        "--import",
-        dest="imports",
-        metavar="MODULE",
-        action="append",
-        default=[],
-        help="import this first, for packages that register their ids then, such as highway_env; repeatable",
-    )
-    result.add_argument(
-        "--path",
-        metavar="FOLDER",
-        action="append",
-        default=[],
-        help="look for the modules of NAME, --wrapper, --register and --import here, then in the working directory;"
-        " repeatable",
-    )
-    result.add_argument("--life-loss", action="store_true", help="Atari: end an episode with each life")
-    result.add_argument(
-        "--sticky", type=command.probability, metavar="P", help="Atari: repeat the last action with probability P"
-    )
+    add("--path", metavar="FOLDER", action="append", default=[], help=text)
+    add("--life-loss", action="store_true", help="Atari: end an episode with each life")
+    text = "Atari: repeat the last action with probability P"
+    add("--sticky", type=command.probability, metavar="P", help=text)
     command.add_atari_protocol(result)
     return result
 

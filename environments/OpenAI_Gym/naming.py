@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -18,6 +17,7 @@ import gymnasium
 from gymnasium.envs import registration
 
 from relaax.client import command
+from relaax.client.program.families import nearest
 
 MINATAR = "MinAtar/"
 WRONG = (gymnasium.error.Error, ImportError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
@@ -94,12 +94,6 @@ def named(text: str) -> Any:
             raise command.UsageError(f"{module} has no {name!r}{nearest(part, dir(found))}")
         found = getattr(found, part)
     return found
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a clause that names the most similar known word; empty if none is similar."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def said(error: BaseException) -> str:

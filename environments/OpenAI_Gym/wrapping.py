@@ -13,6 +13,7 @@ from typing import Any
 
 from relaax.client import command
 from relaax.client.connection.values import UnsupportedSpace, values_of
+from relaax.client.program.families import nearest
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
 """Wrappers of gymnasium whose steps take several frames, and the argument with their number."""
@@ -66,7 +67,7 @@ def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
     else:
         known = [other for other in gymnasium.wrappers.__all__ if other[0].isupper()]
         if name not in known:
-            near = naming.nearest(name, known)
+            near = nearest(name, known)
             raise command.UsageError(f"--wrapper {name}: gymnasium.wrappers has none{near}; others are MODULE:CLASS")
         try:
             make = getattr(gymnasium.wrappers, name)

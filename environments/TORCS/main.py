@@ -20,6 +20,7 @@ try:
     from relaax.client import RunSummary, command, run
     from relaax.client.connection.address import SERVERLESS, parse_address
     from relaax.client.connection.client import tls_context
+    from relaax.client.program import families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -123,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
     add: Any = result.add_argument
     add("--start", choices=("line", "anywhere"), default="line", help="where an episode begins (line)")
     add("--laps", type=command.positive, default=1, metavar="K", help="laps of an episode (1)")
-    add("--frame-skip", type=command.positive, default=5, metavar="K", help="ticks of 0.02 s per step (5)")
+    families.add_frame_skip(result, 5, "ticks of 0.02 s")
     add("--car", default="car1-trb1", help="a car of the game (car1-trb1)")
     add("--record", type=Path, metavar="FOLDER", help="write where the first car drives to this folder, as CSV")
     return result

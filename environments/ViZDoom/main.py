@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     result = command.parser(
         PROGRAM, "Run scenarios of ViZDoom against an RLX server.", "an id or a part of it, such as my_way_home"
     )
-    result.add_argument("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
+    families.add_frame_skip(result)
     families.add_side(result)
     families.add_vectorization(result, "sync")
     return result

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -48,91 +49,47 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     `name`: what NAME is; None if the program describes by itself what comes after the address.
     """
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
-    result.add_argument(
-        "address",
-        metavar="ADDRESS",
-        help=f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between,"
+    add: Any = result.add_argument
+    servers = (
+        f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between,"
         " or @FILE with one on each line; random: no server, random actions; check: no server, play episodes at"
-        " random and report what is wrong with them",
+        " random and report what is wrong with them"
     )
+    add("address", metavar="ADDRESS", help=servers)
     if name is not None:
-        result.add_argument("name", metavar="NAME", help=name)
-        result.add_argument(
-            "environments",
-            metavar="N|display",
-            nargs="?",
-            action=HowMany,
-            default=1,
-            help="how many (1); display: one, with --display",
-        )
-    result.add_argument(
-        "--connections",
-        metavar="K",
-        type=positive,
-        default=1,
-        help="so many connections with N environments each, in threads of this process (1)",
-    )
-    result.add_argument("--seed", type=int, metavar="N", help="seed of the first environment; the others' follow it")
-    result.add_argument("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
-    result.add_argument("--episodes", type=positive, metavar="N", help="end a connection after so many episodes")
-    result.add_argument(
-        "--steps", type=positive, metavar="N", help="end a connection after so many steps, over its environments"
-    )
-    result.add_argument(
-        "--rate", type=per_second, metavar="R", help="steps per second of each environment at most (no limit)"
-    )
-    result.add_argument(
-        "--retry-seconds",
-        type=seconds,
-        metavar="SECONDS",
-        default=300.0,
-        help="give up when the server is away for so long (300)",
-    )
-    result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
-    result.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help=f"file with the server's token (else the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)",
-    )
-    result.add_argument(
-        "--tls",
-        action="store_const",
-        const=True,
-        help=f"connect over TLS, by the authorities of this system (else if {TLS_VARIABLE} is 1)",
-    )
-    result.add_argument(
-        "--tls-ca",
-        type=Path,
-        metavar="FILE",
-        help=f"connect over TLS, by the authority (PEM) in this file (else the variable {CA_VARIABLE})",
-    )
-    result.add_argument(
-        "--measure", type=Path, metavar="FILE", help="write how fast it goes to this file, as JSON lines"
-    )
-    result.add_argument(
-        "--metric",
-        metavar="NAME",
-        type=metric,
-        action="append",
-        help="send this entry of the environment's infos as the metric client/NAME; repeatable",
-    )
-    result.add_argument(
-        "--display",
-        action="store_true",
-        help="show the first environment at its own pace: in a window, or over VNC where there is no screen",
-    )
-    result.add_argument(
-        "--video", type=Path, metavar="DIR", help="write episodes of the first environment to this folder, as MP4"
-    )
-    result.add_argument(
-        "--video-every", type=positive, metavar="K", help="of every K-th episode, from the first on (1)"
-    )
-    result.add_argument(
-        "--report", type=Path, metavar="FILE", help="check: write the report to this file, as JSON, and print nothing"
-    )
+        add("name", metavar="NAME", help=name)
+        many = "how many (1); display: one, with --display"
+        add("environments", metavar="N|display", nargs="?", action=HowMany, default=1, help=many)
+    text = "so many connections with N environments each, in threads of this process (1)"
+    add("--connections", metavar="K", type=positive, default=1, help=text)
+    add("--seed", type=int, metavar="N", help="seed of the first environment; the others' follow it")
+    add("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
+    add("--episodes", type=positive, metavar="N", help="end a connection after so many episodes")
+    text = "end a connection after so many steps, over its environments"
+    add("--steps", type=positive, metavar="N", help=text)
+    text = "steps per second of each environment at most (no limit)"
+    add("--rate", type=per_second, metavar="R", help=text)
+    text = "give up when the server is away for so long (300)"
+    add("--retry-seconds", type=seconds, metavar="SECONDS", default=300.0, help=text)
+    add("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
+    text = f"file with the server's token (else the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)"
+    add("--token-file", type=Path, metavar="FILE", help=text)
+    text = f"connect over TLS, by the authorities of this system (else if {TLS_VARIABLE} is 1)"
+    add("--tls", action="store_const", const=True, help=text)
+    text = f"connect over TLS, by the authority (PEM) in this file (else the variable {CA_VARIABLE})"
+    add("--tls-ca", type=Path, metavar="FILE", help=text)
+    add("--measure", type=Path, metavar="FILE", help="write how fast it goes to this file, as JSON lines")
+    text = "send this entry of the environment's infos as the metric client/NAME; repeatable"
+    add("--metric", metavar="NAME", type=metric, action="append", help=text)
+    text = "show the first environment at its own pace: in a window, or over VNC where there is no screen"
+    add("--display", action="store_true", help=text)
+    text = "write episodes of the first environment to this folder, as MP4"
+    add("--video", type=Path, metavar="DIR", help=text)
+    add("--video-every", type=positive, metavar="K", help="of every K-th episode, from the first on (1)")
+    text = "check: write the report to this file, as JSON, and print nothing"
+    add("--report", type=Path, metavar="FILE", help=text)
     levels = ("debug", "info", "warning", "error")
-    result.add_argument("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
+    add("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
     return result
 
 
@@ -167,25 +124,23 @@ def positive(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Return a number of seconds, 0 or more, for argparse."""
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
-    return number
+    return _number(text, "number of seconds", lambda number: 0 <= number < math.inf)
 
 
 def per_second(text: str) -> float:
     """Return a number of times per second, above 0, for argparse."""
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of steps per second above 0")
-    return number
+    return _number(text, "number of steps per second above 0", lambda number: 0 < number < math.inf)
 
 
 def probability(text: str) -> float:
     """Return a number from 0 to 1, for argparse."""
+    return _number(text, "probability", lambda number: 0 <= number <= 1)
+
+
+def _number(text: str, kind: str, fits: Callable[[float], bool]) -> float:
     number = float(text)
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no probability")
+    if not fits(number):
+        raise argparse.ArgumentTypeError(f"{text} is no {kind}")
     return number
 
 
@@ -208,7 +163,10 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     except ValueError as error:  # of the address, or of the variables
         raise UsageError(str(error)) from None
     if arguments.measure is not None and not _is_checked(arguments):
-        _require_writable(arguments.measure)
+        try:
+            arguments.measure.open("w").close()
+        except OSError as error:
+            raise UsageError(f"cannot write --measure {arguments.measure}: {error.strerror}") from None
     if arguments.video_every is not None and arguments.video is None:
         raise UsageError("--video-every is for --video, which names the folder")
     return {
@@ -265,8 +223,7 @@ def execute(
             described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown, described)}")
         log_to_stderr("%(asctime)s %(name)s: %(message)s", arguments.log_level.upper())
         if arguments.display and not _is_checked(arguments) and not has_screen():
-            code = run_on_screen()
-            sys.exit(code)
+            sys.exit(run_on_screen())
         with named(name):
             summary = _run(main, arguments)
         if summary.report is not None:
@@ -340,13 +297,6 @@ def _whence(unknown: Sequence[str], described: argparse.ArgumentParser) -> str:
     )
 
 
-def _require_writable(path: Path) -> None:
-    try:
-        path.open("w").close()
-    except OSError as error:
-        raise UsageError(f"cannot write --measure {path}: {error.strerror}") from None
-
-
 def _readable(path: Path | None) -> Path | None:
     """Return the file of --tls-ca. Raises UsageError."""
     if path is not None:
@@ -358,7 +308,6 @@ def _readable(path: Path | None) -> Path | None:
 
 
 def _token(path: Path | None) -> str:
-    """Return the token of a file, or else of the variables. Raises UsageError."""
     try:
         return secret(TOKEN_VARIABLE) if path is None else read_bounded_text(path).strip()
     except (OSError, UnicodeDecodeError) as error:

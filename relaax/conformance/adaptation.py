@@ -74,7 +74,9 @@ class AdaptedConversation:
         """
         data = bytes.fromhex(entry["bytes"])
         if entry.get("error") == "ERROR_CODE_FRAME_TOO_LARGE":
-            return self._too_long(data, limits)
+            if limits is not None and limits.max_frame_bytes >= 2**32 - 1:
+                raise Untranslatable("the server allows frames as long as a length can say")
+            return data if limits is None else struct.pack(">I", limits.max_frame_bytes + 1)
         verbatim = self.codec == self.conversation.codec
         malformed = entry.get("error") == "ERROR_CODE_MALFORMED"
         if verbatim and (self.is_opening or malformed):
@@ -99,13 +101,6 @@ class AdaptedConversation:
         if entry.get("other_bytes") and self.codec == "json":
             return _edited(data, message)
         return encoded(message, self.codec)
-
-    def _too_long(self, data: bytes, limits: rlx_pb2.Limits | None) -> bytes:
-        if limits is None:
-            return data
-        if limits.max_frame_bytes >= 2**32 - 1:
-            raise Untranslatable("the server allows frames as long as a length can say")
-        return struct.pack(">I", limits.max_frame_bytes + 1)
 
     def _change(self, message: Any, kind: str, mistaken: bool, limits: rlx_pb2.Limits | None) -> bool:
         """Make the message one of this server's; return whether that changed anything."""

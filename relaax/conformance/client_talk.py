@@ -56,12 +56,6 @@ class ClientTalk:
         return self.connection.hello
 
     @property
-    def heartbeat_seconds(self) -> float:
-        """The time within which a ping must be answered."""
-        assert self.connection.welcome is not None
-        return self.connection.welcome.limits.heartbeat_seconds
-
-    @property
     def codec(self) -> str:
         """That of the client's first frame."""
         return self.connection.codec or "protobuf"
@@ -107,12 +101,6 @@ class ClientTalk:
             data += self.writer(message, self.codec)
         self._send(data)
 
-    def say_golden(self, conversation: str, kind: str) -> None:
-        """Send a message of the server in a golden conversation: its very bytes, if the codec is the client's."""
-        data, message = golden_message(conversation, kind, self.codec)
-        self.connection.send(from_wire(message))
-        self._send(data if self.writer is encoded else self.writer(message, self.codec))
-
     def _send(self, data: bytes) -> None:
         behind, self.behind = self.behind, b""
         self.line.send(data + behind)
@@ -122,10 +110,11 @@ class ClientTalk:
         self.let_in(self.expect(rlx.Hello))
 
     def let_in(self, hello: rlx.Hello) -> None:
-        """Send a welcome with the vectors' limits if the client's frames fit them."""
-        _, message = golden_message("plain_protobuf", "welcome", "protobuf")
+        """Send the golden welcome, its very bytes, if the client's frames fit its limits."""
+        data, message = golden_message(f"plain_{self.codec}", "welcome", self.codec)
         if limits_for(hello, rlx.Limits()).max_frame_bytes <= message.welcome.limits.max_frame_bytes:
-            self.say_golden("plain_json" if self.codec == "json" else "plain_protobuf", "welcome")
+            self.connection.send(from_wire(message))
+            self._send(data if self.writer is encoded else self.writer(message, self.codec))
         else:
             message.welcome.limits.max_frame_bytes = rlx.DEFAULT_MAX_FRAME_BYTES
             self.say(message)
@@ -133,8 +122,7 @@ class ClientTalk:
 
     def answer(self, *before: rlx_pb2.ServerMessage) -> None:
         """Hear an init, a step or a reset, and answer it; `before`: what to say first, in the same packet."""
-        ask = self.expect(*ASKS)
-        self.reply(ask, *before)
+        self.reply(self.expect(*ASKS), *before)
 
     def reply(self, ask: Any, *before: rlx_pb2.ServerMessage) -> None:
         """The answer to an ask that was heard."""
@@ -164,10 +152,7 @@ class ClientTalk:
         self.last_word(data)
 
     def watch(self, until_asked: bool = False) -> None:
-        """Record whatever the client still sends until it closes or the deadline has passed.
-
-        `until_asked`: the first init, step or reset tells enough.
-        """
+        """Record what the client sends until it closes, or asks if `until_asked`, or the deadline has passed."""
         until = time.monotonic() + self.line.deadline
         self.over_at = self.over_at or time.monotonic()
         while True:

@@ -122,7 +122,6 @@ def _talk(script: Script, talk: ClientTalk) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -8,27 +8,18 @@ from collections.abc import Callable
 import numpy as np
 
 from relaax import rlx
-from relaax.conformance.client_talk import ClientTalk, ended_by
+from relaax.conformance.client_talk import ended_by
 from relaax.conformance.host import ClientRun
 from relaax.conformance.report import Verdict
 from relaax.rlx.errors import ErrorCode
 
 Judgement = tuple[Verdict, str]
+Judge = Callable[[ClientRun], Judgement]
 PASSED, FAILED, NOT_SEEN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_SEEN
 
 CLOCK_SECONDS = 0.01  # what two clocks may differ by in telling a wait
 _ASKS = {"init", "step", "reset", "hello"}
 _ANY_TIME = {"metrics", "ping", "pong"}  # may be sent before the client has read what has arrived
-
-
-def _heard(talk: ClientTalk) -> str:
-    counts = Counter(type(message).__name__.lower() for message in talk.heard)
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
-
-
-def _broken(run: ClientRun) -> str | None:
-    """Return the first breach of the protocol, on whichever connection."""
-    return next((talk.note for talk in run.talks if talk.mistake is not None), None)
 
 
 def handshake(run: ClientRun) -> Judgement:
@@ -43,7 +34,7 @@ def handshake(run: ClientRun) -> Judgement:
     )
 
 
-def no_mistake_of(code: ErrorCode) -> Callable[[ClientRun], Judgement]:
+def no_mistake_of(code: ErrorCode) -> Judge:
     """No connection of the run broke the protocol in this way."""
 
     def judge(run: ClientRun) -> Judgement:
@@ -52,11 +43,26 @@ def no_mistake_of(code: ErrorCode) -> Callable[[ClientRun], Judgement]:
                 return FAILED, talk.mistake.message
         if not any(talk.answers for talk in run.talks):
             return NOT_SEEN, f"nothing was answered: {run.talks[0].note}; {run.end}"
-        if code is ErrorCode.LIMIT_EXCEEDED and not any(talk.of(rlx.Metrics) for talk in run.talks):
-            return NOT_SEEN, "it sent no metrics"
-        return PASSED, _heard(run.talks[0]) if code is ErrorCode.INVALID_VALUE else ""
+        return PASSED, ""
 
     return judge
+
+
+def values(run: ClientRun) -> Judgement:
+    """No connection of the run sent an invalid value. The sentence counts what was heard on the first one."""
+    verdict, sentence = no_mistake_of(ErrorCode.INVALID_VALUE)(run)
+    if verdict is PASSED:
+        counts = Counter(type(message).__name__.lower() for message in run.talks[0].heard)
+        sentence = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
+    return verdict, sentence
+
+
+def limits(run: ClientRun) -> Judgement:
+    """No connection of the run exceeded a limit, and some metrics were sent."""
+    verdict, sentence = no_mistake_of(ErrorCode.LIMIT_EXCEEDED)(run)
+    if verdict is PASSED and not any(talk.of(rlx.Metrics) for talk in run.talks):
+        return NOT_SEEN, "it sent no metrics"
+    return verdict, sentence
 
 
 def episodes(run: ClientRun) -> Judgement:
@@ -91,12 +97,25 @@ def went_on(run: ClientRun) -> Judgement:
     return FAILED, f"after {talk.answers} answers: {talk.note}; {run.end}"
 
 
-def returned(wait: float) -> Callable[[ClientRun], Judgement]:
+def _at_its_point(judge: Judge) -> Judge:
+    """Judge only runs that reached the point of their rule without breaking the protocol."""
+
+    def judged(run: ClientRun) -> Judgement:
+        talk = run.talks[0]
+        if (broken := _broken(run)) is not None:
+            return FAILED, broken
+        if talk.over_at is None:
+            return NOT_SEEN, f"it left before, after {talk.answers} answers: {talk.note}; {run.end}"
+        return judge(run)
+
+    return judged
+
+
+def returned(wait: float) -> Judge:
     """Check that the client came back, and not before `wait` seconds were over."""
 
+    @_at_its_point
     def judge(run: ClientRun) -> Judgement:
-        if (verdict := _not_so_far(run)) is not None:
-            return verdict
         if len(run.talks) == 1:
             return NOT_SEEN, f"it did not come back, which it should; {run.end}"
         took = _seconds_away(run)
@@ -118,20 +137,16 @@ def restored(run: ClientRun) -> Judgement:
     return PASSED, ""
 
 
+@_at_its_point
 def stayed_away(run: ClientRun) -> Judgement:
     """Check that the client did not come back after an error that is not retryable."""
-    if (verdict := _not_so_far(run)) is not None:
-        return verdict
-    if len(run.talks) > 1:
-        return FAILED, f"it came back after {_seconds_away(run):.1f} s"
-    return PASSED, ""
+    return (FAILED, f"it came back after {_seconds_away(run):.1f} s") if len(run.talks) > 1 else (PASSED, "")
 
 
 def ended_cleanly(run: ClientRun) -> Judgement:
     """Check that the client ended with exit code 0, and did not come back."""
-    verdict, sentence = stayed_away(run)
-    if verdict is not PASSED:
-        return verdict, sentence
+    if (verdict := stayed_away(run))[0] is not PASSED:
+        return verdict
     if not run.talks[0].closed or run.code is None:
         return FAILED, "it went on running"
     return (PASSED, "") if run.code == 0 else (FAILED, run.end)
@@ -144,21 +159,28 @@ def gave_up(run: ClientRun) -> Judgement:
     return (FAILED, "it ended with exit code 0") if run.code == 0 else (PASSED, "")
 
 
+@_at_its_point
 def silent(run: ClientRun) -> Judgement:
     """Check that the client sent nothing after the server's last message, and closed."""
-    if (verdict := _not_so_far(run)) is not None:
-        return verdict
-    first = run.talks[0]
-    sent = [kind for kind in first.after if kind not in _ANY_TIME]
-    if sent:
-        return FAILED, f"it sent {sent[0]} after the server's last message"
-    return (PASSED, "") if first.closed else (FAILED, "it kept the connection open")
+    sent = [kind for kind in run.talks[0].after if kind not in _ANY_TIME]
+    return _closed(run, f"it sent {sent[0]} after the server's last message" if sent else "")
 
 
+@_at_its_point
+def noticed(run: ClientRun) -> Judgement:
+    """Check that the client closed, and sent at most a bye."""
+    said = [kind for kind in run.talks[0].after if kind in _ASKS]
+    return _closed(run, f"it went on with {said[0]}" if said else "")
+
+
+def noticed_for_good(run: ClientRun) -> Judgement:
+    """Check that the client closed and gave up, because no init was answered before."""
+    return verdict if (verdict := noticed(run))[0] is not PASSED else stayed_away(run)
+
+
+@_at_its_point
 def resumed_between_episodes(run: ClientRun) -> Judgement:
     """Check that no episode begins with the observation that ended the last one. The protocol checks `first`."""
-    if (verdict := _not_so_far(run)) is not None:
-        return verdict
     inits = [init for talk in run.talks[1:] for init in talk.of(rlx.Init)]
     if not inits:
         return NOT_SEEN, f"it did not come back; {run.end}"
@@ -175,35 +197,18 @@ def resumed_between_episodes(run: ClientRun) -> Judgement:
     return PASSED, ""
 
 
-def noticed(run: ClientRun) -> Judgement:
-    """Check that the client closed, and sent at most a bye."""
-    if (verdict := _not_so_far(run)) is not None:
-        return verdict
-    first = run.talks[0]
-    said = [kind for kind in first.after if kind in _ASKS]
-    if said:
-        return FAILED, f"it went on with {said[0]}"
-    return (PASSED, "") if first.closed else (FAILED, "it kept the connection open")
+def _closed(run: ClientRun, mistake: str) -> Judgement:
+    if mistake:
+        return FAILED, mistake
+    return (PASSED, "") if run.talks[0].closed else (FAILED, "it kept the connection open")
 
 
-def noticed_for_good(run: ClientRun) -> Judgement:
-    """Check that the client closed and gave up, because no init was answered before."""
-    if (verdict := noticed(run))[0] is not PASSED:
-        return verdict
-    return (PASSED, "") if len(run.talks) == 1 else (FAILED, f"it came back after {_seconds_away(run):.1f} s")
+def _broken(run: ClientRun) -> str | None:
+    """Return the first breach of the protocol, on whichever connection."""
+    return next((talk.note for talk in run.talks if talk.mistake is not None), None)
 
 
 def _seconds_away(run: ClientRun) -> float:
     first, second, *_ = run.talks
-    assert first.over_at is not None, "`_not_so_far` was asked before"
+    assert first.over_at is not None, "judges of it come after `_at_its_point`"
     return second.began - first.over_at
-
-
-def _not_so_far(run: ClientRun) -> Judgement | None:
-    """Return the judgement of a run that broke the protocol, or left before the point of its rule; else None."""
-    talk = run.talks[0]
-    if (broken := _broken(run)) is not None:
-        return FAILED, broken
-    if talk.over_at is not None:
-        return None
-    return NOT_SEEN, f"it left before, after {talk.answers} answers: {talk.note}; {run.end}"

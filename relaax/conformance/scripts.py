@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,52 +27,31 @@ EARLY = 3  # answers before something happens in the middle of an episode
 NONCES = (1, 2**32 - 1, 0)
 
 
-def serve(answers: int = ANSWERS) -> Script:
-    """Let the client in, answer it, then say that training has finished."""
+def serve(answers: int = ANSWERS, *before: rlx_pb2.ServerMessage, writer: Writer = encoded) -> Script:
+    """Let the client in, answer it, then say that training has finished.
+
+    `before`: messages in one packet with each answer. `writer`: how messages are encoded.
+    """
 
     def script(talk: ClientTalk) -> None:
+        talk.writer = writer
         talk.welcome()
         for _ in range(answers):
-            talk.answer()
+            talk.answer(*before)
         talk.finish()
 
     return script
 
 
-def written(writer: Writer) -> Script:
-    """Serve as `serve` does, with messages encoded by `writer`."""
-
-    def script(talk: ClientTalk) -> None:
-        talk.writer = writer
-        serve()(talk)
-
-    return script
-
-
-written_differently, with_more_fields = written(written_otherwise), written(with_unknown_fields)
+written_differently, with_more_fields = serve(writer=written_otherwise), serve(writer=with_unknown_fields)
+joined = serve(ANSWERS, *2 * [rlx_pb2.ServerMessage(ping={"nonce": 5})])
+unasked_pongs = serve(ANSWERS, rlx_pb2.ServerMessage(pong={"nonce": 5}))
 
 
 def byte_by_byte(talk: ClientTalk) -> None:
     """Every frame in single bytes."""
     talk.line.one_by_one = True
     serve()(talk)
-
-
-def joined(talk: ClientTalk) -> None:
-    """Every answer in one packet with two pings before it."""
-    talk.welcome()
-    ping = rlx_pb2.ServerMessage(ping={"nonce": 5})
-    for _ in range(ANSWERS):
-        talk.answer(ping, ping)
-    talk.finish()
-
-
-def unasked_pongs(talk: ClientTalk) -> None:
-    """A pong that the client did not ask for before each answer."""
-    talk.welcome()
-    for _ in range(ANSWERS):
-        talk.answer(rlx_pb2.ServerMessage(pong={"nonce": 5}))
-    talk.finish()
 
 
 def pings(talk: ClientTalk) -> None:
@@ -81,9 +61,9 @@ def pings(talk: ClientTalk) -> None:
         ask = talk.expect(*ASKS)
         nonce = NONCES[index % len(NONCES)] if index < 2 * len(NONCES) else index
         talk.say(rlx_pb2.ServerMessage(ping={"nonce": nonce}))
-        deadline, talk.line.deadline = talk.line.deadline, min(talk.line.deadline, talk.heartbeat_seconds)
-        found = talk.expect(rlx.Pong).nonce
-        talk.line.deadline = deadline
+        assert talk.connection.welcome is not None
+        with _deadline(talk, min(talk.line.deadline, talk.connection.welcome.limits.heartbeat_seconds)):
+            found = talk.expect(rlx.Pong).nonce
         if found != nonce:
             raise rlx.ProtocolError(rlx.ErrorCode.INVALID_VALUE, f"the pong to ping {nonce} has the nonce {found}")
         talk.reply(ask)
@@ -98,38 +78,41 @@ def slow(talk: ClientTalk) -> None:
         for _ in range(2):
             talk.say(rlx_pb2.ServerMessage(ping={"nonce": 9}))
             until = time.monotonic() + 0.5
-            deadline, talk.line.deadline = talk.line.deadline, 0.5
-            try:
+            with _deadline(talk, 0.5), contextlib.suppress(Silent):
                 while time.monotonic() < until:
                     talk.hear()  # an ask would break the protocol here, and the connection says so
-            except Silent:
-                pass
-            finally:
-                talk.line.deadline = deadline
         talk.reply(ask)
     talk.finish()
 
 
+@contextlib.contextmanager
+def _deadline(talk: ClientTalk, seconds: float) -> Iterator[None]:
+    before, talk.line.deadline = talk.line.deadline, seconds
+    try:
+        yield
+    finally:
+        talk.line.deadline = before
+
+
 def on_first(script: Script) -> Script:
-    """A script for the first connection only: whoever comes back is served."""
+    """Return a script for the first connection only: later ones are served."""
 
     @functools.wraps(script)
     def either(talk: ClientTalk) -> None:
-        if talk.index > 0:
-            serve(EARLY)(talk)
-        else:
-            script(talk)
+        (serve(EARLY) if talk.index > 0 else script)(talk)
 
     return either
 
 
-def error(
-    code: int, retryable: bool, *, wait: float = 0.0, answers: int = 0, sentence: str = "a check of conformance"
-) -> Script:
+def error(code: int, retryable: bool, *, wait: float = 0.0, answers: int = 0) -> Script:
     """An error on the first connection, after so many answers, or for the hello if `answers` is 0."""
-    fields = {"code": code, "message": sentence, "retryable": retryable, "retry_after_seconds": wait}
-    message = rlx_pb2.ServerMessage(error=fields)
+    message = _error(code, retryable, wait)
     return _first(lambda talk: talk.last_word(encoded(message, talk.codec)), answers)
+
+
+def _error(code: int, retryable: bool = True, wait: float = 0.0) -> rlx_pb2.ServerMessage:
+    fields = {"code": code, "message": "a check of conformance", "retryable": retryable, "retry_after_seconds": wait}
+    return rlx_pb2.ServerMessage(error=fields)
 
 
 def golden_error(conversation: str) -> Script:
@@ -138,6 +121,8 @@ def golden_error(conversation: str) -> Script:
 
 
 def _first(last: Callable[[ClientTalk], None], answers: int) -> Script:
+    """Return a script for the first connection: `last`, for the hello or after so many answers."""
+
     @on_first
     def script(talk: ClientTalk) -> None:
         if answers:
@@ -155,8 +140,7 @@ def _first(last: Callable[[ClientTalk], None], answers: int) -> Script:
 @on_first
 def refused_at_once(talk: ClientTalk) -> None:
     """A refusal before the hello is read, so in Protobuf."""
-    error = {"code": ErrorCode.OVERLOADED, "message": "a check of conformance", "retryable": True}
-    talk.last_word(encoded(rlx_pb2.ServerMessage(error=error), "protobuf"))
+    talk.last_word(encoded(_error(ErrorCode.OVERLOADED), "protobuf"))
 
 
 cut = _first(lambda talk: talk.last_word(), EARLY)
@@ -175,8 +159,7 @@ def error_behind(talk: ClientTalk) -> None:
     talk.welcome()
     for _ in range(EARLY):
         talk.answer()
-    error = {"code": ErrorCode.REBALANCING, "message": "a check of conformance", "retryable": True}
-    talk.behind = encoded(rlx_pb2.ServerMessage(error=error), talk.codec)
+    talk.behind = encoded(_error(ErrorCode.REBALANCING), talk.codec)
     talk.answer()
     talk.last_word()
 
@@ -219,13 +202,10 @@ def mistake(conversation: Conversation) -> Script:
         for entry in entries:
             if entry["from"] == "client":
                 ask = _asked(talk, next(iter(entry["message"])))
-            else:
-                if entry is entries[-1]:
-                    talk.behind = _mistaken(conversation, last, talk)
-                if "welcome" in entry["message"]:
-                    talk.let_in(ask)
-                else:
-                    talk.reply(ask)
+                continue
+            if entry is entries[-1]:
+                talk.behind = _mistaken(conversation, last, talk)
+            (talk.let_in if "welcome" in entry["message"] else talk.reply)(ask)
         if entries[-1]["from"] == "client":
             talk.line.send(_mistaken(conversation, last, talk))
         talk.watch(until_asked=True)

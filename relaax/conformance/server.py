@@ -1,4 +1,7 @@
-"""All rules for servers, checked one after the other against a real one."""
+"""All rules for servers, checked one after the other against a real one.
+
+Golden conversations, and rules that none of them can hold, because a file has no time and no packets.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from relaax.client.connection.address import Endpoint
@@ -17,7 +21,138 @@ from relaax.conformance.wire import Wrong, decoded, encoded, framed, kind_of, wi
 from relaax.rlx import rlx_pb2
 
 RETRY_SECONDS = 0.2
-_OTHER = {"protobuf": "json", "json": "protobuf"}
+REST_BYTES = 256 * 1024
+LIST_BYTES = 2**20
+LONGER, SPARE_SECONDS = 4, 0.2
+_CODECS = ("protobuf", "json")
+
+Play = Callable[[AdaptedConversation, ServerTalk], None]
+
+
+class _Rewritten(AdaptedConversation):
+    """The same messages in other bytes."""
+
+    writer: Callable[[Any, str], bytes]
+
+    def frame(self, entry: dict[str, Any], limits: rlx_pb2.Limits | None) -> bytes:
+        data = super().frame(entry, limits)
+        return self.writer(decoded(data[4:], self.codec, rlx_pb2.ClientMessage), self.codec)
+
+
+def _rewritten(writer: Callable[[Any, str], bytes], adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    other = _Rewritten(adapted.conversation, adapted.settings)
+    other.writer = writer
+    play(other, talk)
+
+
+def _frame(adapted: AdaptedConversation, talk: ServerTalk, kind: str) -> bytes:
+    return adapted.frame(adapted.conversation.entry("client", kind), talk.limits)
+
+
+def _introduce(adapted: AdaptedConversation, talk: ServerTalk) -> rlx_pb2.Limits:
+    """Send the hello; return the limits of the welcome."""
+    talk.line.send(_frame(adapted, talk, "hello"))
+    talk.learn(talk.expect("welcome").welcome)
+    assert talk.limits is not None
+    return talk.limits
+
+
+def _joined(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    _introduce(adapted, talk)
+    messages: list[dict[str, Any]] = [{"metrics": {}}, {"ping": {"nonce": 1}}, {"ping": {"nonce": 2}}]
+    pings = b"".join(encoded(rlx_pb2.ClientMessage(**message), talk.codec) for message in messages)
+    talk.line.send(pings + _frame(adapted, talk, "init"))
+    for nonce in (1, 2):
+        found = talk.expect("pong").pong.nonce
+        if found != nonce:
+            raise Wrong(f"two pings came in one packet; pong {nonce} was due, pong {found} came")
+    check_actions(talk.expect("actions"), adapted.spaces[1], adapted.environments)
+    talk.leave()
+
+
+def _rest_is_dropped(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    mistake = adapted.frame(adapted.conversation.entries[0], None)
+    ping = encoded(rlx_pb2.ClientMessage(ping={"nonce": 7}), talk.codec)
+    talk.line.send(mistake + ping * (REST_BYTES // len(ping)))
+    talk.expect_error("MALFORMED")
+
+
+def _before_the_welcome(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    talk.line.send(_frame(adapted, talk, "hello") + _frame(adapted, talk, "init"))
+    _too_early(talk, "welcome")
+
+
+def _before_the_actions(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    _introduce(adapted, talk)
+    talk.line.send(_frame(adapted, talk, "init"))
+    check_actions(talk.expect("actions"), adapted.spaces[1], adapted.environments)
+    talk.line.send(2 * _frame(adapted, talk, "step"))
+    _too_early(talk, "actions")
+
+
+def _too_early(talk: ServerTalk, answer: str) -> None:
+    """The server refuses what came together with what it answers. Raises Wrong and ConversationRefused."""
+    message = talk.hear()
+    if kind_of(message) == answer:
+        raise Wrong(f"the server answered with {answer}, though another message had come that had to wait for that")
+    talk.expect_error("UNEXPECTED_MESSAGE", message)
+
+
+def _long_list(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    """A list of nothing where scalars are due takes no longer to refuse than to read over it in an unknown field."""
+    size = min(_introduce(adapted, talk).max_frame_bytes, LIST_BYTES)
+    ignored, refused = _padded('{"ping":{},"colour":[', "]}", size), _padded('{"metrics":{"scalars":[', "]}}", size)
+    least = float("inf")
+    for _ in range(3):
+        began = time.monotonic()
+        talk.line.send(ignored)
+        talk.expect("pong")
+        least = min(least, time.monotonic() - began)
+    began = time.monotonic()
+    talk.line.send(refused)
+    message = talk.hear()
+    took = time.monotonic() - began
+    talk.expect_error("INVALID_VALUE", message)
+    if took > LONGER * least + SPARE_SECONDS:
+        raise Wrong(
+            f"{size} bytes of an empty list were refused after {took:.2f} s; to ignore as many took {least:.2f} s"
+        )
+
+
+def _padded(begin: str, end: str, size: int) -> bytes:
+    return framed((begin + ",".join(["{}"] * ((size - len(begin) - len(end)) // 3)) + end).encode())
+
+
+def _silence(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    seconds = _introduce(adapted, talk).idle_timeout_seconds
+    if seconds > talk.line.deadline / 2:
+        raise ConversationRefused(f"the server bears {seconds:g} s of silence, more than half of the deadline")
+    talk.expect_error("TIMEOUT")
+
+
+_REST = "The error arrives though the client went on for 256 KiB, and nothing of those is answered."
+_OTHERWISE = "Fields in reverse order, lists unpacked; in JSON names of the .proto, numbers and nulls."
+_UNKNOWN = "Every message, and every part of one, has a field that this version does not know."
+_INIT = "Hello and init in one packet: the init has to wait for the welcome."
+_STEP = "Two steps in one packet: the second has to wait for the actions."
+
+_RULES: tuple[tuple[str, str, str, str, Play], ...] = (
+    ("rest_is_dropped", "9", _REST, "malformed_protobuf", _rest_is_dropped),
+    ("joined_frames", "2, 11", "Metrics, two pings and an init in one packet.", "metrics_ping_bye_protobuf", _joined),
+    *(
+        (f"{name}_{codec}", section, description, f"plain_{codec}", run)
+        for name, section, description, run in (
+            ("written_otherwise", "3", _OTHERWISE, partial(_rewritten, written_otherwise)),
+            ("unknown_everywhere", "12", _UNKNOWN, partial(_rewritten, with_unknown_fields)),
+            ("early_init", "10", _INIT, _before_the_welcome),
+            ("early_step", "10", _STEP, _before_the_actions),
+        )
+        for codec in _CODECS
+    ),
+    ("long_list_json", "11", "A long list of empty scalars is refused at once.", "plain_json", _long_list),
+    ("idle_timeout", "9, 11", "A client that says nothing.", "plain_protobuf", _silence),
+)
+"""Name, sections, description, the golden conversation that is played in another manner, and that manner."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +163,13 @@ class RuleCheck:
     section: str
     description: str
     adapted: AdaptedConversation
-    run: Callable[[AdaptedConversation, ServerTalk], None]
+    run: Play
     byte_by_byte: bool = True
     fixes: int = 0
 
 
 def server_checks(settings: Settings, only: str = "*") -> list[RuleCheck]:
-    """Those whose name fits the pattern, in the order in which they are checked.
+    """Return the checks whose names match the pattern, in the order in which they are checked.
 
     First what needs no spaces, because a server may settle its own with the first client that it lets in; then the
     conversations in the vectors' spaces, or in those of `settings`; last the ones about other spaces.
@@ -54,11 +189,10 @@ def _all(settings: Settings) -> Iterator[RuleCheck]:
         adapted = AdaptedConversation(conversation, settings)
         fixes = 0 if adapted.is_opening else 2 if conversation.file == "spaces" else 1
         yield RuleCheck(conversation.name, conversation.section, conversation.description, adapted, play, fixes=fixes)
-    for rule in SERVER_RULES:
-        adapted = AdaptedConversation(golden(rule.conversation), settings)
-        if settings.codec is None or not rule.name.endswith(_OTHER[settings.codec]):
-            fixes = 0 if adapted.is_opening else 1
-            yield RuleCheck(rule.name, rule.section, rule.description, adapted, rule.check, False, fixes)
+    for name, section, description, conversation_name, run in _RULES:
+        adapted = AdaptedConversation(golden(conversation_name), settings)
+        if settings.codec is None or not name.endswith(tuple(codec for codec in _CODECS if codec != settings.codec)):
+            yield RuleCheck(name, section, description, adapted, run, False, 0 if adapted.is_opening else 1)
 
 
 def check_server(
@@ -106,157 +240,3 @@ def _patiently(address: Endpoint, settings: Settings, check: RuleCheck, one_by_o
                     raise
                 wait = max(refused.wait, RETRY_SECONDS)
         time.sleep(wait)
-
-
-REST_BYTES = 256 * 1024
-LIST_BYTES = 2**20
-LONGER, SPARE_SECONDS = 4, 0.2
-
-
-@dataclass(frozen=True)
-class ServerRule:
-    """`conversation`: the golden one that it plays in another manner."""
-
-    name: str
-    section: str
-    description: str
-    conversation: str
-    check: Callable[[AdaptedConversation, ServerTalk], None]
-
-
-class _Rewritten(AdaptedConversation):
-    """The same messages in other bytes."""
-
-    writer: Callable[[Any, str], bytes]
-
-    def frame(self, entry: dict[str, Any], limits: rlx_pb2.Limits | None) -> bytes:
-        data = super().frame(entry, limits)
-        return self.writer(decoded(data[4:], self.codec, rlx_pb2.ClientMessage), self.codec)
-
-
-def _rewritten(writer: Callable[[Any, str], bytes]) -> Callable[[AdaptedConversation, ServerTalk], None]:
-    def check(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-        other = _Rewritten(adapted.conversation, adapted.settings)
-        other.writer = writer
-        play(other, talk)
-
-    return check
-
-
-def _joined(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-    entries = adapted.conversation
-    talk.line.send(adapted.frame(entries.entry("client", "hello"), None))
-    talk.learn(talk.expect("welcome").welcome)
-    messages: list[dict[str, Any]] = [{"metrics": {}}, {"ping": {"nonce": 1}}, {"ping": {"nonce": 2}}]
-    pings = b"".join(encoded(rlx_pb2.ClientMessage(**message), talk.codec) for message in messages)
-    talk.line.send(pings + adapted.frame(entries.entry("client", "init"), talk.limits))
-    for nonce in (1, 2):
-        found = talk.expect("pong").pong.nonce
-        if found != nonce:
-            raise Wrong(f"two pings came in one packet; pong {nonce} was due, pong {found} came")
-    check_actions(talk.expect("actions"), adapted.spaces[1], adapted.environments)
-    talk.leave()
-
-
-def _rest_is_dropped(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-    mistake = adapted.frame(adapted.conversation.entries[0], None)
-    ping = encoded(rlx_pb2.ClientMessage(ping={"nonce": 7}), talk.codec)
-    talk.line.send(mistake + ping * (REST_BYTES // len(ping)))
-    talk.expect_error("MALFORMED")
-
-
-def _before_the_welcome(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-    entries = adapted.conversation
-    talk.line.send(b"".join(adapted.frame(entries.entry("client", kind), None) for kind in ("hello", "init")))
-    _too_early(talk, "welcome")
-
-
-def _before_the_actions(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-    entries = adapted.conversation
-    talk.line.send(adapted.frame(entries.entry("client", "hello"), None))
-    talk.learn(talk.expect("welcome").welcome)
-    talk.line.send(adapted.frame(entries.entry("client", "init"), talk.limits))
-    check_actions(talk.expect("actions"), adapted.spaces[1], adapted.environments)
-    talk.line.send(2 * adapted.frame(entries.entry("client", "step"), talk.limits))
-    _too_early(talk, "actions")
-
-
-def _too_early(talk: ServerTalk, answer: str) -> None:
-    """The server refuses what came together with what it answers. Raises Wrong and ConversationRefused."""
-    message = talk.hear()
-    if kind_of(message) == answer:
-        raise Wrong(f"the server answered with {answer}, though another message had come that had to wait for that")
-    talk.expect_error("UNEXPECTED_MESSAGE", message)
-
-
-def _long_list(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-    """A list of nothing where scalars are due takes no longer to refuse than to read over it in an unknown field."""
-    talk.line.send(adapted.frame(adapted.conversation.entry("client", "hello"), None))
-    talk.learn(talk.expect("welcome").welcome)
-    assert talk.limits is not None
-    size = min(talk.limits.max_frame_bytes, LIST_BYTES)
-    ignored, refused = _padded('{"ping":{},"colour":[', "]}", size), _padded('{"metrics":{"scalars":[', "]}}", size)
-    times = []
-    for _ in range(3):
-        began = time.monotonic()
-        talk.line.send(ignored)
-        talk.expect("pong")
-        times.append(time.monotonic() - began)
-    began = time.monotonic()
-    talk.line.send(refused)
-    message = talk.hear()
-    took, least = time.monotonic() - began, min(times)
-    talk.expect_error("INVALID_VALUE", message)
-    if took > LONGER * least + SPARE_SECONDS:
-        raise Wrong(
-            f"{size} bytes of an empty list were refused after {took:.2f} s; to ignore as many took {least:.2f} s"
-        )
-
-
-def _padded(begin: str, end: str, size: int) -> bytes:
-    return framed((begin + ",".join(["{}"] * ((size - len(begin) - len(end)) // 3)) + end).encode())
-
-
-def _silence(adapted: AdaptedConversation, talk: ServerTalk) -> None:
-    talk.line.send(adapted.frame(adapted.conversation.entry("client", "hello"), None))
-    talk.learn(talk.expect("welcome").welcome)
-    assert talk.limits is not None
-    seconds = talk.limits.idle_timeout_seconds
-    if seconds > talk.line.deadline / 2:
-        raise ConversationRefused(f"the server bears {seconds:g} s of silence, more than half of the deadline")
-    talk.expect_error("TIMEOUT")
-
-
-_OTHERWISE = "Fields in reverse order, lists unpacked; in JSON names of the .proto, numbers and nulls."
-_UNKNOWN = "Every message, and every part of one, has a field that this version does not know."
-
-SERVER_RULES = (
-    ServerRule(
-        "rest_is_dropped",
-        "9",
-        "The error arrives though the client went on for 256 KiB, and nothing of those is answered.",
-        "malformed_protobuf",
-        _rest_is_dropped,
-    ),
-    ServerRule(
-        "joined_frames", "2, 11", "Metrics, two pings and an init in one packet.", "metrics_ping_bye_protobuf", _joined
-    ),
-    *(
-        ServerRule(f"{name}_{codec}", section, description, f"plain_{codec}", _rewritten(writer))
-        for name, section, description, writer in (
-            ("written_otherwise", "3", _OTHERWISE, written_otherwise),
-            ("unknown_everywhere", "12", _UNKNOWN, with_unknown_fields),
-        )
-        for codec in ("protobuf", "json")
-    ),
-    *(
-        ServerRule(f"{name}_{codec}", "10", description, f"plain_{codec}", check)
-        for name, description, check in (
-            ("early_init", "Hello and init in one packet: the init has to wait for the welcome.", _before_the_welcome),
-            ("early_step", "Two steps in one packet: the second has to wait for the actions.", _before_the_actions),
-        )
-        for codec in ("protobuf", "json")
-    ),
-    ServerRule("long_list_json", "11", "A long list of empty scalars is refused at once.", "plain_json", _long_list),
-    ServerRule("idle_timeout", "9, 11", "A client that says nothing.", "plain_protobuf", _silence),
-)

@@ -66,15 +66,12 @@ class ServerTalk:
     def __exit__(self, *_: object) -> None:
         self.line.close()
 
-    def say(self, message: rlx_pb2.ClientMessage) -> None:
+    def say(self, **message: Any) -> None:
         """Send a message."""
-        self.line.send(encoded(message, self.codec))
+        self.line.send(encoded(rlx_pb2.ClientMessage(**message), self.codec))
 
     def hear(self) -> Any:
-        """Return the server's next message; its pings are answered and passed over.
-
-        Raises Wrong, also if the server fell silent or has left.
-        """
+        """Return the server's next message, after its pings. Raises Wrong, also for silence and the stream's end."""
         until = time.monotonic() + self.line.deadline
         while True:
             try:
@@ -84,7 +81,7 @@ class ServerTalk:
             codec = "protobuf" if self.undecided and not payload.startswith(b"{") else self.codec
             message = decoded(payload, codec, rlx_pb2.ServerMessage)
             if message.HasField("ping"):
-                self.say(rlx_pb2.ClientMessage(pong={"nonce": message.ping.nonce}))
+                self.say(pong={"nonce": message.ping.nonce})
                 continue
             return message
 
@@ -96,7 +93,7 @@ class ServerTalk:
             return message
         if found == "error":
             _own_reason(message.error, _OWN_REASONS)
-            raise Wrong(f"{kind} was due, the error {code_name(message.error.code)}: {message.error.message} came")
+            raise Wrong(f"{kind} was due, the error {_sentence(message)} came")
         if found in ("training_finished", "bye"):
             raise ConversationRefused(f"the server said {found}")
         raise Wrong(f"{kind} was due, {found} came")
@@ -104,16 +101,14 @@ class ServerTalk:
     def expect_error(self, code: str, message: Any = None) -> None:
         """Expect the server to report this error in a sentence and to end its stream.
 
-        Raises Wrong and ConversationRefused.
-
-        `message`: what it said, if that was heard before.
+        `message`: what it said, if that was heard before. Raises Wrong and ConversationRefused.
         """
         message = message or self.hear()
-        found = kind_of(message)
-        if found == "error" and code_name(message.error.code) != code:
-            _own_reason(message.error, _WAITING)
-        if found != "error" or code_name(message.error.code) != code:
-            came = f"the error {code_name(message.error.code)}: {message.error.message}" if found == "error" else found
+        if not _is_error(message, code):
+            came = kind_of(message)
+            if came == "error":
+                _own_reason(message.error, _WAITING)
+                came = f"the error {_sentence(message)}"
             raise Wrong(f"the error {code} was due, {came} came")
         if not message.error.message:
             raise Wrong(f"the error {code} came without a sentence")
@@ -136,7 +131,7 @@ class ServerTalk:
 
     def leave(self) -> None:
         """Say goodbye; the server ends its stream, and says nothing more. Raises Wrong."""
-        self.say(rlx_pb2.ClientMessage(bye={"reason": "done"}))
+        self.say(bye={"reason": "done"})
         self.line.end()
         while True:
             try:
@@ -149,6 +144,14 @@ class ServerTalk:
                 raise Wrong(f"{silent} after the client's bye: the stream was not ended") from None
             if kind_of(message) != "ping":  # one may have been on its way
                 raise Wrong(f"after the client's bye came {kind_of(message)}")
+
+
+def _is_error(message: Any, code: str) -> bool:
+    return kind_of(message) == "error" and code_name(message.error.code) == code
+
+
+def _sentence(message: Any) -> str:
+    return f"{code_name(message.error.code)}: {message.error.message}"
 
 
 def _own_reason(error: Any, codes: set[str]) -> None:
@@ -193,20 +196,12 @@ def play(adapted: AdaptedConversation, talk: ServerTalk) -> None:
         talk.line.end()
         talk.line.expect_end()
     else:
-        if entries[-1]["from"] == "client":
-            _answer(adapted, talk, next(iter(entries[-1]["message"])))
+        asked = next(iter(entries[-1]["message"])) if entries[-1]["from"] == "client" else ""
+        if asked in ("init", "step"):  # the file does not show the answer to its last message
+            check_actions(talk.expect("actions"), adapted.spaces[1], adapted.environments)
+        elif asked == "reset":
+            talk.expect("episode_returns")
         talk.leave()
-
-
-_DUE = {"init": "actions", "step": "actions", "reset": "episode_returns"}
-
-
-def _answer(adapted: AdaptedConversation, talk: ServerTalk, asked: str) -> None:
-    """The answer to the last message, which the file does not show."""
-    if asked in _DUE:
-        answer = talk.expect(_DUE[asked])
-        if _DUE[asked] == "actions":
-            check_actions(answer, adapted.spaces[1], adapted.environments)
 
 
 def _hear(adapted: AdaptedConversation, talk: ServerTalk, entry: dict[str, Any]) -> bool:
@@ -227,14 +222,11 @@ def _hear(adapted: AdaptedConversation, talk: ServerTalk, entry: dict[str, Any])
         if nonce != tree["pong"].get("nonce", 0):
             raise Wrong(f"the pong's nonce is {nonce}; the ping's was {tree['pong'].get('nonce', 0)}")
     else:
-        found, due = list(talk.expect("episode_returns").episode_returns.episode_return), _returns(tree)
+        found = list(talk.expect("episode_returns").episode_returns.episode_return)
+        due = [float(number) for number in tree["episodeReturns"]["episodeReturn"]]
         if found != due:
             raise Wrong(f"episode_returns are {found}; the rewards since the episodes began add up to {due}")
     return False
-
-
-def _returns(tree: dict[str, Any]) -> list[float]:
-    return [float(number) for number in tree["episodeReturns"]["episodeReturn"]]
 
 
 def _refusal(talk: ServerTalk, code: str) -> bool:
@@ -243,7 +235,7 @@ def _refusal(talk: ServerTalk, code: str) -> bool:
     message = talk.hear()
     if kind_of(message) == "welcome":
         raise ConversationRefused("the server asks for no token")
-    if kind_of(message) != "error" or code_name(message.error.code) != code:
+    if not _is_error(message, code):
         raise Wrong(f"a wrong token was answered with {kind_of(message)}: {message.error.message}")
     return True
 
@@ -255,14 +247,13 @@ def _find(adapted: AdaptedConversation, talk: ServerTalk, code: str, before: dic
         return
     kind = "welcome" if "hello" in before["message"] else "actions"
     message = talk.hear()
-    if kind_of(message) == "error" and code_name(message.error.code) == code:
-        talk.line.expect_end()
-    elif kind_of(message) == kind:
+    if kind_of(message) == kind:
         raise ConversationRefused(f"the server sent its {kind} before it read the message, which is allowed after it")
-    elif kind_of(message) == "error":
-        raise ConversationRefused(f"{code_name(message.error.code)}: {message.error.message}")
-    else:
+    if kind_of(message) != "error":
         raise Wrong(f"the error {code} was due, {kind_of(message)} came")
+    if not _is_error(message, code):
+        raise ConversationRefused(_sentence(message))
+    talk.line.expect_end()
 
 
 def _drain(talk: ServerTalk) -> None:

@@ -85,10 +85,8 @@ class Unframer:
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self.is_open = False
-        """Whether the request has been answered."""
-        self.close_code: int | None = None
-        """That of the server's Close frame, if it has come."""
+        self.is_open = False  # the request has been answered
+        self.close_code: int | None = None  # of the server's Close frame, if it has come
 
     def taken(self, data: bytes) -> bytes:
         """Return the frames of RLX that these bytes complete. Raises Wrong."""

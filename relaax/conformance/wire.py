@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from relaax.rlx import rlx_pb2
-
-if TYPE_CHECKING:
-    from relaax.conformance.websocket import WebSocketWire
-
-import re
-
-from google.protobuf.descriptor import FieldDescriptor
-
-from relaax.rlx.wire.varint import varint
+from relaax.rlx.varint import varint
 
 HANDSHAKE_BYTES = 65_536
 FIRST_BYTE_SECONDS = 0.01
@@ -89,10 +83,13 @@ def code_name(code: int) -> str:
 
 
 class Line:
-    """One connection. Every wait ends after `deadline` seconds."""
+    """One connection. Every wait ends after `deadline` seconds.
 
-    def __init__(self, sock: socket.socket | WebSocketWire, deadline: float, one_by_one: bool = False) -> None:
-        self._raw = sock if isinstance(sock, socket.socket) else sock.raw
+    `sock`: a socket, or a `WebSocketWire`, whose `raw` is one.
+    """
+
+    def __init__(self, sock: Any, deadline: float, one_by_one: bool = False) -> None:
+        self._raw: socket.socket = getattr(sock, "raw", sock)
         self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.deadline = deadline

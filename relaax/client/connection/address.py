@@ -1,4 +1,4 @@
-"""Addresses of RLX servers, and the words that may replace one."""
+"""Addresses of RLX servers, the words that may replace one, and which of several servers is next."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ from relaax.client.connection.failure import ConnectionInterrupted
 from relaax.files import read_bounded_text
 from relaax.rlx import ErrorCode
 
-RANDOM = "random"
-"""Instead of HOST:PORT: no server, random actions."""
-CHECK = "check"
-"""Instead of HOST:PORT: no server. Episodes are played at random, and faults of the environments are reported."""
-
-PROBE = "probe"
-"""Instead of HOST:PORT: no server. One step is taken and the spaces printed, as `relaax run` does before it starts."""
-
-LOCAL = "local"
-"""Instead of HOST:PORT: no server. The agent is in this process, put there by `relaax eval`."""
-
+# Instead of HOST:PORT, without a server:
+RANDOM = "random"  # random actions
+CHECK = "check"  # episodes are played at random, and faults of the environments are reported
+PROBE = "probe"  # one step is taken and the spaces are printed, as `relaax run` does before it starts
+LOCAL = "local"  # the agent is in this process, put there by `relaax eval`
 SERVERLESS = (CHECK, LOCAL, PROBE, RANDOM)
-
 
 PORT = 7001
 """Where an RLX server listens unless it is told otherwise."""
@@ -53,10 +46,9 @@ def parse_endpoint(address: str) -> Endpoint:
     if not colon or scheme not in _DEFAULT_PORTS:
         return Endpoint(*parse_address(address))
     name, slash, path = rest.partition("/")
-    if (odd := next((character for character in name if character in "?#"), None)) is not None:
+    if odd := next((character for character in name if character in "?#"), ""):
         raise ValueError(f"address {address!r}: write a / before the {odd!r}, behind the host")
-    odd = next((character for character in path if not "!" <= character <= "~" or character == "#"), None)
-    if odd is not None:
+    if odd := next((character for character in path if not "!" <= character <= "~" or character == "#"), ""):
         raise ValueError(f"address {address!r}: a path has no {odd!r}; write it as %{ord(odd):02X} if it is needed")
     try:
         return Endpoint(*parse_address(name, _DEFAULT_PORTS[scheme]), slash + path or "/", scheme == "wss")
@@ -70,8 +62,7 @@ def parse_address(address: str, default: int = PORT) -> tuple[str, int]:
 
     Raises ValueError with a sentence that names the address and the way out.
     """
-    odd = next((character for character in address if character.isspace() or character in "/@,"), None)
-    if odd is not None:  # a URL, a list, two words
+    if odd := next((character for character in address if character.isspace() or character in "/@,"), ""):
         raise ValueError(f"address {address!r} has a {odd!r} in it: write HOST or HOST:PORT, such as 127.0.0.1:7001")
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):

@@ -1,4 +1,4 @@
-"""The base of the clients of one and of many environments."""
+"""The client of one environment, and the base of the clients of one and of many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import ssl
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ TLS_VARIABLE = "RELAAX_TLS"
 CA_VARIABLE = "RELAAX_TLS_CA"
 
 _Self = TypeVar("_Self", bound="ClientBase")
+_PARTIAL = np.array([True])
 
 
 class ClientBase:
@@ -91,14 +91,8 @@ class ClientBase:
             reports_episodes=reports_episodes,
         )
         patience = Patience(connect_timeout, response_timeout, retry_seconds)
-        self._session = Session(
-            address,
-            hello,
-            codec=codec,
-            patience=patience,
-            latency=Latency(report_latency),
-            tls=tls_context(tls, tls_ca),
-        )
+        security = tls_context(tls, tls_ca)
+        self._session = Session(address, hello, codec, patience, Latency(report_latency), security)
         self._in_episode = False
         self._interrupted = False
 
@@ -122,9 +116,7 @@ class ClientBase:
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.disconnect()
 
     def _begin(self) -> None:
@@ -153,26 +145,18 @@ def secret(variable: str) -> str:
         raise ValueError(f"cannot read {path}, which {variable}_FILE names: {error}") from None
 
 
-def _asked_for_tls() -> bool:
-    """Return what the environment variable RELAAX_TLS says. Raises ValueError."""
-    text = os.environ.get(TLS_VARIABLE, "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"the environment variable {TLS_VARIABLE} is {text!r}: 1 connects over TLS, 0 does not")
-    return text == "1"
-
-
 def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
     """Return what to connect with, whatever the address; None for plain text. Raises ValueError."""
     ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
     if ca is None:
-        return client_context() if (_asked_for_tls() if tls is None else tls) else None
+        asked = os.environ.get(TLS_VARIABLE, "")
+        if tls is None and asked not in ("", "0", "1"):
+            raise ValueError(f"the environment variable {TLS_VARIABLE} is {asked!r}: 1 connects over TLS, 0 does not")
+        return client_context() if (asked == "1" if tls is None else tls) else None
     try:
         return client_context(read_bounded_text(ca, "ascii"))
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ValueError(f"tls_ca {os.fspath(ca)}: no certificate (PEM) can be read there: {error}") from None
-
-
-_PARTIAL = np.array([True])
 
 
 class Client(ClientBase):

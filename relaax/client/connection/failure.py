@@ -1,4 +1,4 @@
-"""The exceptions that end a client's work before the environment's program does."""
+"""The exceptions of clients, and the messages about arguments that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gather scalars of the environment until a message is sent anyway."""
+"""The metrics that a client sends: the environment's scalars, and the latencies that the client measures."""
 
 from __future__ import annotations
 
@@ -142,7 +142,6 @@ class Scalars:
         return len(name) <= self._limits.max_metric_name_bytes
 
     def _noted(self, name: str) -> str:
-        """Return a name in form, and keep it for the next time if there is room. Raises ValueError."""
         made = check_name(name)
         if len(self._formed) < self._limits.max_metric_names:
             self._formed[name] = made

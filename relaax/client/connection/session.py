@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import relaax
 from relaax import rlx
@@ -26,13 +27,37 @@ logger = logging.getLogger("relaax.client")
 _Answer = TypeVar("_Answer", rlx.Actions, rlx.EpisodeReturns, rlx.Pong, rlx.Welcome)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+ALIVE_VARIABLE = "RELAAX_ALIVE_FILE"
+_ALIVE_SECONDS = 1.0
+
+
+class _Alive:
+    """Touches the file of RELAAX_ALIVE_FILE, for a container's health check, at most once a second; none if unset.
+
+    `due`: the time, by the caller's clock, from which on `answered` has something to do; infinite if never.
+    """
+
+    def __init__(self) -> None:
+        self._name = os.environ.get(ALIVE_VARIABLE)
+        self.due = 0.0 if self._name else math.inf
+
+    def answered(self, now: float) -> None:
+        """Note an answer at `now`, in seconds."""
+        assert self._name
+        self.due = now + _ALIVE_SECONDS
+        try:
+            Path(self._name).touch()
+        except OSError as error:
+            self.due = math.inf
+            logger.warning("cannot write %s, the file of %s: %s", self._name, ALIVE_VARIABLE, error.strerror)
+
+
+class Patience(NamedTuple):
     """The seconds to wait for each thing. `retry_seconds` None means forever, 0 not to retry."""
 
-    connect_timeout: float = 10.0
-    response_timeout: float = 60.0
-    retry_seconds: float | None = 300.0
+    connect_timeout: float
+    response_timeout: float
+    retry_seconds: float | None
 
 
 class Session:
@@ -45,15 +70,14 @@ class Session:
         self,
         address: str,
         hello: rlx.Hello,
-        *,
         codec: str,
         patience: Patience,
-        latency: Latency | None = None,
+        latency: Latency,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if codec not in ("protobuf", "json"):
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
-        self._latency = latency or Latency(None)
+        self._latency = latency
         self.scalars = Scalars(self.flush, self._latency.names)
         self._places = Places(address, tls is not None)
         if self._places.over_websocket:
@@ -66,14 +90,14 @@ class Session:
         self._patience = patience
         self._tls = tls
         self._backoff = Backoff(patience.retry_seconds)
-        self._alive = Alive()
+        self._alive = _Alive()
         self._wire: ClientWire | None = None
         self._begun = False  # an episode, on this connection
         self._finished: TrainingFinished | None = None
 
     @property
     def address(self) -> str:
-        """Return where the server is that was tried last."""
+        """Address of the server that was tried last."""
         return self._places.here
 
     def connect(self) -> None:
@@ -140,14 +164,13 @@ class Session:
                 self._lost(interrupted)
 
     def close(self) -> None:
-        """Send what is left and say goodbye. Never raises; a later call connects anew."""
+        """Send what is left and a bye. Never raises; a later call connects anew."""
         wire, self._wire, self._begun = self._wire, None, False
         if wire is not None:
             wire.leave(self.scalars.take())
             logger.info("left %s", self.address)
 
-    def abort(self) -> None:
-        """Close without a goodbye."""
+    def _abort(self) -> None:
         wire, self._wire, self._begun = self._wire, None, False
         if wire is not None:
             wire.close()
@@ -214,21 +237,17 @@ class Session:
         try:
             welcome = self._ask(self._hello, rlx.Welcome)
         except BaseException:  # not let in, or interrupted: there is no connection to ask anything else on
-            self.abort()
+            self._abort()
             raise
-        logger.info(
-            "connected to %s, algorithm %s, %d environment(s)",
-            self.address,
-            welcome.algorithm,
-            self._hello.environments,
-        )
+        count = self._hello.environments
+        logger.info("connected to %s, algorithm %s, %d environment(s)", self.address, welcome.algorithm, count)
         self._places.connected()
         self.scalars.limit(welcome.limits)
         self._hello = replace(self._hello, session_id=welcome.session_id)
 
     def _lost(self, interrupted: ConnectionInterrupted) -> None:
         """Close the connection and note why. Raises Failure if no other connection is to be tried."""
-        self.abort()
+        self._abort()
         if not interrupted.retryable:
             self._backoff.succeeded()
             raise Failure(f"{self.address}: {interrupted}", interrupted.code) from interrupted
@@ -240,28 +259,3 @@ class Session:
 
 
 logger = logging.getLogger("relaax.client")
-
-ALIVE_VARIABLE = "RELAAX_ALIVE_FILE"
-_SECONDS = 1.0
-
-
-class Alive:
-    """Touch the file that the environment variable RELAAX_ALIVE_FILE names, at most once a second; none if it is unset.
-
-    `due`: the time, by the clock of whoever calls, from which on `answered` has something to do; infinite if never.
-    """
-
-    def __init__(self) -> None:
-        name = os.environ.get(ALIVE_VARIABLE)
-        self._file = Path(name) if name else None
-        self.due = 0.0 if name else float("inf")
-
-    def answered(self, now: float) -> None:
-        """Note an answer at `now`, in seconds."""
-        assert self._file is not None
-        self.due = now + _SECONDS
-        try:
-            self._file.touch()
-        except OSError as error:
-            self.due = float("inf")
-            logger.warning("cannot write %s, the file of %s: %s", self._file, ALIVE_VARIABLE, error.strerror)

@@ -145,16 +145,19 @@ class _Array:
         return value if self._start is None else value + self._start.astype(self._dtype)
 
 
-class _Tuple:
+class _Nested:
     exact: Exact | None = None
-
-    def __init__(self, parts: Sequence[Values]) -> None:
-        self._parts = tuple(parts)
-        self._space = rlx.Tuple([part.space for part in parts])
+    _space: rlx.Space
 
     @property
     def space(self) -> rlx.Space:
         return self._space
+
+
+class _Tuple(_Nested):
+    def __init__(self, parts: Sequence[Values]) -> None:
+        self._parts = tuple(parts)
+        self._space = rlx.Tuple([part.space for part in parts])
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
         check_sequence(value, len(self._parts))
@@ -165,16 +168,10 @@ class _Tuple:
         return tuple([part.take(leaves, single) for part in self._parts])
 
 
-class _Dict:
-    exact: Exact | None = None
-
+class _Dict(_Nested):
     def __init__(self, parts: Mapping[str, Values]) -> None:
-        self._space = rlx.Dict({key: part.space for key, part in parts.items()})
-        self._parts = {key: parts[key] for key in self._space.spaces}  # the order of the wire
-
-    @property
-    def space(self) -> rlx.Space:
-        return self._space
+        space = self._space = rlx.Dict({key: part.space for key, part in parts.items()})
+        self._parts = {key: parts[key] for key in space.spaces}  # the order of the wire
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
         check_keys(value, self._parts)

@@ -26,6 +26,13 @@ class _Ended:
     terminated: rlx.Mask
     final: rlx.Leaves
 
+    def filled(self, leaves: rlx.Leaves) -> rlx.Leaves:
+        """Return a copy of `leaves` with the lost final observations in it."""
+        copies = [leaf.copy() for leaf in leaves]
+        for leaf, last in zip(copies, self.final, strict=True):
+            leaf[self.mask] = last[self.mask]
+        return copies
+
 
 class VectorClient(ClientBase):
     """N environments' way to their agent, in one message per step. See `ClientBase` for the other arguments.
@@ -90,12 +97,11 @@ class VectorClient(ClientBase):
         over, cut = _masks(terminated, truncated)
         final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
         begun = _mask(first)
+        actions = None
         if self._ended is None:
-            step = rlx.Step(rewards, leaves, over, cut, final, begun, episodes)
-            actions = self._session.step(step)
+            actions = self._session.step(rlx.Step(rewards, leaves, over, cut, final, begun, episodes))
         else:
             self._renew(self._ended, rewards, leaves, over, begun, episodes)
-            actions = None
         self._add_up(rewards, over, cut, begun)
         if actions is None:
             self._interrupted = True
@@ -186,9 +192,7 @@ class VectorClient(ClientBase):
         episodes: Sequence[rlx.Episode],
     ) -> None:
         """End all episodes, the lost ends with their final states and the others as cut off, so that all begin anew."""
-        final = [leaf.copy() for leaf in leaves]
-        for leaf, last in zip(final, ended.final, strict=True):
-            leaf[ended.mask] = last[ended.mask]
+        final = ended.filled(leaves)
         cut = ~ended.terminated if over is None else ~(ended.terminated | over)
         rewards = rewards if begun is None else np.where(begun, 0.0, rewards)
         self._session.reset(rlx.Reset(rewards, cut if cut.any() else None, final, episodes))
@@ -200,9 +204,7 @@ class VectorClient(ClientBase):
             cut |= reset.truncated
         final = ended.final
         if reset.final_observation is not None:
-            final = [leaf.copy() for leaf in reset.final_observation]
-            for leaf, last in zip(final, ended.final, strict=True):
-                leaf[ended.mask] = last[ended.mask]
+            final = ended.filled(reset.final_observation)
         return rlx.Reset(reset.reward, cut if cut.any() else None, final, reset.episodes)
 
 
@@ -229,6 +231,4 @@ def _masks(
     terminated: npt.ArrayLike | None, truncated: npt.ArrayLike | None
 ) -> tuple[rlx.Mask | None, rlx.Mask | None]:
     over, cut = _mask(terminated), _mask(truncated)
-    if over is not None and cut is not None:
-        cut = _mask(cut & ~over)
-    return over, cut
+    return over, cut if over is None or cut is None else _mask(cut & ~over)

@@ -64,9 +64,8 @@ class ClientWire:
             raise ConnectionInterrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
         except OSError as error:
             there = ": is an RLX server running there?" if isinstance(error, ConnectionRefusedError) else ""
-            raise ConnectionInterrupted(
-                f"cannot connect to {host}:{port} ({error.strerror or error}){there}"
-            ) from error
+            text = f"cannot connect to {host}:{port} ({error.strerror or error}){there}"
+            raise ConnectionInterrupted(text) from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
         self._arrivals = select.poll()
         self._arrivals.register(self._socket, select.POLLIN)
@@ -91,11 +90,10 @@ class ClientWire:
                 said = websocket.answered(received)
                 if said:
                     self._connection.receive_data(said)
-        except OSError as error:
+        except (OSError, ConnectionInterrupted) as error:
             self.close()
-            raise ConnectionInterrupted(_broke(error)) from error
-        except ConnectionInterrupted:
-            self.close()
+            if isinstance(error, OSError):
+                raise ConnectionInterrupted(_broke(error)) from error
             raise
         self._websocket = websocket
 
@@ -181,7 +179,7 @@ class ClientWire:
         return ConnectionInterrupted(why, retryable=self._answered)
 
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
-        """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
+        """Send a bye and close: half-close and drain for a moment, so that the last messages are not lost."""
         with contextlib.suppress(OSError, rlx.ProtocolError, ConnectionInterrupted, TrainingFinished):
             self._hurry()
             self._look()
@@ -195,7 +193,7 @@ class ClientWire:
         self.close()
 
     def close(self) -> None:
-        """Close without a goodbye. May be called again."""
+        """Close without a bye. May be called again."""
         self._socket.close()
 
     def _read(self) -> None:
@@ -247,11 +245,9 @@ class ClientWire:
             try:
                 count = self._socket.recv_into(self._buffer)
                 break
-            except BlockingIOError as error:  # a slice is over
-                if time.monotonic() < until:
+            except (BlockingIOError, TimeoutError) as error:
+                if isinstance(error, BlockingIOError) and time.monotonic() < until:  # a slice is over
                     continue
-                raise ConnectionInterrupted(f"the server said nothing for {self._silence:g} s") from error
-            except TimeoutError as error:
                 raise ConnectionInterrupted(f"the server said nothing for {self._silence:g} s") from error
             except OSError as error:
                 raise ConnectionInterrupted(_broke(error)) from error
@@ -286,7 +282,6 @@ class ClientWire:
                     raise
 
     def _hurry(self) -> None:
-        """Set short timeouts from now on."""
         self._broken = True
         self._silence = LEAVE_SECONDS
         self._socket.settimeout(LEAVE_SECONDS)
@@ -341,7 +336,7 @@ def _farewell(event: object) -> Exception:
 
 
 def _tune(connected: socket.socket, silence: float) -> None:
-    """No delay for small messages; a peer that is gone is noticed within about `silence` seconds."""
+    """Send small messages without delay; notice a peer that is gone within about `silence` seconds."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     seconds = max(1, int(silence))

@@ -1,11 +1,10 @@
-"""An agent within the process that knows nothing, to run environments without a server."""
+"""Agents within the process: one that acts at random, and one that plays the episodes of `relaax eval`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,8 +19,36 @@ _STREAM = (1,)
 """Spawn key of the agent's random numbers. An environment with the same seed draws from the stream without a key."""
 
 
-class RandomAgent:
-    """Has the methods of `Client` (`environments` None) and of `VectorClient` that act, and acts at random.
+class _Agent:
+    """The methods of `Client` and of `VectorClient` that act, over `_act`. Nothing is learned from an episode."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def init(self, states: Any) -> Any:
+        """Return the first actions."""
+        return self._act(states, True)
+
+    def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
+        """Return the next actions."""
+        return self._act(states, False)
+
+    def send(self, reward: float, state: Any, **more: Any) -> Any:
+        """Return the next action."""
+        return self._act(state, False)
+
+    def reset(self, reward: float, **more: Any) -> None:
+        """End the episode."""
+
+    def _act(self, states: Any, first: bool) -> Any:
+        raise NotImplementedError
+
+
+class RandomAgent(_Agent):
+    """Acts at random: for one environment (`environments` None), or for a vector.
 
     Actions are drawn evenly from the action space; elements of a Box that have no bounds, from -1 to 1.
     """
@@ -32,30 +59,8 @@ class RandomAgent:
         self._environments = environments or 1
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_STREAM))
 
-    def __enter__(self) -> RandomAgent:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        pass
-
-    def init(self, states: Any) -> Any:
-        """Return the first actions."""
-        return self._act()
-
-    def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
-        """Return the next actions."""
-        return self._act()
-
-    def send(self, reward: float, state: Any, **more: Any) -> Any:
-        """Return the next action."""
-        return self._act()
-
-    def reset(self, reward: float, **more: Any) -> None:
-        """End the episode; nothing is learned from it."""
-
-    def _act(self) -> Any:
-        leaves = [self._draw(element) for element in self._values.space.elements()]
-        return self._values.take(iter(leaves), self._single)
+    def _act(self, states: Any, first: bool) -> Any:
+        return self._values.take(iter([self._draw(space) for space in self._values.space.elements()]), self._single)
 
     def _draw(self, space: rlx.ElementarySpace) -> npt.NDArray[Any]:
         shape = (self._environments, *space.shape)
@@ -78,21 +83,12 @@ class CheckingAgent(RandomAgent):
         super().__init__(action_space, environments, seed)
         self._observe = values_of(observation_space)
 
-    def init(self, states: Any) -> Any:
-        """Return the first actions."""
-        self._check(states)
-        return super().init(states)
-
-    def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
-        """Return the next actions."""
-        self._check(states)
-        return super().step(rewards, states, *ends, **more)
-
-    def _check(self, states: Any) -> None:
+    def _act(self, states: Any, first: bool) -> Any:
         try:
             self._observe.leaves(states, 0 if self._single else 1)
         except ValueError as error:
             raise EnvironmentFault(f"the observations are not in their space: {error}") from None
+        return super()._act(states, first)
 
 
 class Game(NamedTuple):
@@ -144,38 +140,17 @@ def current_player() -> Player:
     return player
 
 
-class LocalClient:
-    """Has the methods of `Client` and, for one environment, of `VectorClient` that act. A player answers."""
+class LocalClient(_Agent):
+    """A player as the agent of one environment, or of a vector of one."""
 
     def __init__(self, player: Player, observation_space: Any, action_space: Any, is_vector: bool, frame_skip: int):
         self._player = player
-        self._observe, self._act_values = values_of(observation_space), values_of(action_space)
+        self._observe, self._actions = values_of(observation_space), values_of(action_space)
         self._axes = 1 if is_vector else 0
-        player.meet(self._observe.space, self._act_values.space, frame_skip)
-
-    def __enter__(self) -> LocalClient:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        pass
-
-    def init(self, states: Any) -> Any:
-        """Return the first action."""
-        return self._act(states, True)
-
-    def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
-        """Return the next action, in a batch of one."""
-        return self._act(states, False)
-
-    def send(self, reward: float, state: Any, **more: Any) -> Any:
-        """Return the next action."""
-        return self._act(state, False)
-
-    def reset(self, reward: float, **more: Any) -> None:
-        """End the episode; nothing is learned from it."""
+        player.meet(self._observe.space, self._actions.space, frame_skip)
 
     def _act(self, states: Any, first: bool) -> Any:
         leaves = self._observe.leaves(states, self._axes)
         observation = self._observe.space.unflatten([leaf[0].copy() if self._axes else leaf for leaf in leaves])
-        action = self._act_values.space.flatten(self._player.act(observation, first))
-        return self._act_values.take((np.asarray(leaf)[None] for leaf in action), not self._axes)
+        action = self._actions.space.flatten(self._player.act(observation, first))
+        return self._actions.take((np.asarray(leaf)[None] for leaf in action), not self._axes)

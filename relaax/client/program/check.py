@@ -21,13 +21,13 @@ from relaax.client.connection.values import values_of
 from relaax.client.program.agents import RandomAgent
 from relaax.client.program.check_outcome import OutcomeCheck
 from relaax.client.program.check_report import CheckReport, Findings
-from relaax.client.program.checked_env import autoreset_of, closing_error, is_of_signal
+from relaax.client.program.checked_env import autoreset_of, closing_error, is_a, is_of_signal
 
 EPISODES, STEPS, SECONDS = 3, 10_000, 30.0
 """Limits of a check, summed over all environments: the first one that is reached ends it."""
 _REPEATED_STEPS = 32
 _STEP = "observation, reward, terminated, truncated, info"
-_LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parent))
+_LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))
 _OPTIONS = "write `def reset(self, *, seed=None, options=None)`"
 _SEEDS = (
     "let reset call super().reset(seed=seed) and draw from self.np_random only, or register with nondeterministic=True"
@@ -40,15 +40,11 @@ class _Unusable(Exception):
     """The environment cannot be played any further. The findings have the reason."""
 
 
-def check(
-    env: Any, name: str = "", *, seed: int | None = None, episodes: int | None = None, steps: int | None = None
-) -> CheckReport:
+def check(env: Any, seed: int | None = None, episodes: int | None = None, steps: int | None = None) -> CheckReport:
     """Play episodes at random in an Env or a VectorEnv, close it, and return what is wrong with it.
 
-    `env`: without a CheckedEnv around it. `episodes`, `steps`: limits over all environments.
-
-    The environments of gymnasium's SyncVectorEnv are checked one by one; other vectors are checked as
-    batches. Raises EnvironmentExit if an environment calls sys.exit().
+    `env`: without a CheckedEnv around it. `episodes`, `steps`: limits over all environments. Those of gymnasium's
+    SyncVectorEnv are checked one by one; other vectors as batches. Raises EnvironmentExit if one calls sys.exit().
     """
     findings = Findings()
     is_vector = hasattr(env, "single_observation_space")
@@ -57,19 +53,17 @@ def check(
     if spaces is not None:
         vector = getattr(env, "unwrapped", env)
         ones, made = [env], _VectorCheck if is_vector else _SingleCheck
-        if is_vector and any(base.__name__ == "SyncVectorEnv" for base in type(vector).__mro__):
+        if is_vector and is_a(env, "SyncVectorEnv"):
             ones, made = list(vector.envs), _SingleCheck
             if len({id(one) for one in ones}) < len(ones):
-                findings.error(
-                    "same", f"the {len(ones)} environments of the vector are one object: make a new one for each"
-                )
+                text = f"the {len(ones)} environments of the vector are one object: make a new one for each"
+                findings.error("same", text)
                 ones = ones[:1]
             vector.envs = []  # they are closed one by one
         episodes, steps = episodes or max(EPISODES, 2 * len(ones)), steps or STEPS
         for index, one in enumerate(ones):
-            limits = CheckLimits(
-                max(1, (episodes + index) // len(ones)), max(1, steps // len(ones)), SECONDS / len(ones)
-            )
+            shares = max(1, (episodes + index) // len(ones)), max(1, steps // len(ones))
+            limits = CheckLimits(*shares, SECONDS / len(ones))
             place = f"environment {index} of {len(ones)}: " if len(ones) > 1 else ""
             checks.append(made(one, place, findings, limits, 0 if seed is None else seed + index))
             checks[-1].run()
@@ -124,10 +118,9 @@ class _Check:
             if is_of_signal(end):
                 raise
             raise EnvironmentExit(f"{self._where}{name}() called sys.exit()") from end
-        except EnvironmentFault as error:  # of Worlds, and of environments in processes
-            self._findings.error(name, f"{self._where}{error}")
         except Exception as error:
-            self._findings.error(name, f"{self._where}{_raised(name, error)}")
+            is_fault = isinstance(error, EnvironmentFault)  # of Worlds, and of environments in processes
+            self._findings.error(name, f"{self._where}{error if is_fault else _raised(name, error)}")
         raise _Unusable
 
     def _unpacked(self, name: str, outcome: Any, count: int, parts: str) -> Any:
@@ -206,9 +199,8 @@ class _SingleCheck(_Check):
         for step, (first, second) in enumerate(zip(self._begun, again, strict=True)):
             if not _is_same(first, second):
                 where = f"step {step}" if step else "the first observation"
-                self._findings.error(
-                    "seed", f"{self._place}two episodes from the seed {self._seed} differ in {where}: {_SEEDS}"
-                )
+                text = f"{self._place}two episodes from the seed {self._seed} differ in {where}: {_SEEDS}"
+                self._findings.error("seed", text)
                 return
 
     def _gymnasium(self) -> None:
@@ -220,15 +212,14 @@ class _SingleCheck(_Check):
             return
         if not isinstance(self._env, gymnasium.Env):
             return
+        raised = ""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 check_env(self._env, skip_render_check=True, skip_close_check=True)
             except Exception as error:  # AssertionError, and what the environment raises when it is called otherwise
-                caught_error = str(error)
-            else:
-                caught_error = ""
-        for text in dict.fromkeys([*(str(warning.message) for warning in caught), caught_error]):
+                raised = str(error)
+        for text in dict.fromkeys([*(str(warning.message) for warning in caught), raised]):
             plain = " ".join(re.sub(r"\x1b\[[\d;]*m|WARN: ", "", text).split())
             if plain and not any(part in plain for part in _NO_CONCERN):
                 self._findings.warning(plain, f"{self._place}gymnasium's check_env says: {plain}")
@@ -241,7 +232,7 @@ class _VectorCheck(_Check):
         count, mode = self._env.num_envs, autoreset_of(self._env)
         agent = RandomAgent(self._env.single_action_space, count, self._seed)
         outcome = OutcomeCheck(self._env.single_observation_space, self._findings, axes=1)
-        self._rows(outcome, self._unpacked("reset", self._call("reset", seed=self._seed), 2, "observations, infos")[0])
+        self._reset(outcome, seed=self._seed)
         lengths, totals, begins = np.zeros(count, np.int64), np.zeros(count), np.zeros(count, np.bool_)
         while not self.limits.reached:
             self._steps += 1
@@ -262,14 +253,16 @@ class _VectorCheck(_Check):
             if mode == "same_step" and ended.any():
                 self._final(infos, truncated & ~terminated)
             if mode == "disabled" and ended.any():
-                options = {"reset_mask": ended.copy()}
-                reset = self._call("reset", options=options)
-                self._rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
+                self._reset(outcome, options={"reset_mask": ended.copy()})
             begins = ended if mode == "next_step" else begins
 
     @property
     def _where(self) -> str:
         return f"step {self._steps} of the vector: " if self._steps else "reset of the vector: "
+
+    def _reset(self, outcome: OutcomeCheck, **options: Any) -> None:
+        reset = self._call("reset", **options)
+        self._rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
 
     def _rows(self, outcome: OutcomeCheck, states: Any) -> None:
         leaves = outcome.observation(self._where, states)
@@ -285,13 +278,11 @@ class _VectorCheck(_Check):
             got = f"{reprlib.repr(values)} of shape {list(array.shape)} and dtype {array.dtype}"
             self._findings.error(what, f"{self._where}{what} is {got}: return {wanted} of shape [{count}]")
             raise _Unusable
-        odd = ~np.isfinite(array) if kinds != "b" else np.zeros(count, np.bool_)
+        odd = ~np.isfinite(array)
         if odd.any():
             index = int(np.argmax(odd))
-            self._findings.error(
-                "reward",
-                f"{self._where}environment {index}: the reward is {array[index]}: it must be one finite number",
-            )
+            text = f"environment {index}: the reward is {array[index]}: it must be one finite number"
+            self._findings.error("reward", f"{self._where}{text}")
         return array
 
     def _final(self, infos: Any, cut: npt.NDArray[np.bool_]) -> None:
@@ -299,11 +290,8 @@ class _VectorCheck(_Check):
         final = infos.get("final_obs") if isinstance(infos, dict) else None
         rows = final if isinstance(final, np.ndarray) and final.dtype == object else None
         if cut.any() and (final is None or (rows is not None and any(row is None for row in rows[cut]))):
-            self._findings.error(
-                "final",
-                f'{self._where}an episode was truncated, and infos["final_obs"] does not have its last observation:'
-                " its value is part of what the agent learns",
-            )
+            lost = 'an episode was truncated, and infos["final_obs"] does not have its last observation'
+            self._findings.error("final", f"{self._where}{lost}: its value is part of what the agent learns")
 
 
 def _closed(env: Any, place: str, findings: Findings) -> None:
@@ -359,12 +347,9 @@ class CheckLimits:
     episodes: int
     steps: int
     seconds: float
-    lengths: tuple[int, ...] = ()
-    """Lengths of the episodes that have ended, in steps."""
-    returns: float = 0.0
-    """Sum of the returns of these episodes."""
-    truncated: bool = False
-    """Whether any of them was truncated."""
+    lengths: tuple[int, ...] = ()  # in steps, of the episodes that have ended
+    returns: float = 0.0  # their sum
+    truncated: bool = False  # any of these episodes
     taken: int = 0
 
     def __post_init__(self) -> None:
@@ -372,7 +357,7 @@ class CheckLimits:
 
     @property
     def reached(self) -> bool:
-        """Return whether the check is to end."""
+        """Whether the check is to end."""
         return len(self.lengths) >= self.episodes or self.taken >= self.steps or time.monotonic() > self._until
 
     def add(self, length: int, total: float, truncated: bool) -> None:

@@ -32,7 +32,6 @@ class OutcomeCheck:
         self._findings = findings
         self._axes = axes
         self._elements = dict(zip(self._values.space.paths(), self._values.space.elements(), strict=True))
-        self._bounds = [_bounds(element) for element in self._elements.values()]
         self._before: list[tuple[npt.NDArray[Any], bytes]] = []
         self._has_mask = False
         if any(_MASK in path for path in self._elements):
@@ -45,10 +44,8 @@ class OutcomeCheck:
         except Misfit as misfit:
             self._findings.error("space", f"{where}the observation is not in its space: {misfit}")
             return None
-        for path, element, bounds, leaf in zip(
-            self._elements, self._elements.values(), self._bounds, leaves, strict=True
-        ):
-            self._check_numbers(where, path, element, bounds, leaf)
+        for path, leaf in zip(self._elements, leaves, strict=True):
+            self._check_numbers(where, path, leaf)
         self._check_arrays(where, dict(_arrays(value)))
         return leaves
 
@@ -74,11 +71,9 @@ class OutcomeCheck:
             return False
         if array.dtype.kind == "b":
             return value
-        said = f"{where}{name} is {reprlib.repr(flag)}: return True or False"
-        if array.dtype.kind in "iuf" and array in (0, 1):
-            self._findings.warning(name, said)
-        else:
-            self._findings.error(name, said)
+        survives = array.dtype.kind in "iuf" and array in (0, 1)
+        add = self._findings.warning if survives else self._findings.error
+        add(name, f"{where}{name} is {reprlib.repr(flag)}: return True or False")
         return value
 
     def final(self, where: str, observation: Any, terminated: bool, truncated: bool) -> rlx.Leaves | None:
@@ -114,30 +109,20 @@ class OutcomeCheck:
             f"{what}, and no algorithm here masks actions: let an action that is not allowed have no effect",
         )
 
-    def _check_numbers(
-        self,
-        where: str,
-        path: str,
-        element: rlx.ElementarySpace,
-        bounds: tuple[Any, Any],
-        leaf: npt.NDArray[Any],
-    ) -> None:
+    def _check_numbers(self, where: str, path: str, leaf: npt.NDArray[Any]) -> None:
         odd = ~np.isfinite(leaf)
         if odd.any():
-            place = self._place(path, odd)
-            number = leaf[odd][0]
-            self._findings.error(
-                "finite", f"{where}{place} is {number}: servers refuse it, so return a finite number or end the episode"
-            )
-        low, high = bounds
+            said = f"{where}{self._place(path, odd)} is {leaf[odd][0]}"
+            self._findings.error("finite", f"{said}: servers refuse it, so return a finite number or end the episode")
+        low, high = _bounds(self._elements[path])
         outside = ~odd & ((leaf < low) | (leaf > high))
         if outside.any():
             index = np.unravel_index(int(np.argmax(outside)), leaf.shape)
-            least, most = (np.broadcast_to(bound, leaf.shape)[index] for bound in bounds)
+            least, most = (np.broadcast_to(bound, leaf.shape)[index] for bound in (low, high))
             self._findings.error(
                 "bounds",
                 f"{where}{self._place(path, outside)} is {leaf[index]:g}, outside of {least:g} to {most:g}, the bounds"
-                f" of its space {element}: widen the space, or clip the value",
+                f" of its space {self._elements[path]}: widen the space, or clip the value",
             )
 
     def _place(self, path: str, where: npt.NDArray[np.bool_]) -> str:

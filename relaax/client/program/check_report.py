@@ -46,19 +46,16 @@ class Findings:
         """Return the number of errors."""
         return sum(finding.level == "error" for finding in self)
 
-    def error(self, kind: str, text: str) -> None:
+    def error(self, kind: str, text: str, level: Level = "error") -> None:
         """Add what training refuses or learns wrong numbers from."""
-        self._add("error", kind, text)
-
-    def warning(self, kind: str, text: str) -> None:
-        """Add what training survives."""
-        self._add("warning", kind, text)
-
-    def _add(self, level: Level, kind: str, text: str) -> None:
         if kind in self._by_kind:
             self._by_kind[kind].times += 1
         else:
             self._by_kind[kind] = CheckFinding(level, text)
+
+    def warning(self, kind: str, text: str) -> None:
+        """Add what training survives."""
+        self.error(kind, text, "warning")
 
 
 @dataclass
@@ -86,9 +83,8 @@ class CheckReport:
         if self.spaces is not None:
             yield "observations {}, actions {}".format(*self.spaces)
         yield from more
-        warnings = len(self.findings) - self.errors
-        found = [_counted(self.errors, "error")] if self.errors else []
-        found += [_counted(warnings, "warning")] if warnings else []
+        numbers = {"error": self.errors, "warning": len(self.findings) - self.errors}
+        found = [_counted(number, level) for level, number in numbers.items() if number]
         verdict = "failed" if self.errors else "ok"
         played = f"{_counted(self.episodes, 'episode')}, {_counted(self.steps, 'step')}"
         if self.mean_return is not None and not self.errors:
@@ -107,14 +103,9 @@ class CheckReport:
 
     def write(self, file: Path) -> None:
         """Write the report as JSON."""
-        spaces = None if self.spaces is None else [space_to_dict(space) for space in self.spaces]
-        findings = [{"level": finding.level, "text": finding.text, "times": finding.times} for finding in self.findings]
-        report: dict[str, Any] = {
-            "spaces": spaces,
-            "episodes": self.episodes,
-            "steps": self.steps,
-            "mean_return": self.mean_return,
-            "findings": findings,
+        report = vars(self) | {
+            "spaces": self.spaces and [space_to_dict(space) for space in self.spaces],
+            "findings": [vars(finding) for finding in self.findings],
         }
         file.write_text(json.dumps(report), "utf-8")
 
@@ -122,9 +113,9 @@ class CheckReport:
     def read(cls, file: Path) -> CheckReport:
         """Return the report that another process wrote."""
         report = json.loads(file.read_text("utf-8"))
-        spaces = report["spaces"] and tuple(space_from_dict(space) for space in report["spaces"])
-        findings = [CheckFinding(**finding) for finding in report["findings"]]
-        return cls(spaces, report["episodes"], report["steps"], report["mean_return"], findings)
+        report["spaces"] = report["spaces"] and tuple(space_from_dict(space) for space in report["spaces"])
+        report["findings"] = [CheckFinding(**finding) for finding in report["findings"]]
+        return cls(**report)
 
 
 def _counted(number: int, what: Any) -> str:

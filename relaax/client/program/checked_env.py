@@ -135,7 +135,7 @@ def checked(env: Any, name: str, infos: Collection[str] | None) -> Any:
     if not hasattr(env, "single_observation_space"):
         return _as_checked(env, name, infos)
     vector = getattr(env, "unwrapped", env)
-    if any(base.__name__ == "SyncVectorEnv" for base in type(vector).__mro__):
+    if is_a(env, "SyncVectorEnv"):
         many = len(vector.envs)
         infos = infos if vector is env else None
         vector.envs = [
@@ -146,6 +146,11 @@ def checked(env: Any, name: str, infos: Collection[str] | None) -> Any:
 
 def _as_checked(env: Any, name: str, infos: Collection[str] | None, place: str = "") -> CheckedEnv:
     return CheckedEnv(env.env if isinstance(env, CheckedEnv) else env, name, infos, place)
+
+
+def is_a(env: Any, name: str) -> bool:
+    """Return whether an environment, without its wrappers, is of a class of this name, or of a class below it."""
+    return any(base.__name__ == name for base in type(getattr(env, "unwrapped", env)).__mro__)
 
 
 def name_of(env: Any) -> str:

@@ -34,22 +34,14 @@ def gray(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 def add_side(described: argparse.ArgumentParser, default: int = 84) -> None:
     """Add the option --side: frames are squares."""
-    described.add_argument(
-        "--side",
-        type=command.positive,
-        default=default,
-        metavar="PIXELS",
-        help=f"width and height of a frame ({default})",
-    )
+    text = f"width and height of a frame ({default})"
+    described.add_argument("--side", type=command.positive, default=default, metavar="PIXELS", help=text)
 
 
 def add_vectorization(described: argparse.ArgumentParser, usual: str) -> None:
     """Add the option --vectorization. `usual`: which one is taken when."""
-    described.add_argument(
-        "--vectorization",
-        choices=("sync", "async"),
-        help=f"all environments in this process, or one process each ({usual})",
-    )
+    text = f"all environments in this process, or one process each ({usual})"
+    described.add_argument("--vectorization", choices=("sync", "async"), help=text)
 
 
 def vector(make: Callable[[], Any], count: int, mode: str, infos: Collection[str] = ()) -> Any:
@@ -77,6 +69,18 @@ def require(extra: str, *libraries: str) -> None:
 def run_and_close(env: Any, address: str, **settings: Any) -> RunSummary:
     """Run environments against a server and close them, also those that a signal stopped in the middle of a step."""
     return closed_after(env, lambda: run(env, address, **settings))
+
+
+def add_frame_skip(described: argparse.ArgumentParser, default: int = 4, what: str = "frames") -> None:
+    """Add the option --frame-skip. `what`: what an action is held for."""
+    text = f"{what} per step ({default})"
+    described.add_argument("--frame-skip", type=command.positive, default=default, metavar="K", help=text)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a clause that names the most similar known word; empty if none is similar."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def find_id(wanted: str, ids: Iterable[str], prefix: str, owner: str) -> str:

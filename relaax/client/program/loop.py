@@ -16,15 +16,14 @@ from relaax.client.connection.client import Client, ClientBase
 from relaax.client.connection.failure import Failure, TrainingFinished, require_known
 from relaax.client.connection.values import values_of
 from relaax.client.connection.vector_client import Autoreset, VectorClient
-from relaax.client.program.agents import CheckingAgent, RandomAgent
+from relaax.client.program.agents import CheckingAgent, Game, LocalClient, RandomAgent, current_player
 from relaax.client.program.checked_env import autoreset_of, checked
-from relaax.client.program.measuring import Measured, step_alone
+from relaax.client.program.measuring import Measured, Paced, step_alone
 from relaax.client.program.summary import Reports, RunSummary, Tally, reporter
 from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 
 if TYPE_CHECKING:  # a client that is not watched and has a server does without
-    from relaax.client.program.agents import Game, LocalClient
     from relaax.client.program.watching import Watch, Watching
 
 WholeEpisodes = Callable[[dict[str, Any]], Sequence[Episode]]
@@ -89,7 +88,10 @@ def run(
                 stack.callback(made.close)
             step_alone(made, seed, measure)
         if address == CHECK:
-            return _check(made, environment, episodes, steps, seed)
+            from relaax.client.program.check import check
+
+            report = check(made, seed, episodes, steps)
+            return RunSummary(report.episodes, report.steps, (), 0.0, report=report)
         given, made = made, checked(made, environment, _wanted(metrics, whole_episodes))
         if given is not env:
             stack.callback(made.close)
@@ -101,8 +103,11 @@ def run(
         start = time.monotonic()
         finished = None
         try:
-            watch = None if watching is None else stack.enter_context(_watch(watching, made, environment))
-            turn = _Turn(whole_episodes, watch)
+            turn = _Turn(whole_episodes)
+            if watching is not None:
+                from relaax.client.program.watching import Watch
+
+                turn.watch = stack.enter_context(Watch(watching, made, environment))
             if address == LOCAL:
                 return _play(made, is_vector, turn, settings)
             agent = _agent(made, is_vector, address, seed, settings)
@@ -110,7 +115,7 @@ def run(
             if measure is not None:
                 agent = Measured(agent, made.num_envs if is_vector else 1, measure)
             if rate is not None:
-                agent = _paced(agent, rate)
+                agent = Paced(agent, rate)
             (_run_vector if is_vector else _run_single)(made, agent, tally, seed, turn)
         except TrainingFinished as end:
             finished = end.message
@@ -130,13 +135,6 @@ def _wanted(metrics: Reports | None, whole_episodes: WholeEpisodes | None) -> Se
     return None if callable(metrics) or whole_episodes is not None else metrics or ()
 
 
-def _check(env: Any, name: str, episodes: int | None, steps: int | None, seed: int | None) -> RunSummary:
-    from relaax.client.program.check import check
-
-    report = check(env, name, seed=seed, episodes=episodes, steps=steps)
-    return RunSummary(report.episodes, report.steps, (), 0.0, report=report)
-
-
 def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
     """Reset once and take one step with a random action; return the spaces in the summary, as JSON.
 
@@ -146,7 +144,7 @@ def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
     spaces = json.dumps([space_to_dict(values_of(space).space) for space in (observe, act)])
     agent = CheckingAgent(observe, act, env.num_envs if is_vector else None, seed)
     tally = Tally(env.num_envs if is_vector else 1, steps=1)
-    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _Turn(None, None))
+    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _Turn())
     return RunSummary(0, 0, (), 0.0, spaces=spaces)
 
 
@@ -158,36 +156,24 @@ def _single_spaces(env: Any, is_vector: bool) -> tuple[Any, Any]:
 
 
 def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: dict[str, Any]) -> Any:
-    """Return what acts in `env`: a client of the server at `address`, or nobody in particular."""
-    act = env.single_action_space if is_vector else env.action_space
+    """Return what acts in `env`: a client of the server at `address`, or a RandomAgent."""
+    observe, act = _single_spaces(env, is_vector)
     if address == RANDOM:
         return RandomAgent(act, env.num_envs if is_vector else None, seed)
+    settings = settings | {"observation_space": observe, "action_space": act}
     if not is_vector:
-        return Client(address, observation_space=env.observation_space, action_space=act, **settings)
+        return Client(address, **settings)
     # An environment that does not reset by itself is reset here, in the step that ended its episode.
     habit: Autoreset = "next_step" if autoreset_of(env) == "next_step" else "same_step"
-    spaces = {"observation_space": env.single_observation_space, "action_space": act}
-    return VectorClient(address, environments=env.num_envs, autoreset=habit, **spaces, **settings)
-
-
-def _watch(watching: Watching, env: Any, name: str) -> Watch:
-    from relaax.client.program.watching import Watch
-
-    return Watch(watching, env, name)
-
-
-def _paced(agent: Any, rate: float) -> Any:
-    from relaax.client.program.measuring import Paced
-
-    return Paced(agent, rate)
+    return VectorClient(address, environments=env.num_envs, autoreset=habit, **settings)
 
 
 class _Turn:
     """What is done beside acting, in every step."""
 
-    def __init__(self, whole_episodes: WholeEpisodes | None, watch: Watch | None) -> None:
+    def __init__(self, whole_episodes: WholeEpisodes | None = None) -> None:
         self.report: Report = lambda infos: None
-        self.watch = watch
+        self.watch: Watch | None = None
         self._whole_episodes = whole_episodes
 
     def count(self, tally: Tally, infos: dict[str, Any], over: list[Episode]) -> Sequence[Episode]:
@@ -200,7 +186,7 @@ class _Turn:
         return whole
 
     def see(self) -> None:
-        """Let the first environment be watched as it is now."""
+        """Show the first environment as it is."""
         if self.watch is not None:
             self.watch.frame()
 
@@ -209,8 +195,6 @@ def _play(env: Any, is_vector: bool, turn: _Turn, settings: Mapping[str, Any]) -
     """Play the episodes that the player of `relaax eval` names, each from a seed of its own. Raises Failure."""
     if is_vector and env.num_envs != 1:
         raise Failure(f"{env.num_envs} environments: one at a time is evaluated")
-    from relaax.client.program.agents import LocalClient, current_player
-
     player = current_player()
     agent = LocalClient(player, *_single_spaces(env, is_vector), is_vector, settings.get("frame_skip", 1))
     start, returns, steps = time.monotonic(), [], 0

@@ -1,4 +1,4 @@
-"""Measure the speed of an environment and its agent while they run."""
+"""The pace of environments and their agents: measured while they run, held to a rate, or stepped alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +17,7 @@ from relaax.client.program.agents import RandomAgent
 from relaax.client.program.checked_env import autoreset_of
 
 LINE_SECONDS = 0.2
+DRAWN = 1024
 
 
 class Lines:
@@ -37,7 +37,7 @@ class Lines:
     def __enter__(self) -> Lines:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # of a line that was refused before
             self._file.close()
 
@@ -71,50 +71,45 @@ class Measured:
         self._client.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *raised: Any) -> None:
         with self._lines:
             if self._begun:
                 self._write({})
-            self._client.__exit__(kind, error, tb)
+            self._client.__exit__(*raised)
 
     def init(self, states: Any) -> Any:
         """Return the first action of an episode."""
+        if self._begun:
+            return self._timed(self._client.init, 0, states)
         before = time.perf_counter()
         actions = self._client.init(states)
-        after = time.perf_counter()
-        if self._begun:
-            self._note(after - before, 0)
-        else:
-            self._begun = True
-            self._write({"start_seconds": after - before})
+        self._begun = True
+        self._write({"start_seconds": time.perf_counter() - before})
         return actions
 
     def send(self, *outcome: Any, **more: Any) -> Any:
         """Return the next action of one environment."""
-        return self._timed(self._client.send, 1, outcome, more)
+        return self._timed(self._client.send, 1, *outcome, **more)
 
     def step(self, *outcome: Any, **more: Any) -> Any:
         """Return the next actions of N environments."""
         first = more.get("first")
         void = 0 if first is None else int(first.sum())
-        return self._timed(self._client.step, self._environments - void, outcome, more)
+        return self._timed(self._client.step, self._environments - void, *outcome, **more)
 
     def reset(self, *outcome: Any, **more: Any) -> Any:
         """End an episode: a step, and no action."""
         self._steps += 1
         return self._client.reset(*outcome, **more)
 
-    def _timed(self, call: Callable[..., Any], steps: int, outcome: tuple[Any, ...], more: dict[str, Any]) -> Any:
+    def _timed(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
         before = time.perf_counter()
         actions = call(*outcome, **more)
-        self._note(time.perf_counter() - before, steps)
-        return actions
-
-    def _note(self, seconds: float, steps: int) -> None:
+        self._act_ms.append((time.perf_counter() - before) * 1e3)
         self._steps += steps
-        self._act_ms.append(seconds * 1e3)
         if time.monotonic() >= self._lines.due:
             self._write({})
+        return actions
 
     def _write(self, more: dict[str, float]) -> None:
         act_ms = [round(value, 4) for value in self._act_ms]
@@ -141,16 +136,15 @@ class Paced:
             raise ValueError(f"rate is {rate}: give a number of steps per second above 0, or None for no limit")
         self._agent = agent
         self._period = 1.0 / rate
-        self._clock = clock
-        self._sleep = sleep
+        self._clock, self._sleep = clock, sleep
         self._due = clock()
 
     def __enter__(self) -> Paced:
         self._agent.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._agent.__exit__(kind, error, tb)
+    def __exit__(self, *raised: Any) -> None:
+        self._agent.__exit__(*raised)
 
     def init(self, states: Any) -> Any:
         """Return the first action of an episode when it is due."""
@@ -176,9 +170,6 @@ class Paced:
         return actions
 
 
-DRAWN = 1024
-
-
 def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     """Step an Env or a VectorEnv of gymnasium until an exception ends it, and write to `file` how far it is.
 
@@ -192,7 +183,9 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     steps = 0
     with Lines(file) as lines:
         try:
-            for taken in (_vector if is_vector else _single)(env, actions, seed):
+            env.reset(seed=seed)
+            lines.write({"steps": steps})
+            for taken in (_vector if is_vector else _single)(env, actions):
                 steps += taken
                 if time.monotonic() >= lines.due:
                     lines.write({"steps": steps})
@@ -201,10 +194,8 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     raise AssertionError("the actions never end")
 
 
-def _single(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]:
-    """Return how many steps were taken each time: 0 for the first reset, then 1."""
-    env.reset(seed=seed)
-    yield 0
+def _single(env: Any, actions: Iterable[Any]) -> Iterator[int]:
+    """Yield how many steps were taken each time: 1."""
     for action in actions:
         _, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
@@ -212,12 +203,9 @@ def _single(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]
         yield 1
 
 
-def _vector(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]:
-    """Return the same of N environments: 0, then N without those that used a step to reset."""
-    mode = autoreset_of(env)
-    env.reset(seed=seed)
-    yield 0
-    begin = 0
+def _vector(env: Any, actions: Iterable[Any]) -> Iterator[int]:
+    """Yield the same of N environments: N without those that used a step to reset."""
+    mode, begin = autoreset_of(env), 0
     for batch in actions:
         _, _, terminated, truncated, _ = env.step(batch)
         yield env.num_envs - begin

@@ -1,4 +1,4 @@
-"""End environments: by SIGTERM, after an error, in processes of their own, and with a close() that fails."""
+"""The process of a program: several connections in threads, signals, and environments that must be closed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
 
 from relaax.client.connection.failure import Failure
-from relaax.client.program.checked_env import CheckedEnv
+from relaax.client.program.checked_env import CheckedEnv, is_a
 from relaax.client.program.summary import RunSummary, ending
 
 logger = logging.getLogger("relaax.client")
@@ -76,16 +76,10 @@ def closed_after(env: Any, play: Callable[[], _Result]) -> _Result:
         summary = play()
     except BaseException:
         disarm()  # the signal has arrived, and closing may take longer than until its repetition
-        _close(env, terminate=_has_processes(env))
+        _close(env, terminate=is_a(env, "AsyncVectorEnv"))  # after an error its processes do not answer
         raise
     _close(env, terminate=False)
     return summary
-
-
-def _has_processes(env: Any) -> bool:
-    """Return whether it is gymnasium's AsyncVectorEnv: after an error its processes do not answer."""
-    vector = getattr(env, "unwrapped", env)
-    return any(base.__name__ == "AsyncVectorEnv" for base in type(vector).__mro__)
 
 
 def _close(env: Any, terminate: bool) -> None:
@@ -125,9 +119,17 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
     before = sys.getswitchinterval()
     sys.setswitchinterval(max(before, _SWITCH_SECONDS))
     try:
-        return _together(_summaries(main, arguments))
+        summaries = _summaries(main, arguments)
     finally:
         sys.setswitchinterval(before)
+    finished = [summary.training_finished for summary in summaries if summary.training_finished is not None]
+    return RunSummary(
+        episodes=sum(summary.episodes for summary in summaries),
+        steps=sum(summary.steps for summary in summaries),
+        returns=tuple(value for summary in summaries for value in summary.returns),
+        seconds=max(summary.seconds for summary in summaries),
+        training_finished=finished[-1] if finished else None,
+    )
 
 
 def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
@@ -168,9 +170,9 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
     return summaries
 
 
-def under_way() -> bool:
-    """Return whether any of several connections has not ended."""
-    return bool(_connections())
+def under_way() -> list[threading.Thread]:
+    """Return the threads of several connections that have not ended."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(_NAME)]
 
 
 def start_method() -> str | None:
@@ -182,10 +184,6 @@ def start_method() -> str | None:
     return "spawn" if under_way() else None
 
 
-def _connections() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(_NAME)]
-
-
 def leave(code: int) -> NoReturn:
     """Exit while connections are under way, which no exception reaches.
 
@@ -194,7 +192,7 @@ def leave(code: int) -> NoReturn:
     ending.set()
     deadline = time.monotonic() + _CLOSE_SECONDS
     try:
-        for thread in _connections():
+        for thread in under_way():
             thread.join(max(0.0, deadline - time.monotonic()))
         if "multiprocessing" in sys.modules:
             for child in sys.modules["multiprocessing"].active_children():
@@ -209,14 +207,3 @@ def leave(code: int) -> NoReturn:
 def measure_file(file: Path, index: int) -> Path:
     """Return where connection number `index` of a program writes its measurements: FILE, then FILE-1, FILE-2, ..."""
     return file.with_stem(f"{file.stem}-{index}") if index else file
-
-
-def _together(summaries: Sequence[RunSummary]) -> RunSummary:
-    finished = [summary.training_finished for summary in summaries if summary.training_finished is not None]
-    return RunSummary(
-        episodes=sum(summary.episodes for summary in summaries),
-        steps=sum(summary.steps for summary in summaries),
-        returns=tuple(value for summary in summaries for value in summary.returns),
-        seconds=max(summary.seconds for summary in summaries),
-        training_finished=finished[-1] if finished else None,
-    )

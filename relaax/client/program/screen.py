@@ -95,9 +95,8 @@ class _Screen:
             for wait in waits:
                 wait.cancel()
             if server.returncode is not None:
-                raise ScreenLost(
-                    f"the screen ended ({_last(said) or f'{self._server}: exit code {server.returncode}'})"
-                )
+                why = _last(said) or f"{self._server}: exit code {server.returncode}"
+                raise ScreenLost(f"the screen ended ({why})")
             if page is not None and page.returncode is not None:
                 raise ScreenLost(f"the page of the screen ended (websockify: exit code {page.returncode})")
             assert program.returncode is not None
@@ -180,15 +179,11 @@ def _password() -> bytes:
     except ValueError as error:
         raise ScreenError(str(error)) from None
     if not password:
-        raise ScreenError(
-            f"display: no password for the screen over VNC: set {PASSWORD_VARIABLE}, or {PASSWORD_VARIABLE}_FILE to a "
-            "file that has it"
-        )
+        ways = f"set {PASSWORD_VARIABLE}, or {PASSWORD_VARIABLE}_FILE to a file that has it"
+        raise ScreenError(f"display: no password for the screen over VNC: {ways}")
     if len(password) > PASSWORD_LENGTH or not (password.isascii() and password.isprintable()):
-        raise ScreenError(
-            f"display: VNC looks at {PASSWORD_LENGTH} characters of a password, and {PASSWORD_VARIABLE} has "
-            f"{len(password)}: give up to {PASSWORD_LENGTH}, all of ASCII"
-        )
+        known = f"VNC looks at {PASSWORD_LENGTH} characters of a password, and {PASSWORD_VARIABLE} has {len(password)}"
+        raise ScreenError(f"display: {known}: give up to {PASSWORD_LENGTH}, all of ASCII")
     return password.encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""Count what happens while an environment runs, and sum it up."""
+"""What a run counts: steps, episodes and their returns, and the metrics in the infos of its steps."""
 
 from __future__ import annotations
 
@@ -139,23 +139,20 @@ def reporter(reports: Reports | None, scalars: Scalars | None) -> Callable[[dict
         return lambda infos: None
     if isinstance(reports, str):
         raise ValueError(f"metrics is {reports!r}: give a list of names, or a function of the infos")
-    find = reports if callable(reports) else _named([name for name in reports if check_name(name)])
+    names = [] if callable(reports) else [name for name in reports if check_name(name)]
     if scalars is None:
         return lambda infos: None
 
     def note(infos: dict[str, Any]) -> None:
-        for name, value in find(infos).items():
+        for name, value in (reports(infos) if callable(reports) else _means(infos, names)).items():
             scalars.scalar(name, value)
 
     return note
 
 
-def _named(names: Sequence[str]) -> Callable[[dict[str, Any]], Mapping[str, float]]:
-    def find(infos: dict[str, Any]) -> dict[str, float]:
-        found = {name: _values(infos, name) for name in names}
-        return {name: float(values.mean()) for name, values in found.items() if len(values)}
-
-    return find
+def _means(infos: dict[str, Any], names: Sequence[str]) -> dict[str, float]:
+    found = {name: _values(infos, name) for name in names}
+    return {name: float(values.mean()) for name, values in found.items() if len(values)}
 
 
 def _values(infos: dict[str, Any], name: str) -> npt.NDArray[np.float64]:
@@ -166,9 +163,8 @@ def _values(infos: dict[str, Any], name: str) -> npt.NDArray[np.float64]:
             try:
                 values = np.asarray(source[name], np.float64).reshape(-1)
             except (TypeError, ValueError):
-                raise ValueError(
-                    f"metric {name!r}: the environment says {source[name]!r}, which is no number"
-                ) from None
+                text = f"metric {name!r}: the environment says {source[name]!r}, which is no number"
+                raise ValueError(text) from None
             given = source.get(f"_{name}")  # which environments of a vector said it
             parts.append(values if given is None else values[np.asarray(given, np.bool_).reshape(-1)])
     values = np.concatenate(parts) if parts else np.zeros(0)

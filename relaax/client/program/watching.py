@@ -12,7 +12,6 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -60,13 +59,13 @@ class Watch:
         self._window: _Window | None = None
         self._number = 0
         self._begun = False
-        if watching.display:
-            _require_screen()
+        if watching.display and not has_screen():  # before anything is drawn for it
+            raise Failure("--display: there is no screen here (DISPLAY is not set); --video DIR writes MP4 files")
 
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.over()
         if self._window is not None:
             self._window.close()
@@ -78,15 +77,13 @@ class Watch:
 
     def frame(self) -> None:
         """Take an image. The first one, and the first one after `over`, begins an episode."""
-        filmed = self._watching.video is not None and self._number % self._watching.every == 0
-        if not (filmed or self._watching.display):
-            self._begun = True
+        begins, self._begun = not self._begun, True
+        folder = self._watching.video if self._number % self._watching.every == 0 else None
+        if folder is None and not self._watching.display:
             return
         image = self._image()
-        if not self._begun and filmed:
-            assert self._watching.video is not None
-            self._film = _Film(self._watching.video, f"{self._name}-{self._number:06d}", self._fps)
-        self._begun = True
+        if begins and folder is not None:
+            self._film = _Film(folder, f"{self._name}-{self._number:06d}", self._fps)
         if self._film is not None:
             film, self._film = self._film, None  # nothing is to be finished of one that fails
             film.append(image)
@@ -218,16 +215,9 @@ class _Window:
         self._clock.tick(self._fps)
 
     def close(self) -> None:
-        """Close the window."""
         self._pygame.display.quit()
 
 
 def has_screen() -> bool:
     """Return whether a window can be tried. Systems other than Linux have a screen."""
     return sys.platform != "linux" or any(os.environ.get(name) for name in SCREENS)
-
-
-def _require_screen() -> None:
-    """Raise Failure if there is no screen, before anything is drawn for it."""
-    if not has_screen():
-        raise Failure("--display: there is no screen here (DISPLAY is not set); --video DIR writes MP4 files")

@@ -1,7 +1,7 @@
 // A client of RLX, version 1 (protocol/RLX.md; sections named here are its), for browsers and for Node: environments in
 // JavaScript that a RELAAX server acts on and learns from. Protobuf by hand; nothing but the platform.
 
-import { open } from "./line.js";
+import { open } from "./open.js";
 import { checkOptions } from "./options.js";
 import { encoded, leavesOf, unbounded } from "./space.js";
 import * as wire from "./wire.js";
