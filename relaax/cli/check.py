@@ -82,7 +82,7 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[s
         file = Path(folder) / "report.json"
         code = _run([*command, *limits, "--report", str(file)])
         if not file.exists() and code == 0:
-            from relaax.cli.run.own_program import environment_class
+            from relaax.cli.run.environment_check import environment_class
 
             made = environment_class(Path(environment))
             way_out = f"; its class is {made}" if made else ""

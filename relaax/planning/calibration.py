@@ -9,7 +9,7 @@ from typing import Any
 from relaax.planning.costs import GRPC, SERVER_SHARE, SHARED, Costs, MessageCost, crowding, exchange_us
 from relaax.planning.workload import Workload
 
-NEEDED = ("processor_single", "processor_training", "act_latency_ms", "parameters", "bridge", "client_us_per_message")
+NEEDED = ("processor_single", "processor_training", "act_latency_ms", "parameters", "bridge")
 LEAST_SHARE, MOST_SHARE = 0.2, 0.9
 PROCESSES = 2
 """Of a connection: client and worker."""
@@ -51,9 +51,10 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
             cold = max(1.0, _message(crowd, kind, scale * exchange, workload) / one)
         lines[kind] = line_through(one, many, n, cold, crowding(PROCESSES * training["connections"], cores))
     act = 1e3 * result["act_latency_ms"]["p50"]
+    asking = result.get("client_us_per_message", ASKING_US)  # in files of earlier versions
     worker = lines["worker"].us(1)
-    share = min(MOST_SHARE, max(LEAST_SHARE, (act - result["client_us_per_message"]) / worker))
-    wake = max(0.0, act - result["client_us_per_message"] - share * worker)
+    share = min(MOST_SHARE, max(LEAST_SHARE, (act - asking) / worker))
+    wake = max(0.0, act - asking - share * worker)
     paced = _paced(crowd, result.get("processor_paced"))
     learner = training["us"].get("learner", 0.0)
     memory = result.get("worker_memory_mb", {}).get("mean")
@@ -64,8 +65,8 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         act_share=share,
         wake_us=wake,
         paced=paced,
-        paced_wake_us=_paced_wake(result, share * lines["worker"].us(1, 1.0) * paced, wake),
-        asking_us=result["client_us_per_message"],
+        paced_wake_us=_paced_wake(result, asking + share * lines["worker"].us(1, 1.0) * paced, wake),
+        asking_us=asking,
         exchange_scale=scale,
         exchange_cold=_cold_exchange(single, crowd),
         learner_us=min(learner, LEARNER_US),
@@ -86,7 +87,7 @@ def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> 
 def _paced_wake(result: Mapping[str, Any], acting: float, wake: float) -> float:
     """Return what waking takes where processors idle: of an action there, all that is nobody's processor time."""
     act = result.get("processor_paced", {}).get("act_ms")
-    return wake if act is None else max(wake, 1e3 * act["p50"] - result["client_us_per_message"] - acting)
+    return wake if act is None else max(wake, 1e3 * act["p50"] - acting)
 
 
 def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Workload) -> float:

@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 
 from relaax.checkpoint import CheckpointManager, Lease, LocalStore, StoreError, highest_fence
 from relaax.cli.app import app
-from relaax.cli.checkpoints import catalogue, transfer
+from relaax.cli.checkpoints import catalogue
+from relaax.cli.checkpoints import catalogue as transfer
 from support.s3_server import S3Server, keys_file, s3_server
 from support.stores import MemoryStore
 

@@ -26,7 +26,7 @@ from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
 from relaax.client.address import LOCAL
 from relaax.client.local_agent import Game, playing
-from relaax.evaluation.result import seed_of
+from relaax.evaluation.playing import seed_of
 from relaax.policy import exporting
 from relaax.policy.file import PARAMETERS, read
 from support.films import film

@@ -20,10 +20,9 @@ from rich.text import Text
 
 from relaax.atomic_file import write_whole
 from relaax.cli.fitting import shortened
+from relaax.cli.reporting import resilient
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.progress import Progress
-from relaax.cli.run.replay_progress import ReplayProgress
-from relaax.cli.run.resilient_output import resilient
+from relaax.cli.run.progress import Progress, ReplayProgress
 from relaax.number_format import shown
 from relaax.plain_console import PlainConsole, visible
 
