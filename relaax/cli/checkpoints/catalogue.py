@@ -1,4 +1,4 @@
-"""List the checkpoints at a location, and choose from them."""
+"""List, choose, verify, copy and remove the checkpoints at a location."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from relaax.cli.options import ConfigArgument
 from relaax.cli.options import cores as own_cores
 from relaax.cli.reporting import console_of, reported
 from relaax.configuration import ConfigurationError, overrides_of
-from relaax.metrics.memory import total_memory
 from relaax.planning.advice import Advice, advice
 from relaax.planning.forecast import Forecast, forecast
 from relaax.planning.workload import GIGABYTE, MachineSize, Workload
@@ -89,6 +88,7 @@ def plan(
         result = _measurement(measured)
         from relaax.cli.plan.workload import described
         from relaax.cli.run.plan import make_plan
+        from relaax.metrics.memory import total_memory
         from relaax.planning import calibration
 
         overrides = overrides_of({"run.envs_per_client": environments_per_connection})
