@@ -70,19 +70,19 @@ LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
-ADMISSION_PY = "relaax/server/rlx_server/admission.py"
-ARRIVALS_PY = "relaax/server/rlx_server/pending_connections.py"
-CLAIMS_PY = "relaax/server/rlx_server/claims.py"
-METERS_PY = "relaax/server/rlx_server/meters.py"
-CHILDREN_PY = "relaax/server/rlx_server/children.py"
-MEASURES_PY = "relaax/server/rlx_server/worker_metrics.py"
-PEER_PY = "relaax/server/rlx_server/peer.py"
-CLIENT_ENTRY_PY = "relaax/server/rlx_server/client_entry.py"
-CHANNEL_PY = "relaax/server/rlx_server/channel.py"
-WEBSOCKET_PY = "relaax/server/rlx_server/websocket_layer.py"
-LISTENER_PY = "relaax/server/rlx_server/listener.py"
-PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
-SESSION_PY = "relaax/server/rlx_server/session.py"
+ADMISSION_PY = "relaax/server/rlx_server/listening/admission.py"
+ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
+CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
+METERS_PY = "relaax/server/rlx_server/clients/meters.py"
+CHILDREN_PY = "relaax/server/rlx_server/listening/children.py"
+MEASURES_PY = "relaax/server/rlx_server/workers/worker_metrics.py"
+PEER_PY = "relaax/server/rlx_server/connection/peer.py"
+CLIENT_ENTRY_PY = "relaax/server/rlx_server/workers/client_entry.py"
+CHANNEL_PY = "relaax/server/rlx_server/connection/channel.py"
+WEBSOCKET_PY = "relaax/server/rlx_server/connection/websocket_layer.py"
+LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
+PLACES_PY = "relaax/server/rlx_server/listening/unproven_clients.py"
+SESSION_PY = "relaax/server/rlx_server/workers/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
 READING_PY = "relaax/server/grpc_port/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
@@ -135,7 +135,7 @@ TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
-CLIENT_PLACES_PY = "relaax/client/places.py"
+CLIENT_PLACES_PY = "relaax/client/connection/address.py"
 CLIENT_PLACES = "tests/client/test_places.py"
 PROCESS_PY = "relaax/supervision/process.py"
 SCALING_PY = "relaax/cluster/scaling.py"
@@ -1672,7 +1672,7 @@ ERRORS = (
     planted(
         "names-as-sent",
         "names of metrics are kept as clients send them",
-        [("relaax/server/rlx_server/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
+        [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1788,7 +1788,7 @@ ERRORS = (
         "the reward of a void step enters the reported return",
         [
             (
-                "relaax/server/rlx_server/session.py",
+                "relaax/server/rlx_server/workers/session.py",
                 "count(message.reward, ~first)",
                 "count(message.reward, ~self._none)",
             )
@@ -1811,7 +1811,7 @@ ERRORS = (
     planted(
         "void-rewards-returned",
         "a void reward is added where the connection was interrupted",
-        [("relaax/client/vector_client.py", "if self._between is not None:", "if False:")],
+        [("relaax/client/connection/vector_client.py", "if self._between is not None:", "if False:")],
         "tests/client/test_vector_client.py",
     ),
     planted(
@@ -1874,7 +1874,7 @@ ERRORS = (
     planted(
         "final-states-written-over",
         "final states of a lost end are those of the environments by now",
-        [("relaax/client/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
+        [("relaax/client/connection/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
         "tests/client/test_vector_client.py",
     ),
     planted(
@@ -1882,7 +1882,7 @@ ERRORS = (
         "an end that was lost is told once more after a reset",
         [
             (
-                "relaax/client/vector_client.py",
+                "relaax/client/connection/vector_client.py",
                 "self._between = self._ended = None\n        return",
                 "self._between = None\n        return",
             )
@@ -1892,7 +1892,13 @@ ERRORS = (
     planted(
         "interrupted-for-ever",
         "after one interrupted episode returns are never the server's again",
-        [("relaax/client/base.py", "        self._interrupted = False\n\n    def _check", "\n    def _check")],
+        [
+            (
+                "relaax/client/connection/client.py",
+                "        self._interrupted = False\n\n    def _check",
+                "\n    def _check",
+            )
+        ],
         "tests/client/test_reconnect.py",
     ),
     planted(
@@ -1900,7 +1906,7 @@ ERRORS = (
         "the session id of the first welcome is said for ever",
         [
             (
-                "relaax/client/session.py",
+                "relaax/client/connection/session.py",
                 "session_id=welcome.session_id)",
                 "session_id=self._hello.session_id or welcome.session_id)",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.planting import planted
 
-CLAIMS_PY = "relaax/server/rlx_server/claims.py"
+CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
 FORECAST_PY = "relaax/planning/forecast.py"
 DEMAND_PY = "relaax/planning/demand.py"
 MEMORY_PY = "relaax/planning/memory.py"
@@ -15,8 +15,8 @@ HELD_TABLE_PY = "relaax/server/replay_server/held_table.py"
 KEEPING_PY = "relaax/server/replay_server/keeping.py"
 CLIENT_PY = "relaax/parameters/client.py"
 FILTERS_PY = "relaax/algorithm_base/gradient_filters.py"
-BACKOFF_PY = "relaax/client/backoff.py"
-WORLDS_PY = "relaax/client/worlds.py"
+BACKOFF_PY = "relaax/client/connection/backoff.py"
+WORLDS_PY = "relaax/client/program/worlds.py"
 COPYING_PY = "relaax/checkpoint/copying.py"
 JOBS_PY = "relaax/cli/suite/jobs.py"
 PROCESS_PY = "relaax/supervision/process.py"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from relaax.bounded_file import MAX_BYTES, read_bounded
-from relaax.client.base import secret, tls_context
+from relaax.client.connection.client import secret, tls_context
 from relaax.configuration import ConfigurationError
 from relaax.configuration.yaml_file import read_yaml
 from relaax.parameters.moving import read_addresses
-from relaax.server.rlx_server.authentication import Authentication
-from relaax.server.rlx_server.client_accounts import read_clients
+from relaax.server.rlx_server.clients.accounts import read_clients
+from relaax.server.rlx_server.clients.authentication import Authentication
 from relaax.server.tls import authority
 from relaax.server.tokens import read_token
 

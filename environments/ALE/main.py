@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, families
+    from relaax.client import RunSummary, command
+    from relaax.client.program import families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from relaax.client import command
-from relaax.client.families import gray
+from relaax.client.program.families import gray
 
 SIDE = 84
 FRAME = "RGB_INTERLEAVED"

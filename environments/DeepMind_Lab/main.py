@@ -18,8 +18,9 @@ from functools import partial
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, families
-    from relaax.client.address import DISPLAY
+    from relaax.client import RunSummary, command
+    from relaax.client.connection.address import DISPLAY
+    from relaax.client.program import families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise

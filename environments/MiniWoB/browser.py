@@ -20,8 +20,8 @@ from selenium.webdriver.remote.client_config import ClientConfig
 from urllib3.exceptions import HTTPError
 
 from relaax.client import command
-from relaax.client.failure import Failure
-from relaax.client.watchman import Watchman
+from relaax.client.connection.failure import Failure
+from relaax.client.program.families import Watchman
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "install both; Debian: apt-get install chromium chromium-driver"

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from relaax.client import families
+from relaax.client.program import families
 
 WIDTH, HEIGHT, QUERY = 160, 210, 50  # of a page, in pixels; its upper part tells what to do
 SCALE = 0.5  # letters can still be told apart

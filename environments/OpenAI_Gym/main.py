@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, closing, command, parallel_connections, run
+    from relaax.client import RunSummary, command, run
+    from relaax.client.program import process
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -59,7 +60,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
             **settings,
         )
 
-    return closing.closed_after(env, play)
+    return process.closed_after(env, play)
 
 
 def find(arguments: argparse.Namespace) -> Any:
@@ -114,10 +115,10 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
         if observe is not None:
             around.append(observe)
         if mode == "async":
-            around.append(closing.quiet_child(None if arguments.life_loss else arguments.metric or ()))
+            around.append(process.quiet_child(None if arguments.life_loss else arguments.metric or ()))
         same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is void
         if mode == "async":
-            same_step["context"] = parallel_connections.start_method()
+            same_step["context"] = process.start_method()
         if mode == "sync":
             same_step["copy"] = False  # what each environment hands out is copied, and sent before the next step
         return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)

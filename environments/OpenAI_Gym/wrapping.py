@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relaax.client import command
-from relaax.client.values import UnsupportedSpace, values_of
+from relaax.client.connection.values import UnsupportedSpace, values_of
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
 """Wrappers of gymnasium whose steps take several frames, and the argument with their number."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from relaax import rlx
 from relaax.client import Box
-from relaax.client.failure import Failure
+from relaax.client.connection.failure import Failure
 
 OBSERVED, DONE = 32, 2
 PATIENCE = 60.0  # seconds for what TORCS does in one

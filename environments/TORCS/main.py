@@ -18,8 +18,8 @@ from typing import Any
 
 try:
     from relaax.client import RunSummary, command, run
-    from relaax.client.address import SERVERLESS, parse_address
-    from relaax.client.base import tls_context
+    from relaax.client.connection.address import SERVERLESS, parse_address
+    from relaax.client.connection.client import tls_context
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise

@@ -18,9 +18,9 @@ from types import TracebackType
 from xml.sax.saxutils import quoteattr
 
 from relaax.client import RunSummary, command
-from relaax.client.failure import Failure
-from relaax.client.run_summary import RECENT_EPISODES
-from relaax.client.watchman import Watchman
+from relaax.client.connection.failure import Failure
+from relaax.client.program.families import Watchman
+from relaax.client.program.summary import RECENT_EPISODES
 from relaax.rlx import ErrorCode
 
 DRIVER = Path(__file__).parent / "driver" / "relaax.so"

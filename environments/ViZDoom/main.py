@@ -11,7 +11,8 @@ import argparse
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, families
+    from relaax.client import RunSummary, command
+    from relaax.client.program import families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from relaax.client.families import gray
-from relaax.client.watchman import Watchman, children
+from relaax.client.program.families import Watchman, children, gray
 
 _LOOKS, _LOOK_SECONDS = 20, 0.01
 _BEGINNING = threading.Lock()  # connections of one program begin their engines in parallel

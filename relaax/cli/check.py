@@ -20,7 +20,7 @@ from relaax.log_lines import print_error
 if TYPE_CHECKING:
     from relaax.algorithm_base import ConfigBase
     from relaax.algorithm_base.loader import Algorithm
-    from relaax.client.check_report import CheckReport
+    from relaax.client.program.check_report import CheckReport
     from relaax.configuration import Configuration
     from relaax.rlx import Space
 
@@ -75,7 +75,7 @@ def _options(episodes: int | None, steps: int | None) -> Iterator[str]:
 
 def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[str], overrides: Sequence[str]) -> int:
     """Return the exit code. Raises ConfigurationError."""
-    from relaax.client.check_report import CheckReport
+    from relaax.client.program.check_report import CheckReport
 
     command, configuration = _command(environment, words, envs, overrides)
     with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def _command(
     """Return the command that checks an environment, and its configuration if it has one. Raises ConfigurationError."""
     from relaax.cli.run.plan import environment_main, make_plan
     from relaax.cli.run.without_file import named_environment
-    from relaax.client.address import CHECK
+    from relaax.client.connection.address import CHECK
 
     if _is_configuration(environment):
         plan = make_plan(environment, overrides)
@@ -181,7 +181,7 @@ def _taken(report: CheckReport, spaces: tuple[Space, Space], configuration: Conf
     """Return a line with the algorithms that take these spaces. Add an error if none, or not that of the file, does."""
     from relaax.algorithm_base import ConfigBase
     from relaax.algorithm_base.loader import open_algorithm
-    from relaax.client.check_report import CheckFinding
+    from relaax.client.program.check_report import CheckFinding
 
     refusals = {algorithm.name: algorithm.refusal(config, *spaces) for algorithm, config in _algorithms()}
     takers = [name for name, refusal in refusals.items() if refusal is None]

@@ -15,7 +15,7 @@ from relaax.log_lines import log_to_stderr, print_error
 from relaax.tls import client_context, reason_of
 
 if TYPE_CHECKING:
-    from relaax.client.address import Endpoint
+    from relaax.client.connection.address import Endpoint
     from relaax.conformance.adaptation import Settings
 
 HELP = """Check a client or a server, in any language, against RLX. `relaax docs RLX` shows the rules.
@@ -146,7 +146,7 @@ def _space(option: str, text: str | None) -> Any:
 
 
 def _endpoint(text: str) -> Endpoint:
-    from relaax.client.address import parse_endpoint
+    from relaax.client.connection.address import parse_endpoint
 
     try:
         return parse_endpoint(text)

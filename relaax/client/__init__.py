@@ -3,13 +3,13 @@
 It needs numpy and Protobuf, and nothing of the server's.
 """
 
-from relaax.client.checked_env import CheckedEnv
-from relaax.client.client import Client
-from relaax.client.failure import EnvironmentExit, EnvironmentFault, Failure, TrainingFinished
-from relaax.client.loop import run
-from relaax.client.run_summary import RunSummary
-from relaax.client.vector_client import VectorClient
-from relaax.client.worlds import Worlds
+from relaax.client.connection.client import Client
+from relaax.client.connection.failure import EnvironmentExit, EnvironmentFault, Failure, TrainingFinished
+from relaax.client.connection.vector_client import VectorClient
+from relaax.client.program.checked_env import CheckedEnv
+from relaax.client.program.loop import run
+from relaax.client.program.summary import RunSummary
+from relaax.client.program.worlds import Worlds
 from relaax.rlx import Box, Dict, Discrete, Episode, MultiBinary, MultiDiscrete, Tuple
 
 __all__ = [

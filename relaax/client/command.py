@@ -16,19 +16,16 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from relaax.bounded_file import read_bounded_text
-from relaax.client.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS
-from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
-from relaax.client.checked_env import is_of_signal
-from relaax.client.closing import disarm, terminate
-from relaax.client.failure import CannotWrite, EnvironmentExit, EnvironmentFault, Failure
-from relaax.client.parallel_connections import leave, side_by_side, under_way
-from relaax.client.places import Places
-from relaax.client.run_summary import RunSummary
-from relaax.client.scalars import check_name
-from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
-from relaax.client.unknown import did_you_mean
-from relaax.client.values import UnsupportedSpace
-from relaax.client.watching import Watching, has_screen
+from relaax.client.connection.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS, Places
+from relaax.client.connection.client import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
+from relaax.client.connection.failure import CannotWrite, EnvironmentExit, EnvironmentFault, Failure, did_you_mean
+from relaax.client.connection.scalars import check_name
+from relaax.client.connection.values import UnsupportedSpace
+from relaax.client.program.checked_env import is_of_signal
+from relaax.client.program.process import disarm, leave, side_by_side, terminate, under_way
+from relaax.client.program.screen import ScreenError, ScreenLost, run_on_screen
+from relaax.client.program.summary import RunSummary
+from relaax.client.program.watching import Watching, has_screen
 from relaax.extras import missing, named
 from relaax.log_lines import log_to_stderr, one_line, print_error
 from relaax.number_format import shown

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from relaax.client.address import Endpoint
+from relaax.client.connection.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, Settings
 from relaax.conformance.wire import Line, Over, Silent, Wrong, code_name, decoded, encoded, kind_of
 from relaax.rlx import Actions, Space, rlx_pb2

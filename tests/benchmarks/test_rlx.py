@@ -14,7 +14,7 @@ from relaax.algorithm_base import StepResult as AgentStep
 from relaax.client import VectorClient
 from relaax.rlx.codecs import Codec, codec_named
 from relaax.rlx.transitions import Sender
-from relaax.server.rlx_server.session import AgentSession
+from relaax.server.rlx_server.workers.session import AgentSession
 from support.offline_client import OfflineClient
 from support.rlx_pair import Pair, batch
 from support.rlx_peer import RlxPeer, serve

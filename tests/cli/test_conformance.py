@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.conformance.client_rules import CLIENT_RULES
+from relaax.conformance.client import CLIENT_RULES
 from relaax.conformance.vectors import load
 from support.faulty_server import FaultyServer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.client.address import parse_endpoint
+from relaax.client.connection.address import parse_endpoint
 from relaax.conformance.adaptation import Settings
 from relaax.conformance.report import Report, Verdict
 from relaax.conformance.server import check_server, server_checks

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from relaax.cli.app import app
 from relaax.configuration import LearnerSection, ParameterServerSection, ReplayServerSection, RlxServerSection
-from relaax.server.rlx_server.authentication import Authentication, Identity
-from relaax.server.rlx_server.client_accounts import ClientAccounts
+from relaax.server.rlx_server.clients.accounts import ClientAccounts
+from relaax.server.rlx_server.clients.authentication import Authentication, Identity
 from support.keys import Keys
 
 FILES = {

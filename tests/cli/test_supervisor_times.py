@@ -14,7 +14,7 @@ from relaax.configuration import RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
 from relaax.server import checkpointing
 from relaax.server.parameter_server.coordination import follower
-from relaax.server.rlx_server import listener, status
+from relaax.server.rlx_server.listening import listener, status
 from support.processes import Processes, wait_until
 
 

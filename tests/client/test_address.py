@@ -1,6 +1,6 @@
 import pytest
 
-from relaax.client.address import parse_address
+from relaax.client.connection.address import parse_address
 
 
 @pytest.mark.parametrize(

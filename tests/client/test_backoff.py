@@ -1,7 +1,7 @@
 import pytest
 
-from relaax.client.backoff import FIRST_WAIT, LONGEST_WAIT, Backoff
-from relaax.client.failure import ConnectionInterrupted, Failure
+from relaax.client.connection.backoff import FIRST_WAIT, LONGEST_WAIT, Backoff
+from relaax.client.connection.failure import ConnectionInterrupted, Failure
 from relaax.rlx import ErrorCode
 
 

@@ -15,8 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from relaax.client import Box, Dict, Discrete, EnvironmentExit, Worlds, run
-from relaax.client.check_report import CheckReport
-from relaax.client.left_processes import left_processes
+from relaax.client.program.check_report import CheckReport, left_processes
 
 
 class Good(gymnasium.Env[Any, Any]):

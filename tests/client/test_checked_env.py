@@ -16,18 +16,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from relaax import rlx
-from relaax.client import (
-    CheckedEnv,
-    EnvironmentExit,
-    EnvironmentFault,
-    Failure,
-    RunSummary,
-    VectorClient,
-    Worlds,
-    local_agent,
-    run,
-)
-from relaax.client.local_agent import Game
+from relaax.client import CheckedEnv, EnvironmentExit, EnvironmentFault, Failure, RunSummary, VectorClient, Worlds, run
+from relaax.client.program import agents as local_agent
+from relaax.client.program.agents import Game
 from support.rlx_peer import RlxPeer
 
 LENGTH = 3

@@ -6,8 +6,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client
-from relaax.client.latency import ACT, NAMES, PING, WITHOUT_NETWORK, Latency
-from relaax.client.scalars import Scalars
+from relaax.client.connection.scalars import ACT, NAMES, PING, WITHOUT_NETWORK, Latency, Scalars
 from support.rlx_peer import RlxPeer
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}

@@ -11,7 +11,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import relaax
 from relaax import rlx
 from relaax.client import Episode, Failure, VectorClient, run
-from relaax.client.autoreset import autoreset_of
+from relaax.client.program.checked_env import autoreset_of
 from relaax.rlx import ErrorCode
 from support.counting import Counting, check_next_step, check_same_step, counting_policy, length_of, return_of
 from support.rlx_peer import Conversation, RlxPeer, serve

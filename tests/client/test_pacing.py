@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relaax.client import run
-from relaax.client.pacing import Paced
+from relaax.client.program.measuring import Paced
 from support.processes import Processes
 
 

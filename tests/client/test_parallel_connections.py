@@ -16,7 +16,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Failure, RunSummary, command
-from relaax.client.parallel_connections import side_by_side
+from relaax.client.program.process import side_by_side
 from support.programs import program, running
 from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
 

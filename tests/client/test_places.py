@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from relaax.client.address import Endpoint
-from relaax.client.failure import ConnectionInterrupted
-from relaax.client.places import Places
+from relaax.client.connection.address import Endpoint, Places
+from relaax.client.connection.failure import ConnectionInterrupted
 from relaax.rlx import ErrorCode
 
 THREE = "a:1,b:2,c:3"

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from relaax import rlx
 from relaax.client import run
-from relaax.client.random_agent import RandomAgent
+from relaax.client.program.agents import RandomAgent
 from support.counting import Counting, action_for, counting_policy
 from support.programs import program
 from support.rlx_peer import Conversation, RlxPeer, serve

@@ -7,8 +7,8 @@ from gymnasium.vector import AutoresetMode
 
 from relaax import rlx
 from relaax.client import run
-from relaax.client.reports import reporter
-from relaax.client.scalars import Scalars
+from relaax.client.connection.scalars import Scalars
+from relaax.client.program.summary import reporter
 from support.rlx_peer import RlxPeer
 
 

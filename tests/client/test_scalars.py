@@ -2,7 +2,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client
-from relaax.client.scalars import GATHERED_AT_MOST, NO_X, Scalars
+from relaax.client.connection.scalars import GATHERED_AT_MOST, NO_X, Scalars
 from support.rlx_peer import RlxPeer
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}

@@ -5,7 +5,7 @@ from gymnasium.utils.env_checker import data_equivalence as equal
 from gymnasium.vector.utils import batch_space
 
 from relaax import rlx
-from relaax.client.values import UnsupportedSpace, fill_rows, single_leaves, values_of
+from relaax.client.connection.values import UnsupportedSpace, fill_rows, single_leaves, values_of
 
 SPACES = {
     "box": (spaces.Box(-2, 3, (2, 3), np.float64), rlx.Box(-2, 3, (2, 3), np.float64)),

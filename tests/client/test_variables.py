@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relaax import rlx
-from relaax.client.base import tls_context
+from relaax.client.connection.client import tls_context
 from support.programs import program
 from support.rlx_peer import RlxPeer
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.client import Failure, command, run
-from relaax.client.watching import Watch, Watching
+from relaax.client.program.watching import Watch, Watching
 from support.disks import Disk, small_disk
 from support.films import film
 from support.programs import program

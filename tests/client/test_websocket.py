@@ -11,9 +11,9 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client
-from relaax.client.address import Endpoint, parse_endpoint
-from relaax.client.failure import ConnectionInterrupted
-from relaax.client.wire import ClientWire
+from relaax.client.connection.address import Endpoint, parse_endpoint
+from relaax.client.connection.failure import ConnectionInterrupted
+from relaax.client.connection.wire import ClientWire
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
 WELCOME = (

@@ -15,9 +15,9 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client, Failure
-from relaax.client.base import Codec
-from relaax.client.failure import ConnectionInterrupted
-from relaax.client.wire import ClientWire
+from relaax.client.connection.client import Codec
+from relaax.client.connection.failure import ConnectionInterrupted
+from relaax.client.connection.wire import ClientWire
 from relaax.rlx.connection import SPEAKS_GRPC
 from relaax.rlx.framing import is_http2
 

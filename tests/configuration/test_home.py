@@ -15,8 +15,8 @@ from relaax.checkpoint.aws_keys import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.validation import validate_section
 from relaax.server.parameter_server.storage import open_spool
-from relaax.server.rlx_server.authentication import OPEN
-from relaax.server.rlx_server.client_accounts import ClientAccounts
+from relaax.server.rlx_server.clients.accounts import ClientAccounts
+from relaax.server.rlx_server.clients.authentication import OPEN
 from relaax.server.termination import EndRequests
 from relaax.server.tls import authority
 from relaax.server.tokens import read_token

@@ -14,7 +14,7 @@ import relaax.policy
 from relaax.algorithm_base import fingerprint, load_algorithm
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.client.values import values_of
+from relaax.client.connection.values import values_of
 from support.pages import DOCS, block
 from support.processes import Processes
 from support.service import RELAAX

@@ -12,7 +12,8 @@ from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
 from relaax.cli.run import environment_check
-from relaax.client import base, scalars
+from relaax.client.connection import client as base
+from relaax.client.connection import scalars
 from relaax.configuration import (
     LearnerSection,
     ParameterServerSection,
@@ -32,16 +33,10 @@ from relaax.server.parameter_server import core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
-from relaax.server.rlx_server import (
-    children,
-    claims,
-    client_accounts,
-    dead_peers,
-    listener,
-    meters,
-    peer,
-    websocket_layer,
-)
+from relaax.server.rlx_server.clients import accounts as client_accounts
+from relaax.server.rlx_server.clients import claims, meters
+from relaax.server.rlx_server.connection import dead_peers, peer, websocket_layer
+from relaax.server.rlx_server.listening import children, listener
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")

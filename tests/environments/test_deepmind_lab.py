@@ -12,7 +12,7 @@ import pytest
 from environments.DeepMind_Lab.level import ACTIONS, SHRUNK, Level
 from environments.DeepMind_Lab.main import parser
 from relaax import rlx
-from relaax.client.families import gray
+from relaax.client.program.families import gray
 from support.documented_lab.deepmind_lab import LEVEL, SPEC, Lab
 from support.programs import ROOT, program
 from support.rlx_peer import Conversation, RlxPeer, serve

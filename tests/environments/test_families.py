@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from relaax.client import families
 from relaax.client.command import UsageError
+from relaax.client.program import families
 
 IDS = ("VizdoomMyWayHome-v0", "VizdoomMyWayHome-v1", "VizdoomBasic-v1", "VizdoomBasic-MultiBinary-v1", "CartPole-v1")
 

@@ -17,8 +17,8 @@ from ale_py import roms
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import naming
 from relaax import rlx
-from relaax.client.closing import closed_after
 from relaax.client.command import UsageError
+from relaax.client.program.process import closed_after
 from relaax.rlx import ErrorCode
 from support.nobody import nobody
 from support.programs import PATIENCE, ROOT, interrupt_group, program, running

@@ -10,7 +10,7 @@ import pytest
 from relaax.configuration import ReplayServerSection
 from relaax.metrics import memory
 from relaax.server.replay_server import main as replay_server
-from relaax.server.rlx_server.admission import Admission
+from relaax.server.rlx_server.listening.admission import Admission
 
 UNLIMITED_V1 = 9223372036854771712
 

@@ -12,7 +12,7 @@ from relaax.server.address import AddressError
 from relaax.server.certificates import LOCAL, Authority
 from relaax.server.command_configuration import require_private_ports
 from relaax.server.parameter_server.credentials import read_credentials
-from relaax.server.rlx_server.authentication import NO_TOKEN, NOBODY, read_authentication
+from relaax.server.rlx_server.clients.authentication import NO_TOKEN, NOBODY, read_authentication
 from relaax.server.targets import shard_target, targets
 from relaax.server.tokens import Token, read_token
 from support.keys import OTHER_TOKEN, Keys

@@ -28,7 +28,7 @@ from relaax.rlx import (
     ServerConnection,
     Welcome,
 )
-from relaax.server.rlx_server.session import AgentSession
+from relaax.server.rlx_server.workers.session import AgentSession
 from support.fuzz_algorithm import Agent, Config
 from support.fuzz_cases import Case
 from support.fuzz_talks import golden

@@ -206,7 +206,7 @@ def _url() -> object:
 
 @mistake("a browser at the RLX server's port")
 def _browser() -> object:
-    from relaax.server.rlx_server.websocket_layer import WebSocketLayer
+    from relaax.server.rlx_server.connection.websocket_layer import WebSocketLayer
 
     return WebSocketLayer(()).received(b"GET / HTTP/1.1\r\nHost: localhost:7001\r\n\r\n", 1000)
 
@@ -248,7 +248,7 @@ def _continuous() -> object:
 
 @mistake("an error in one's own algorithm")
 def _own_error() -> object:
-    from relaax.server.rlx_server.session import agent_failure
+    from relaax.server.rlx_server.workers.session import agent_failure
 
     algorithm = _own("class Agent(AgentBase):\n    def step(self, step): return step.rewards + np.zeros(3)\n")
     try:

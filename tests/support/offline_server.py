@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.server.rlx_server import main, planning, spawning
+from relaax.server.rlx_server import main
+from relaax.server.rlx_server.workers import planning, spawning
 from support.offline_client import OfflineClient
 
 planning.make_client = lambda settings, servers: OfflineClient()

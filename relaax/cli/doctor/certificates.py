@@ -25,8 +25,8 @@ from relaax.configuration.home import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server import tls
 from relaax.server.address import split_address
-from relaax.server.rlx_server.authentication import read_authentication
-from relaax.server.rlx_server.client_accounts import KEY, ClientAccounts
+from relaax.server.rlx_server.clients.accounts import KEY, ClientAccounts
+from relaax.server.rlx_server.clients.authentication import read_authentication
 from relaax.server.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
 from relaax.server.tokens import read_token
 

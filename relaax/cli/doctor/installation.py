@@ -100,7 +100,7 @@ def algorithm(subject: Subject) -> Iterator[Finding]:
 
 def forking(subject: Subject) -> Iterator[Finding]:
     """Check whether workers can be forked, right after the algorithm's import."""
-    from relaax.server.rlx_server.spawner import thread_count
+    from relaax.server.rlx_server.workers.spawner import thread_count
 
     if subject.configuration.rlx_server.worker_start == "spawn":
         yield ok("workers are fresh processes (worker_start: spawn)")

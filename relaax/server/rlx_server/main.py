@@ -33,19 +33,19 @@ from relaax.server.options import (
     VersionOption,
     command_app,
 )
-from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
-from relaax.server.rlx_server.authentication import Authentication, read_authentication
-from relaax.server.rlx_server.claims import Claims
-from relaax.server.rlx_server.client_accounts import ClientAccounts
-from relaax.server.rlx_server.device_probe import device_refusal
-from relaax.server.rlx_server.interfaces import Spawner
-from relaax.server.rlx_server.listener import Listener
-from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.planning import plan_workers
-from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
-from relaax.server.rlx_server.spawning import SpawnSpawner
-from relaax.server.rlx_server.status import StatusLine
+from relaax.server.rlx_server.clients.accounts import ClientAccounts
+from relaax.server.rlx_server.clients.authentication import Authentication, read_authentication
+from relaax.server.rlx_server.clients.claims import Claims
+from relaax.server.rlx_server.clients.meters import Meters
+from relaax.server.rlx_server.listening.admission import FORKED, SPAWNED, Admission
+from relaax.server.rlx_server.listening.interfaces import Spawner
+from relaax.server.rlx_server.listening.listener import Listener
+from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
+from relaax.server.rlx_server.workers.device_probe import device_refusal
+from relaax.server.rlx_server.workers.planning import plan_workers
+from relaax.server.rlx_server.workers.spawner import ForkSpawner, UnsafeFork
+from relaax.server.rlx_server.workers.spawning import SpawnSpawner
 
 _log = logging.getLogger("relaax.server.rlx_server")
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from relaax.server.rlx_server import admission
-from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED, Admission
+from relaax.server.rlx_server.listening import admission
+from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED, Admission
 
 
 class Machine:

@@ -21,7 +21,7 @@ from relaax.parameters.interfaces import (
     ParameterServerUnavailable,
     Registration,
 )
-from relaax.server.rlx_server.checkpoint_client import LOOK_SECONDS, CheckpointClient
+from relaax.server.rlx_server.workers.checkpoint_client import LOOK_SECONDS, CheckpointClient
 from support.policy_files import bundled
 from support.processes import Processes, wait_until
 from support.programs import program

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.rlx_server import children, unproven_clients
-from relaax.server.rlx_server.children import Children
-from relaax.server.rlx_server.unproven_clients import UnprovenClients
+from relaax.server.rlx_server.listening import children, unproven_clients
+from relaax.server.rlx_server.listening.children import Children
+from relaax.server.rlx_server.listening.unproven_clients import UnprovenClients
 from relaax.server.rlx_server.worker_reports import WorkerReports, report_line
 from support.processes import wait_until
 

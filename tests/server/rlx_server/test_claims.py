@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.authentication import Authentication, Identity
-from relaax.server.rlx_server.claims import LOGGED_REFUSALS, SAY_SECONDS, STUCK_SECONDS, WINDOW_SECONDS, Claims
-from relaax.server.rlx_server.client_accounts import LOOK_SECONDS, ClientAccounts
-from relaax.server.rlx_server.meters import WRITING, Meter
+from relaax.server.rlx_server.clients.accounts import LOOK_SECONDS, ClientAccounts
+from relaax.server.rlx_server.clients.authentication import Authentication, Identity
+from relaax.server.rlx_server.clients.claims import LOGGED_REFUSALS, SAY_SECONDS, STUCK_SECONDS, WINDOW_SECONDS, Claims
+from relaax.server.rlx_server.clients.meters import WRITING, Meter
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant
 from support.named_clients import ClientsFile, token_of
 
@@ -230,7 +230,7 @@ def test_logged_refusals_are_bounded_per_client(server: Server, caplog: pytest.L
 def test_stuck_connection_is_logged_once(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relaax.server.rlx_server.meters.time.monotonic", lambda: server.now)
+    monkeypatch.setattr("relaax.server.rlx_server.clients.meters.time.monotonic", lambda: server.now)
     server.open(lab={})
     _, grant = server.granted("lab")
     server.meter(grant).stuck(WRITING)

@@ -16,7 +16,7 @@ import pytest
 
 from relaax import rlx
 from relaax.rlx import ErrorCode
-from relaax.server.rlx_server.meters import BURST_SECONDS
+from relaax.server.rlx_server.clients.meters import BURST_SECONDS
 from support.named_clients import ClientsFile, token_of
 from support.offline_algorithm import WAIT
 from support.processes import Running, wait_until

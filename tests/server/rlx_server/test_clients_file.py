@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relaax.configuration import ConfigurationError
-from relaax.server.rlx_server.authentication import NOBODY, Authentication, Identity
-from relaax.server.rlx_server.client_accounts import ClientAccounts
+from relaax.server.rlx_server.clients.accounts import ClientAccounts
+from relaax.server.rlx_server.clients.authentication import NOBODY, Authentication, Identity
 from relaax.server.tokens import Token
 from support.named_clients import ClientsFile, token_of
 

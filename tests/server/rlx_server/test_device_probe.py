@@ -8,8 +8,8 @@ import sys
 LOOK = """
 import os, signal
 import tensorflow as tf
-from relaax.server.rlx_server import device_probe
-from relaax.server.rlx_server.spawner import thread_count
+from relaax.server.rlx_server.workers import device_probe
+from relaax.server.rlx_server.workers.spawner import thread_count
 
 descriptors = len(os.listdir("/proc/self/fd"))
 print(device_probe.device_refusal("cpu"))

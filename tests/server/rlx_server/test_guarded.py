@@ -16,7 +16,7 @@ from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.conformance.websocket import request
 from relaax.rlx import ErrorCode
-from relaax.server.rlx_server.children import MAX_STALLED
+from relaax.server.rlx_server.listening.children import MAX_STALLED
 from relaax.tls import client_context
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.offline import start_offline_server

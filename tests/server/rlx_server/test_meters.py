@@ -6,8 +6,8 @@ import heapq
 
 import pytest
 
-from relaax.server.rlx_server import meters
-from relaax.server.rlx_server.meters import BURST_SECONDS, Meter, Meters
+from relaax.server.rlx_server.clients import meters
+from relaax.server.rlx_server.clients.meters import BURST_SECONDS, Meter, Meters
 
 RATE = 40.0
 LAB, ROOM = 0, 1

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from relaax import rlx
-from relaax.server.rlx_server import disconnects
-from relaax.server.rlx_server import peer as peer_module
-from relaax.server.rlx_server.disconnects import PeerGone, PeerLeft, PeerSilent, ServerStopping
-from relaax.server.rlx_server.peer import Peer
-from relaax.server.rlx_server.tls_layer import TlsFailed, TlsLayer
+from relaax.server.rlx_server.connection import disconnects
+from relaax.server.rlx_server.connection import peer as peer_module
+from relaax.server.rlx_server.connection.disconnects import PeerGone, PeerLeft, PeerSilent, ServerStopping
+from relaax.server.rlx_server.connection.peer import Peer
+from relaax.server.rlx_server.connection.tls_layer import TlsFailed, TlsLayer
 from support.keys import Keys
 from support.rlx_pair import make_hello
 

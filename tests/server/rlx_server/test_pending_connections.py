@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
-from relaax.server.rlx_server import pending_connections as module
-from relaax.server.rlx_server.pending_connections import PendingConnection, PendingConnections
-from relaax.server.rlx_server.websocket_layer import MAX_REQUEST_BYTES
+from relaax.server.rlx_server.connection.websocket_layer import MAX_REQUEST_BYTES
+from relaax.server.rlx_server.listening import pending_connections as module
+from relaax.server.rlx_server.listening.pending_connections import PendingConnection, PendingConnections
 
 
 def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from relaax.rlx import (
     Reset,
     Step,
 )
-from relaax.server.rlx_server.session import AgentSession
+from relaax.server.rlx_server.workers.session import AgentSession
 from support.offline_client import OfflineClient, OfflineMetrics
 from support.rlx_pair import Pair
 

@@ -17,12 +17,12 @@ import pytest
 
 from relaax.algorithm_base import load_algorithm
 from relaax.configuration import RlxServerSection
-from relaax.server.rlx_server import spawner, spawning
-from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.spawner import ForkSpawner
-from relaax.server.rlx_server.spawning import PROGRAM, SpawnSpawner
+from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.rlx_server.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers import spawner, spawning
+from relaax.server.rlx_server.workers.spawner import ForkSpawner
+from relaax.server.rlx_server.workers.spawning import PROGRAM, SpawnSpawner
+from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
 from support.offline import ALGORITHM, SERVER, write_config, written_as_package
 from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until

@@ -30,9 +30,8 @@ from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.codecs import codec_named
 from relaax.rlx.framing import frame
 from relaax.rlx.messages import MAX_REWARD
-from relaax.server.rlx_server import worker
+from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
-from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.worker_reports import (
     ADMITTED,
     CLAIMS,
@@ -42,6 +41,7 @@ from relaax.server.rlx_server.worker_reports import (
     answer_claim,
     report_line,
 )
+from relaax.server.rlx_server.workers import worker
 from support.offline import ALGORITHM, write_config
 from support.offline_algorithm import (
     CRASH,

@@ -1,0 +1,1 @@
+"""What runs an environment's program: the loop, its checks, its processes and its screen."""

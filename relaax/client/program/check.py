@@ -1,0 +1,405 @@
+"""Check environments without a server: play episodes at random, and report what training would trip over."""
+
+from __future__ import annotations
+
+import re
+import reprlib
+import sysconfig
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax import rlx
+from relaax.client.connection.failure import EnvironmentExit, EnvironmentFault
+from relaax.client.connection.values import values_of
+from relaax.client.program.agents import RandomAgent
+from relaax.client.program.check_outcome import OutcomeCheck
+from relaax.client.program.check_report import CheckReport, Findings
+from relaax.client.program.checked_env import autoreset_of, closing_error, is_of_signal
+
+EPISODES, STEPS, SECONDS = 3, 10_000, 30.0
+"""Limits of a check, summed over all environments: the first one that is reached ends it."""
+_REPEATED_STEPS = 32
+_STEP = "observation, reward, terminated, truncated, info"
+_LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parent))
+_OPTIONS = "write `def reset(self, *, seed=None, options=None)`"
+_SEEDS = (
+    "let reset call super().reset(seed=seed) and draw from self.np_random only, or register with nondeterministic=True"
+)
+# Of gymnasium's checker: about bounds and normalisation, which training does without, and what it says twice.
+_NO_CONCERN = ("infinity", "symmetric and normalized", "different from the unwrapped", "seed argument in `Env.reset`")
+
+
+class _Unusable(Exception):
+    """The environment cannot be played any further. The findings have the reason."""
+
+
+def check(
+    env: Any, name: str = "", *, seed: int | None = None, episodes: int | None = None, steps: int | None = None
+) -> CheckReport:
+    """Play episodes at random in an Env or a VectorEnv, close it, and return what is wrong with it.
+
+    `env`: without a CheckedEnv around it. `episodes`, `steps`: limits over all environments.
+
+    The environments of gymnasium's SyncVectorEnv are checked one by one; other vectors are checked as
+    batches. Raises EnvironmentExit if an environment calls sys.exit().
+    """
+    findings = Findings()
+    is_vector = hasattr(env, "single_observation_space")
+    spaces = _spaces(env, is_vector, findings)
+    checks: list[_Check] = []
+    if spaces is not None:
+        vector = getattr(env, "unwrapped", env)
+        ones, made = [env], _VectorCheck if is_vector else _SingleCheck
+        if is_vector and any(base.__name__ == "SyncVectorEnv" for base in type(vector).__mro__):
+            ones, made = list(vector.envs), _SingleCheck
+            if len({id(one) for one in ones}) < len(ones):
+                findings.error(
+                    "same", f"the {len(ones)} environments of the vector are one object: make a new one for each"
+                )
+                ones = ones[:1]
+            vector.envs = []  # they are closed one by one
+        episodes, steps = episodes or max(EPISODES, 2 * len(ones)), steps or STEPS
+        for index, one in enumerate(ones):
+            limits = CheckLimits(
+                max(1, (episodes + index) // len(ones)), max(1, steps // len(ones)), SECONDS / len(ones)
+            )
+            place = f"environment {index} of {len(ones)}: " if len(ones) > 1 else ""
+            checks.append(made(one, place, findings, limits, 0 if seed is None else seed + index))
+            checks[-1].run()
+    if is_vector or not checks:  # the check of one environment closes it
+        _closed(env, "", findings)
+    limits_of = [one.limits for one in checks]
+    played = sum(len(limits.lengths) for limits in limits_of)
+    mean = sum(limits.returns for limits in limits_of) / played if played else None
+    return CheckReport(spaces, played, sum(limits.taken for limits in limits_of), mean, list(findings))
+
+
+def _spaces(env: Any, is_vector: bool, findings: Findings) -> tuple[rlx.Space, rlx.Space] | None:
+    """Return the spaces of one environment; None if one is missing or cannot be sent."""
+    found = []
+    for what in ("observation_space", "action_space"):
+        try:
+            found.append(values_of(getattr(env, f"single_{what}" if is_vector else what)).space)
+        except (AttributeError, TypeError, ValueError) as error:
+            findings.error(what, f"{what}: {error}")
+    return (found[0], found[1]) if len(found) == 2 else None
+
+
+class _Check:
+    """Base of the checks of one environment and of a vector."""
+
+    def __init__(self, env: Any, place: str, findings: Findings, limits: CheckLimits, seed: int) -> None:
+        self._env, self._place, self._findings, self.limits, self._seed = env, place, findings, limits, seed
+        self._steps = 0  # of the episode, or of the vector
+
+    def run(self) -> None:
+        """Play, and close the environment."""
+        try:
+            self._play()
+        except _Unusable:
+            return
+        self.limits.report(self._findings, self._place)
+
+    def _play(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _where(self) -> str:
+        """Return the beginning of a sentence about the call under way."""
+        at = f"step {self._steps}" if self._steps else "reset"
+        return f"{self._place}episode {len(self.limits.lengths) + 1}, {at}: "
+
+    def _call(self, name: str, *given: Any, **options: Any) -> Any:
+        """Return what a method of the environment returns. Raises _Unusable if it raises."""
+        try:
+            return getattr(self._env, name)(*given, **options)
+        except SystemExit as end:
+            if is_of_signal(end):
+                raise
+            raise EnvironmentExit(f"{self._where}{name}() called sys.exit()") from end
+        except EnvironmentFault as error:  # of Worlds, and of environments in processes
+            self._findings.error(name, f"{self._where}{error}")
+        except Exception as error:
+            self._findings.error(name, f"{self._where}{_raised(name, error)}")
+        raise _Unusable
+
+    def _unpacked(self, name: str, outcome: Any, count: int, parts: str) -> Any:
+        """Return an outcome of `count` parts. Raises _Unusable for any other."""
+        if isinstance(outcome, tuple | list) and len(outcome) == count:
+            return outcome
+        what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
+        self._findings.error(name, f"{self._where}{name}() returned {what} instead of {count} values: return {parts}")
+        raise _Unusable
+
+
+class _SingleCheck(_Check):
+    """Plays one environment."""
+
+    def __init__(self, env: Any, place: str, findings: Findings, limits: CheckLimits, seed: int) -> None:
+        super().__init__(_without_checker(env), place, findings, limits, seed)
+        self._agent = RandomAgent(env.action_space, seed=seed)
+        self._outcome = OutcomeCheck(env.observation_space, findings)
+        self._begun: list[Any] = []  # what the first steps from the seed led to
+        self._actions: list[Any] = []
+
+    def run(self) -> None:
+        super().run()
+        _closed(self._env, self._place, self._findings)
+
+    def _play(self) -> None:
+        seed: int | None = self._seed
+        while not self.limits.reached:
+            self._steps = 0
+            self._keep(self._reset(seed))
+            seed, over, total = None, False, 0.0
+            while not over and not self.limits.reached:
+                action = self._agent.init(None)
+                if len(self._actions) < _REPEATED_STEPS:
+                    self._actions.append(action)
+                outcome, over = self._step(action)
+                self._keep(outcome)
+                total += outcome[1] or 0.0
+            if over:
+                self.limits.add(self._steps, total, truncated=outcome[3])
+        if not self._findings.errors:
+            self._repeat()
+        if not self._findings:
+            self._gymnasium()
+
+    def _keep(self, outcome: Any) -> None:
+        if not self.limits.lengths and len(self._begun) <= len(self._actions):
+            self._begun.append(outcome)
+
+    def _reset(self, seed: int | None) -> Any:
+        observation, info = self._unpacked("reset", self._call("reset", seed=seed), 2, "observation, info")
+        self._outcome.info(self._where, info)
+        return self._outcome.observation(self._where, observation)
+
+    def _step(self, action: Any) -> tuple[Any, bool]:
+        self._steps += 1
+        self.limits.taken += 1
+        outcome = self._unpacked("step", self._call("step", action), 5, _STEP)
+        observation, reward, terminated, truncated, info = outcome
+        number = self._outcome.reward(self._where, reward)
+        over = self._outcome.flag(self._where, "terminated", terminated)
+        cut = self._outcome.flag(self._where, "truncated", truncated)
+        self._outcome.info(self._where, info)
+        return (self._outcome.final(self._where, observation, over, cut), number, over, cut), over or cut
+
+    def _repeat(self) -> None:
+        """Take the first steps again, from the same seed."""
+        spec = getattr(self._env, "spec", None)
+        if spec is not None and spec.nondeterministic:
+            return
+        taken, self._steps = self.limits.taken, 0
+        again = [self._reset(self._seed)]
+        for action in self._actions[: len(self._begun) - 1]:
+            again.append(self._step(action)[0])
+        self.limits.taken = taken
+        for step, (first, second) in enumerate(zip(self._begun, again, strict=True)):
+            if not _is_same(first, second):
+                where = f"step {step}" if step else "the first observation"
+                self._findings.error(
+                    "seed", f"{self._place}two episodes from the seed {self._seed} differ in {where}: {_SEEDS}"
+                )
+                return
+
+    def _gymnasium(self) -> None:
+        """Add what gymnasium's checker finds beside: it checks spaces and signatures, too."""
+        try:
+            import gymnasium
+            from gymnasium.utils.env_checker import check_env
+        except ImportError:
+            return
+        if not isinstance(self._env, gymnasium.Env):
+            return
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                check_env(self._env, skip_render_check=True, skip_close_check=True)
+            except Exception as error:  # AssertionError, and what the environment raises when it is called otherwise
+                caught_error = str(error)
+            else:
+                caught_error = ""
+        for text in dict.fromkeys([*(str(warning.message) for warning in caught), caught_error]):
+            plain = " ".join(re.sub(r"\x1b\[[\d;]*m|WARN: ", "", text).split())
+            if plain and not any(part in plain for part in _NO_CONCERN):
+                self._findings.warning(plain, f"{self._place}gymnasium's check_env says: {plain}")
+
+
+class _VectorCheck(_Check):
+    """Plays a vector that is not gymnasium's SyncVectorEnv. It is seen from outside: batches."""
+
+    def _play(self) -> None:
+        count, mode = self._env.num_envs, autoreset_of(self._env)
+        agent = RandomAgent(self._env.single_action_space, count, self._seed)
+        outcome = OutcomeCheck(self._env.single_observation_space, self._findings, axes=1)
+        self._rows(outcome, self._unpacked("reset", self._call("reset", seed=self._seed), 2, "observations, infos")[0])
+        lengths, totals, begins = np.zeros(count, np.int64), np.zeros(count), np.zeros(count, np.bool_)
+        while not self.limits.reached:
+            self._steps += 1
+            states, rewards, *flags, infos = self._unpacked("step", self._call("step", agent.init(None)), 5, _STEP)
+            self._rows(outcome, states)
+            rewards = self._batch("rewards", rewards, count, "iufb")
+            terminated, truncated = (
+                self._batch(what, flag, count, "b")
+                for what, flag in zip(("terminated", "truncated"), flags, strict=True)
+            )
+            ended = terminated | truncated
+            self.limits.taken += int(np.count_nonzero(~begins))
+            lengths[~begins] += 1
+            totals[~begins] += rewards[~begins]
+            for index in np.flatnonzero(ended):
+                self.limits.add(int(lengths[index]), float(totals[index]), bool(truncated[index]))
+            lengths[ended] = totals[ended] = 0
+            if mode == "same_step" and ended.any():
+                self._final(infos, truncated & ~terminated)
+            if mode == "disabled" and ended.any():
+                options = {"reset_mask": ended.copy()}
+                reset = self._call("reset", options=options)
+                self._rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
+            begins = ended if mode == "next_step" else begins
+
+    @property
+    def _where(self) -> str:
+        return f"step {self._steps} of the vector: " if self._steps else "reset of the vector: "
+
+    def _rows(self, outcome: OutcomeCheck, states: Any) -> None:
+        leaves = outcome.observation(self._where, states)
+        if leaves is not None and any(len(leaf) != self._env.num_envs for leaf in leaves):
+            text = f"observations have {len(leaves[0])} rows for {self._env.num_envs} environments"
+            self._findings.error("rows", f"{self._where}{text}")
+
+    def _batch(self, what: str, values: Any, count: int, kinds: str) -> npt.NDArray[Any]:
+        """Return numbers or flags of shape [N]. Raises _Unusable for others."""
+        array = np.asarray(values)
+        if array.shape != (count,) or array.dtype.kind not in kinds:
+            wanted = "bools" if kinds == "b" else "numbers"
+            got = f"{reprlib.repr(values)} of shape {list(array.shape)} and dtype {array.dtype}"
+            self._findings.error(what, f"{self._where}{what} is {got}: return {wanted} of shape [{count}]")
+            raise _Unusable
+        odd = ~np.isfinite(array) if kinds != "b" else np.zeros(count, np.bool_)
+        if odd.any():
+            index = int(np.argmax(odd))
+            self._findings.error(
+                "reward",
+                f"{self._where}environment {index}: the reward is {array[index]}: it must be one finite number",
+            )
+        return array
+
+    def _final(self, infos: Any, cut: npt.NDArray[np.bool_]) -> None:
+        """Check that truncated episodes have their last observations."""
+        final = infos.get("final_obs") if isinstance(infos, dict) else None
+        rows = final if isinstance(final, np.ndarray) and final.dtype == object else None
+        if cut.any() and (final is None or (rows is not None and any(row is None for row in rows[cut]))):
+            self._findings.error(
+                "final",
+                f'{self._where}an episode was truncated, and infos["final_obs"] does not have its last observation:'
+                " its value is part of what the agent learns",
+            )
+
+
+def _closed(env: Any, place: str, findings: Findings) -> None:
+    error = closing_error(env)
+    if error is not None:
+        text = "close() called sys.exit()" if isinstance(error, SystemExit) else _raised("close", error)
+        findings.error("close", f"{place}{text}")
+
+
+def _raised(name: str, error: Exception) -> str:
+    """Return a sentence about an error of the environment's own: its last line that is of no library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(folder in frame.filename for folder in _LIBRARIES)]
+    at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    text = f"{name}() raised {type(error).__name__}: {error}{at}"
+    if name == "reset" and isinstance(error, TypeError) and any(word in str(error) for word in ("'seed'", "'options'")):
+        return f"{text}: {_OPTIONS}"
+    if name == "step" and "gymnasium" in frames[-1].filename and "values to unpack" in str(error):  # of a wrapper
+        return f"{text}: return {_STEP}"
+    return text
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Return whether two outcomes are equal, numbers up to rounding."""
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(_is_same, first, second))
+    if first is None or second is None:
+        return first is second
+    return bool(np.allclose(first, second, rtol=1e-5, atol=1e-5, equal_nan=True))
+
+
+def _without_checker(env: Any) -> Any:
+    """Return `env` without gymnasium's PassiveEnvChecker, which would raise before the findings say what is wrong."""
+    if type(env).__name__ == "PassiveEnvChecker":
+        return env.env
+    around = env
+    while hasattr(around, "__dict__") and "env" in vars(around):
+        if type(around.env).__name__ == "PassiveEnvChecker":
+            around.env = around.env.env
+            break
+        around = around.env
+    return env
+
+
+_LONG = 10  # steps; shorter episodes have equal lengths by chance, and do not make later ones of one step suspicious
+_SEVERAL = 3  # episodes
+
+
+@dataclass
+class CheckLimits:
+    """Limits of a check, and a count of the episodes that were played."""
+
+    episodes: int
+    steps: int
+    seconds: float
+    lengths: tuple[int, ...] = ()
+    """Lengths of the episodes that have ended, in steps."""
+    returns: float = 0.0
+    """Sum of the returns of these episodes."""
+    truncated: bool = False
+    """Whether any of them was truncated."""
+    taken: int = 0
+
+    def __post_init__(self) -> None:
+        self._until = time.monotonic() + self.seconds
+
+    @property
+    def reached(self) -> bool:
+        """Return whether the check is to end."""
+        return len(self.lengths) >= self.episodes or self.taken >= self.steps or time.monotonic() > self._until
+
+    def add(self, length: int, total: float, truncated: bool) -> None:
+        """Add an episode that has ended, with its return `total`."""
+        self.lengths += (length,)
+        self.returns += total
+        self.truncated |= truncated
+
+    def report(self, findings: Findings, where: str) -> None:
+        """Add findings about the lengths of the episodes."""
+        if not self.lengths:
+            findings.warning(
+                "endless",
+                f"{where}no episode ended in {self.taken:,} steps: there will be no returns to report; truncate"
+                " episodes, as by max_episode_steps of gymnasium.register, or check with more --steps",
+            )
+        elif self.lengths[0] >= _LONG and set(self.lengths[1:]) == {1}:
+            findings.warning(
+                "begins",
+                f"{where}the first episode had {self.lengths[0]:,} steps, and each later one ended in its first step:"
+                " let reset() set back everything that ends an episode",
+            )
+        elif not self.truncated and (longest := max(self.lengths)) >= _LONG:
+            count, played = self.lengths.count(longest), len(self.lengths)
+            if count >= max(_SEVERAL, played / 2):
+                findings.warning(
+                    "time",
+                    f"{where}{count} of {played} episodes terminated after {longest:,} steps, and none later: if that"
+                    " is a limit of time, return terminated=False and truncated=True at it",
+                )

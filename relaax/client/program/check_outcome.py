@@ -1,0 +1,200 @@
+"""Checks of what one call of an environment returns: observation, reward, flags and infos."""
+
+from __future__ import annotations
+
+import pickle
+import reprlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax import rlx
+from relaax.client.connection.values import flag_of, require_final, reward_of, values_of
+from relaax.client.program.check_report import Findings
+from relaax.rlx.messages import MAX_REWARD
+from relaax.rlx.misfit import Misfit
+
+Parts = dict[str, npt.NDArray[Any]]
+_MASK = "action_mask"
+
+
+class OutcomeCheck:
+    """Checks outcomes of one environment, or with `axes` 1 batches of them, against a space of observations.
+
+    `where`, in its methods, is the beginning of a sentence about an outcome: "episode 1, step 3: ".
+    """
+
+    def __init__(self, space: Any, findings: Findings, axes: int = 0) -> None:
+        """Raises UnsupportedSpace and ValueError for a space that cannot be sent."""
+        self._values = values_of(space)
+        self._findings = findings
+        self._axes = axes
+        self._elements = dict(zip(self._values.space.paths(), self._values.space.elements(), strict=True))
+        self._bounds = [_bounds(element) for element in self._elements.values()]
+        self._before: list[tuple[npt.NDArray[Any], bytes]] = []
+        self._has_mask = False
+        if any(_MASK in path for path in self._elements):
+            self._mask(f"the observation has a part {_MASK!r}")
+
+    def observation(self, where: str, value: Any) -> rlx.Leaves | None:
+        """Check an observation, or a batch; return its leaves, None if it has none."""
+        try:
+            leaves = [np.array(leaf) for leaf in self._values.leaves(value, self._axes)]
+        except Misfit as misfit:
+            self._findings.error("space", f"{where}the observation is not in its space: {misfit}")
+            return None
+        for path, element, bounds, leaf in zip(
+            self._elements, self._elements.values(), self._bounds, leaves, strict=True
+        ):
+            self._check_numbers(where, path, element, bounds, leaf)
+        self._check_arrays(where, dict(_arrays(value)))
+        return leaves
+
+    def reward(self, where: str, reward: Any) -> float | None:
+        """Check a reward; return it as a number."""
+        try:
+            number = reward_of(reward)
+        except ValueError as error:
+            self._findings.error("reward", f"{where}{error}")
+            return None
+        if abs(number) > MAX_REWARD:
+            text = f"the reward is {number:g}, and servers refuse rewards beyond {MAX_REWARD:g}: scale it"
+            self._findings.error("reward", f"{where}{text}")
+        return number
+
+    def flag(self, where: str, name: str, flag: Any) -> bool:
+        """Check `terminated` or `truncated`; return it as a bool."""
+        array = np.asarray(flag)
+        try:
+            value = flag_of(name, flag)
+        except ValueError as error:
+            self._findings.error(name, f"{where}{error}")
+            return False
+        if array.dtype.kind == "b":
+            return value
+        said = f"{where}{name} is {reprlib.repr(flag)}: return True or False"
+        if array.dtype.kind in "iuf" and array in (0, 1):
+            self._findings.warning(name, said)
+        else:
+            self._findings.error(name, said)
+        return value
+
+    def final(self, where: str, observation: Any, terminated: bool, truncated: bool) -> rlx.Leaves | None:
+        """Check the observation of a step. A terminated episode may end without one."""
+        if observation is None and (terminated or truncated):
+            try:
+                require_final(observation, terminated, truncated)
+            except ValueError as error:
+                self._findings.error("final", f"{where}{error}")
+            return None
+        return self.observation(where, observation)
+
+    def info(self, where: str, info: Any) -> None:
+        """Check the infos of a reset or a step."""
+        if not isinstance(info, Mapping):
+            add = self._findings.warning if info is None else self._findings.error
+            add("info", f"{where}info is {reprlib.repr(info)}: return a dict, {{}} if there is none")
+            return
+        if _MASK in info and not self._has_mask:
+            self._mask(f"{where}info has an entry {_MASK!r}")
+        for key, entry in info.items():
+            if (reason := _unpicklable(entry)) is not None:
+                what = f"{where}info[{key!r}], of type {type(entry).__name__}, cannot be pickled ({reason})"
+                self._findings.warning(
+                    "pickle",
+                    f"{what}, as environments in processes of their own need: leave it out, or return numbers and text",
+                )
+
+    def _mask(self, what: str) -> None:
+        self._has_mask = True
+        self._findings.warning(
+            "mask",
+            f"{what}, and no algorithm here masks actions: let an action that is not allowed have no effect",
+        )
+
+    def _check_numbers(
+        self,
+        where: str,
+        path: str,
+        element: rlx.ElementarySpace,
+        bounds: tuple[Any, Any],
+        leaf: npt.NDArray[Any],
+    ) -> None:
+        odd = ~np.isfinite(leaf)
+        if odd.any():
+            place = self._place(path, odd)
+            number = leaf[odd][0]
+            self._findings.error(
+                "finite", f"{where}{place} is {number}: servers refuse it, so return a finite number or end the episode"
+            )
+        low, high = bounds
+        outside = ~odd & ((leaf < low) | (leaf > high))
+        if outside.any():
+            index = np.unravel_index(int(np.argmax(outside)), leaf.shape)
+            least, most = (np.broadcast_to(bound, leaf.shape)[index] for bound in bounds)
+            self._findings.error(
+                "bounds",
+                f"{where}{self._place(path, outside)} is {leaf[index]:g}, outside of {least:g} to {most:g}, the bounds"
+                f" of its space {element}: widen the space, or clip the value",
+            )
+
+    def _place(self, path: str, where: npt.NDArray[np.bool_]) -> str:
+        """Return a name of the first element of a leaf that `where` marks."""
+        index = [int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)]
+        own = index[self._axes :]
+        text = f"observation{path}{own or ''}"
+        return f"environment {index[0]}: {text}" if self._axes else text
+
+    def _check_arrays(self, where: str, parts: Parts) -> None:
+        """Check the arrays that an environment returned: their dtypes, and that those before keep their numbers."""
+        if self._axes:
+            return  # a batch is a vector's, which converts and copies
+        for path, array in parts.items():
+            element = self._elements.get(path)
+            if isinstance(element, rlx.Box) and array.dtype != element.dtype:
+                self._findings.warning(
+                    "dtype",
+                    f"{where}observation{path} is {array.dtype}, and its space {element.dtype}: RELAAX converts it, and"
+                    f" wrappers may not; return it .astype(np.{element.dtype})",
+                )
+        if any(array.tobytes() != content for array, content in self._before):
+            self._findings.warning(
+                "overwritten",
+                f"{where}the array of the observation before was overwritten: RELAAX has copied it, and wrappers that"
+                " keep observations have not; return a copy",
+            )
+        self._before = [(array, array.tobytes()) for array in parts.values()]
+
+
+def _bounds(element: rlx.ElementarySpace) -> tuple[Any, Any]:
+    """Return the least and the largest value, or arrays of them."""
+    if isinstance(element, rlx.Box):
+        return element.low, element.high
+    if isinstance(element, rlx.Discrete):
+        return element.start, element.start + element.n - 1
+    if isinstance(element, rlx.MultiDiscrete):
+        return 0, np.asarray(element.nvec) - 1
+    return 0, 1
+
+
+def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Return the arrays of an observation with their paths."""
+    if isinstance(value, np.ndarray):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _arrays(part, f"{path}[{key!r}]")
+    elif isinstance(value, tuple):
+        for index, part in enumerate(value):
+            yield from _arrays(part, f"{path}[{index}]")
+
+
+def _unpicklable(value: Any) -> str | None:
+    """Return why a value cannot be pickled; None if it can."""
+    try:
+        pickle.dumps(value)
+    except Exception as error:  # whatever a class of the environment raises
+        return f"{type(error).__name__}: {error}"
+    return None

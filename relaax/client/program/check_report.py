@@ -1,0 +1,164 @@
+"""Findings of a check of environments: errors, warnings, and the report of both."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from relaax.log_lines import one_line
+from relaax.number_format import shown
+from relaax.rlx import Space, space_from_dict, space_to_dict
+
+Level = Literal["error", "warning"]
+
+
+@dataclass
+class CheckFinding:
+    """One kind of fault: where it was first, and how often it came."""
+
+    level: Level
+    text: str
+    times: int = 1
+
+    def __str__(self) -> str:
+        again = f" ({self.times:,} times)" if self.times > 1 else ""
+        return one_line(f"{self.level}: {self.text}{again}")
+
+
+class Findings:
+    """The findings of a check. Each kind is reported once."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[str, CheckFinding] = {}
+
+    def __iter__(self) -> Iterator[CheckFinding]:
+        return iter(self._by_kind.values())
+
+    def __len__(self) -> int:
+        return len(self._by_kind)
+
+    @property
+    def errors(self) -> int:
+        """Return the number of errors."""
+        return sum(finding.level == "error" for finding in self)
+
+    def error(self, kind: str, text: str) -> None:
+        """Add what training refuses or learns wrong numbers from."""
+        self._add("error", kind, text)
+
+    def warning(self, kind: str, text: str) -> None:
+        """Add what training survives."""
+        self._add("warning", kind, text)
+
+    def _add(self, level: Level, kind: str, text: str) -> None:
+        if kind in self._by_kind:
+            self._by_kind[kind].times += 1
+        else:
+            self._by_kind[kind] = CheckFinding(level, text)
+
+
+@dataclass
+class CheckReport:
+    """Amount that was played, and findings.
+
+    `spaces`: the spaces of one environment; None if they cannot be sent. `mean_return`: of the whole episodes, None
+    without any.
+    """
+
+    spaces: tuple[Space, Space] | None
+    episodes: int
+    steps: int
+    mean_return: float | None
+    findings: list[CheckFinding] = field(default_factory=list)
+
+    @property
+    def errors(self) -> int:
+        """Return the number of errors."""
+        return sum(finding.level == "error" for finding in self.findings)
+
+    def lines(self, more: Iterable[str] = ()) -> Iterator[str]:
+        """Return the report as lines. `more`: lines about the spaces."""
+        yield from (str(finding) for finding in sorted(self.findings, key=lambda finding: finding.level))
+        if self.spaces is not None:
+            yield "observations {}, actions {}".format(*self.spaces)
+        yield from more
+        warnings = len(self.findings) - self.errors
+        found = [_counted(self.errors, "error")] if self.errors else []
+        found += [_counted(warnings, "warning")] if warnings else []
+        verdict = "failed" if self.errors else "ok"
+        played = f"{_counted(self.episodes, 'episode')}, {_counted(self.steps, 'step')}"
+        if self.mean_return is not None and not self.errors:
+            played += f", mean return {shown(self.mean_return)} at random"
+        yield f"{verdict}: {'; '.join([played, ', '.join(found) or 'no warnings'])}"
+
+    def finish(self, file: Path | None) -> bool:
+        """Add the processes that are left, print the report or write it to `file`; return whether it has no errors."""
+        for process in left_processes():
+            self.findings.append(CheckFinding("error", f"close() left {process} running: end it there"))
+        if file is None:
+            print(*self.lines(), sep="\n", flush=True)
+        else:
+            self.write(file)
+        return not self.errors
+
+    def write(self, file: Path) -> None:
+        """Write the report as JSON."""
+        spaces = None if self.spaces is None else [space_to_dict(space) for space in self.spaces]
+        findings = [{"level": finding.level, "text": finding.text, "times": finding.times} for finding in self.findings]
+        report: dict[str, Any] = {
+            "spaces": spaces,
+            "episodes": self.episodes,
+            "steps": self.steps,
+            "mean_return": self.mean_return,
+            "findings": findings,
+        }
+        file.write_text(json.dumps(report), "utf-8")
+
+    @classmethod
+    def read(cls, file: Path) -> CheckReport:
+        """Return the report that another process wrote."""
+        report = json.loads(file.read_text("utf-8"))
+        spaces = report["spaces"] and tuple(space_from_dict(space) for space in report["spaces"])
+        findings = [CheckFinding(**finding) for finding in report["findings"]]
+        return cls(spaces, report["episodes"], report["steps"], report["mean_return"], findings)
+
+
+def _counted(number: int, what: Any) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+_SECONDS = 2.0
+_OF_PYTHON = "multiprocessing"  # its resource tracker and fork server, which end with this process
+
+
+def left_processes() -> list[str]:
+    """Return the processes below this one, as "process 12 (sleep)", that do not end within two seconds.
+
+    Linux only: elsewhere none is found.
+    """
+    until = time.monotonic() + _SECONDS
+    while (left := list(_below(os.getpid()))) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def _below(pid: int) -> Iterator[str]:
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in _read(listed).split():
+            status = dict(line.partition(":\t")[::2] for line in _read(Path(f"/proc/{child}/status")).splitlines())
+            is_alive = not status.get("State", "Z").startswith(("Z", "X"))
+            if is_alive and _OF_PYTHON not in _read(Path(f"/proc/{child}/cmdline")):
+                yield f"process {child} ({status['Name']})"
+            yield from _below(int(child))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:  # it has ended
+        return ""

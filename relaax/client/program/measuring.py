@@ -1,0 +1,229 @@
+"""Measure the speed of an environment and its agent while they run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from relaax.client.connection.failure import CannotWrite
+from relaax.client.program.agents import RandomAgent
+from relaax.client.program.checked_env import autoreset_of
+
+LINE_SECONDS = 0.2
+
+
+class Lines:
+    """JSON lines in a file. One is due every 0.2 seconds: from `due` on, by `time.monotonic`.
+
+    Each has `time`: seconds of that clock, which is the same for all processes of a machine. Raises CannotWrite.
+    """
+
+    def __init__(self, file: str | Path) -> None:
+        self.due = 0.0
+        self._path = Path(file)
+        try:
+            self._file = self._path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise CannotWrite("--measure", self._path, error) from None
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with suppress(OSError):  # of a line that was refused before
+            self._file.close()
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Write one whole line."""
+        now = time.monotonic()
+        try:
+            self._file.write(json.dumps({"time": now, **line}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CannotWrite("--measure", self._path, error) from None
+        self.due = now + LINE_SECONDS
+
+
+class Measured:
+    """A client whose calls are timed. Writes JSON lines to a file, about five a second.
+
+    The first: `start_seconds`, from connecting to the first action. Each: `time`, `steps` (taken so far, over all
+    environments), and `act_ms` (how long each action took since the line before, in milliseconds).
+    """
+
+    def __init__(self, client: Any, environments: int, file: str | Path) -> None:
+        self._client = client
+        self._environments = environments
+        self._lines = Lines(file)
+        self._steps = 0
+        self._act_ms: list[float] = []
+        self._begun = False
+
+    def __enter__(self) -> Measured:
+        self._client.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        with self._lines:
+            if self._begun:
+                self._write({})
+            self._client.__exit__(kind, error, tb)
+
+    def init(self, states: Any) -> Any:
+        """Return the first action of an episode."""
+        before = time.perf_counter()
+        actions = self._client.init(states)
+        after = time.perf_counter()
+        if self._begun:
+            self._note(after - before, 0)
+        else:
+            self._begun = True
+            self._write({"start_seconds": after - before})
+        return actions
+
+    def send(self, *outcome: Any, **more: Any) -> Any:
+        """Return the next action of one environment."""
+        return self._timed(self._client.send, 1, outcome, more)
+
+    def step(self, *outcome: Any, **more: Any) -> Any:
+        """Return the next actions of N environments."""
+        first = more.get("first")
+        void = 0 if first is None else int(first.sum())
+        return self._timed(self._client.step, self._environments - void, outcome, more)
+
+    def reset(self, *outcome: Any, **more: Any) -> Any:
+        """End an episode: a step, and no action."""
+        self._steps += 1
+        return self._client.reset(*outcome, **more)
+
+    def _timed(self, call: Callable[..., Any], steps: int, outcome: tuple[Any, ...], more: dict[str, Any]) -> Any:
+        before = time.perf_counter()
+        actions = call(*outcome, **more)
+        self._note(time.perf_counter() - before, steps)
+        return actions
+
+    def _note(self, seconds: float, steps: int) -> None:
+        self._steps += steps
+        self._act_ms.append(seconds * 1e3)
+        if time.monotonic() >= self._lines.due:
+            self._write({})
+
+    def _write(self, more: dict[str, float]) -> None:
+        act_ms = [round(value, 4) for value in self._act_ms]
+        self._lines.write({"steps": self._steps, **more, "act_ms": act_ms})
+        self._act_ms.clear()
+
+
+class Paced:
+    """An agent that hands actions over at most `rate` times a second.
+
+    An environment that waits for them then takes at most so many steps a second; N that are stepped together take that
+    many each. What is late is not caught up with: after a pause there is no burst. The wait comes after the agent has
+    answered, so a measured latency has no part of it.
+    """
+
+    def __init__(
+        self,
+        agent: Any,
+        rate: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not 0 < rate < float("inf"):
+            raise ValueError(f"rate is {rate}: give a number of steps per second above 0, or None for no limit")
+        self._agent = agent
+        self._period = 1.0 / rate
+        self._clock = clock
+        self._sleep = sleep
+        self._due = clock()
+
+    def __enter__(self) -> Paced:
+        self._agent.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._agent.__exit__(kind, error, tb)
+
+    def init(self, states: Any) -> Any:
+        """Return the first action of an episode when it is due."""
+        return self._held(self._agent.init(states))
+
+    def send(self, *outcome: Any, **more: Any) -> Any:
+        """Return the next action of one environment when it is due."""
+        return self._held(self._agent.send(*outcome, **more))
+
+    def step(self, *outcome: Any, **more: Any) -> Any:
+        """Return the next actions of N environments when they are due."""
+        return self._held(self._agent.step(*outcome, **more))
+
+    def reset(self, *outcome: Any, **more: Any) -> Any:
+        """End an episode: a step, and no action to wait for."""
+        return self._agent.reset(*outcome, **more)
+
+    def _held(self, actions: Any) -> Any:
+        now = self._clock()
+        if now < self._due:
+            self._sleep(self._due - now)
+        self._due = max(self._due, now) + self._period
+        return actions
+
+
+DRAWN = 1024
+
+
+def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
+    """Step an Env or a VectorEnv of gymnasium until an exception ends it, and write to `file` how far it is.
+
+    1,024 actions are drawn beforehand and taken in turn; beside `env.step` there are a clock and a counter, and a reset
+    if the environment does not reset by itself. The file has lines of `time` and `steps`, as those of `Measured`.
+    """
+    is_vector = hasattr(env, "single_observation_space")
+    space = env.single_action_space if is_vector else env.action_space
+    agent = RandomAgent(space, env.num_envs if is_vector else None, seed)
+    actions = itertools.cycle([agent.init(None) for _ in range(DRAWN)])
+    steps = 0
+    with Lines(file) as lines:
+        try:
+            for taken in (_vector if is_vector else _single)(env, actions, seed):
+                steps += taken
+                if time.monotonic() >= lines.due:
+                    lines.write({"steps": steps})
+        finally:
+            lines.write({"steps": steps})
+    raise AssertionError("the actions never end")
+
+
+def _single(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]:
+    """Return how many steps were taken each time: 0 for the first reset, then 1."""
+    env.reset(seed=seed)
+    yield 0
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+        yield 1
+
+
+def _vector(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]:
+    """Return the same of N environments: 0, then N without those that used a step to reset."""
+    mode = autoreset_of(env)
+    env.reset(seed=seed)
+    yield 0
+    begin = 0
+    for batch in actions:
+        _, _, terminated, truncated, _ = env.step(batch)
+        yield env.num_envs - begin
+        if mode == "next_step":
+            begin = int(np.count_nonzero(np.logical_or(terminated, truncated)))
+        elif mode == "disabled":
+            ended = np.logical_or(terminated, truncated)
+            if ended.any():
+                env.reset(options={"reset_mask": ended})

@@ -1,0 +1,172 @@
+"""Named clients: their tokens and quotas, from a file that is reread when it changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from relaax.configuration import ConfigurationError
+from relaax.configuration.home import with_home
+from relaax.configuration.validation import Section, validate_section
+from relaax.configuration.yaml_file import read_yaml
+from relaax.server.rlx_server.clients.authentication import Authentication
+from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS, digest, read_token
+
+_log = logging.getLogger(__name__)
+
+KEY = "relaax-rlx-server.clients_file"
+MAX_CLIENTS = 1024
+LOOK_SECONDS = 1.0
+
+
+class ClientEntry(Section):
+    """The file's entry for one name. Without a quota, only the server's own limits apply."""
+
+    token_file: str | None = Field(None, description="File with its token, relative to the folder of this file.")
+    token_sha256: Any = Field(None, description="SHA-256 of its token in hex.")  # errors must not quote it: see below
+    max_connections: int | None = Field(None, ge=1, description="Maximum simultaneous connections.")
+    max_environments: int | None = Field(None, ge=1, description="Maximum environments of all its connections.")
+    steps_per_second: float | None = Field(None, gt=0, description="Environment steps of all its connections.")
+    bytes_per_second: float | None = Field(None, gt=0, description="Bytes that all its connections send and receive.")
+
+    @model_validator(mode="after")
+    def _one_token(self) -> ClientEntry:
+        if (self.token_file is None) == (self.token_sha256 is None):
+            raise ValueError("one of token-file and token-sha256 is needed; `relaax keys DIR --client NAME` makes both")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAccount:
+    """A client: its name, the digest of its token in hex, and its quotas; None means no quota."""
+
+    name: str
+    digest: str
+    max_connections: int | None = None
+    max_environments: int | None = None
+    steps_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+class ClientAccounts:
+    """The clients of a file, by name. Keeps the names in `authentication` up to date. `clock` gives seconds."""
+
+    def __init__(
+        self, file: str | None, authentication: Authentication, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`file`: None if there are no named clients. Raises ConfigurationError."""
+        self._path = None if file is None else with_home(file, KEY)
+        self._authentication = authentication
+        self._clock = clock
+        self._look_at = clock() + LOOK_SECONDS
+        self._by_name: dict[str, ClientAccount] = {}
+        self._files: tuple[Path, ...] = ()
+        self._read_as: object = None
+        self._seen_as: object = None
+        self._asked = False
+        if self._path is not None:
+            self._read(self._path)
+
+    def get(self, name: str) -> ClientAccount | None:
+        """Return the client of that name; None if there is none, or no longer one."""
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[ClientAccount]:
+        return iter(self._by_name.values())
+
+    def read_at_once(self) -> None:
+        """Make the next `look` read the file, changed or not."""
+        self._asked = True
+
+    def look(self) -> bool:
+        """Reread the file if it or a token file has changed and is not being written. Returns whether it was reread.
+
+        An invalid file is logged, and the previous clients remain.
+        """
+        if self._path is None or (not self._asked and self._clock() < self._look_at):
+            return False
+        self._look_at = self._clock() + LOOK_SECONDS
+        signature, before = self._signature(), self._seen_as
+        self._seen_as = signature
+        if not self._asked and (signature == self._read_as or signature != before):
+            return False
+        self._asked = False
+        try:
+            self._read(self._path)
+        except ConfigurationError as error:
+            self._read_as = signature
+            _log.error("%s; keeping the previous %d clients", error, len(self._by_name))
+            return False
+        _log.info("%s was read again: %d clients", self._path, len(self._by_name))
+        return True
+
+    def _read(self, path: Path) -> None:
+        before = _stamp(path)  # a write during the read is noticed at the next look
+        found, self._files = read_clients(path, self._authentication)
+        self._by_name = {client.name: client for client in found}
+        assert self._authentication.names is not None
+        self._authentication.names.clear()
+        self._authentication.names.update((client.digest, client.name) for client in found)
+        self._read_as = self._seen_as = before, *map(_stamp, self._files)
+
+    def _signature(self) -> tuple[object, ...]:
+        assert self._path is not None
+        return tuple(map(_stamp, (self._path, *self._files)))
+
+
+def _stamp(path: Path) -> object:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return error.errno
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def read_clients(path: Path, authentication: Authentication) -> tuple[list[ClientAccount], tuple[Path, ...]]:
+    """Return the clients of a file, and the files with their tokens. Raises ConfigurationError."""
+    where = f"{KEY}: {path}"
+    try:
+        data = read_yaml(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{KEY}: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"{where}: names with keys and values are needed; {{}} means no clients")
+    if len(data) > MAX_CLIENTS:
+        raise ConfigurationError(f"{where}: {len(data)} names exceed the maximum of {MAX_CLIENTS}")
+    if path.stat().st_mode & stat.S_IWOTH:
+        _log.warning("%s: everybody on this machine can let clients in; chmod 600 helps", where)
+    found: dict[str, ClientAccount] = {}
+    files = []
+    for name, entry in data.items():
+        if not isinstance(name, str) or not re.fullmatch(CLIENT_NAME, name):
+            raise ConfigurationError(f"{where}: {name!r} is no name of a client: use {WHAT_A_NAME_IS}")
+        said = validate_section(ClientEntry, entry, f"{where}: {name}")
+        if said.token_file is not None:
+            files.append(path.parent / with_home(said.token_file, where))
+            shown = _digest_of(files[-1], f"{where}: {name}.token_file")
+        else:
+            shown = str(said.token_sha256)
+        if not re.fullmatch("[0-9a-fA-F]{64}", shown):  # not quoted: it may be the token itself
+            raise ConfigurationError(f"{where}: {name}.token_sha256: 64 hexadecimal digits in quotes are needed")
+        client = ClientAccount(name, shown.lower(), **said.model_dump(exclude={"token_file", "token_sha256"}))
+        other = found.setdefault(client.digest, client)
+        if other is not client:
+            raise ConfigurationError(f"{where}: {name} and {other.name} have the same token: make one for each")
+        if authentication.token is not None and authentication.token.hex == client.digest:
+            raise ConfigurationError(f"{where}: {name} has the token of clients without a name: make one of its own")
+    return list(found.values()), tuple(files)
+
+
+def _digest_of(file: Path, key: str) -> str:
+    secret = read_token(str(file), key, "")
+    assert secret is not None
+    return digest(secret).hex()

@@ -1,0 +1,1 @@
+"""One connection with a client: bytes, layers such as TLS and WebSocket, and messages with deadlines."""

@@ -1,0 +1,1 @@
+"""The listening process: it accepts connections and starts a worker for each. No gRPC object, no TensorFlow."""

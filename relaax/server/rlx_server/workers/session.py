@@ -1,0 +1,191 @@
+"""Translation of a connection's messages for its agent. No I/O."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentBase, Leaves, StepResult
+from relaax.algorithm_base.error_place import described, place_of
+from relaax.metrics.names import CLIENTS
+from relaax.parameters.interfaces import MetricsRecorder
+from relaax.rlx import (
+    Actions,
+    Autoreset,
+    Episode,
+    EpisodeReturns,
+    Init,
+    LocalProtocolError,
+    Metrics,
+    Mode,
+    Reset,
+    ServerConnection,
+    Step,
+)
+from relaax.rlx.metric_names import formed
+from relaax.server.rlx_server.workers.episodes import EpisodeCounter
+
+Mask = npt.NDArray[np.bool_]
+
+
+class AgentSession:
+    """Convert both autoreset modes, and `reset`, to the one form that agents know: `algorithm_base.StepResult`.
+
+    `connection` has received each message before it comes here, and knows which environments are between episodes.
+    """
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        agent: AgentBase,
+        metrics: MetricsRecorder,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        hello = connection.hello
+        assert hello is not None, "a session begins after the handshake"
+        self._connection = connection
+        self._agent = agent
+        self._metrics = metrics
+        self._clock = clock
+        self._exploit = hello.mode == Mode.EXPLOIT
+        self._reports = hello.reports_episodes
+        self._none: Mask = np.zeros(hello.environments, np.bool_)
+        self._none.flags.writeable = False  # shared by steps in which nothing is marked
+        modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
+        self._next_step: Mask = modes == Autoreset.NEXT_STEP
+        self._episodes = EpisodeCounter(hello.environments)
+        self._own_begun: list[float | None] = [None] * hello.environments
+        self._ended_by_reset: tuple[Reset, Mask] | None = None
+        """The reset, and the environments that were between episodes then."""
+        self.episode_ended = False
+        """Whether the last init, step or reset ended an episode."""
+
+    def init(self, message: Init) -> Actions:
+        """Start an episode in every environment and return its first actions.
+
+        After a reset, whose last transition had to wait for this observation, the agent sees both as one step.
+        """
+        self.episode_ended = False
+        self._episodes.start(message.partial, self._clock())
+        if self._reports:
+            self._begin_own(message.partial)
+        if self._ended_by_reset is None:
+            return Actions(self._agent.reset(message.observation))
+        (reset, between), self._ended_by_reset = self._ended_by_reset, None
+        truncated = self._none if reset.truncated is None else reset.truncated
+        return Actions(
+            self._agent.step(
+                StepResult(
+                    rewards=reset.reward,
+                    observations=message.observation,
+                    terminated=~(truncated | between),
+                    truncated=truncated,
+                    first=between,
+                    final_observations=reset.final_observation,
+                )
+            )
+        )
+
+    def step(self, message: Step) -> Actions:
+        """Pass the outcome of the last actions to the agent and return its next actions."""
+        if message.terminated is message.truncated is message.first is None and not self._reports:
+            return self._plain_step(message)
+        terminated = self._none if message.terminated is None else message.terminated
+        truncated = self._none if message.truncated is None else message.truncated
+        if message.first is None:
+            first = self._none
+            self._episodes.count(message.reward, None)
+        else:
+            first = message.first
+            self._episodes.count(message.reward, ~first)
+            self._episodes.begin(first, self._clock())
+        step = StepResult(message.reward, message.observation, terminated, truncated, first)
+        self.episode_ended = bool(step.ended.any())
+        if self._reports or self.episode_ended:
+            self._report(step.ended, message.episodes)
+        if self.episode_ended:
+            step.final_observations = self._final(message, step.ended)
+        return Actions(self._agent.step(step))
+
+    def _plain_step(self, message: Step) -> Actions:
+        """Handle a step in which nothing is marked, as in most steps."""
+        none = self._none
+        self.episode_ended = False
+        self._episodes.count(message.reward, None)
+        return Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
+
+    def reset(self, message: Reset) -> EpisodeReturns:
+        """End the episode of every environment and return their returns."""
+        marked = self._connection.between_episodes
+        between = self._none if marked is None else marked
+        under_way = ~between
+        self.episode_ended = bool(under_way.any())
+        self._episodes.count(message.reward, under_way)
+        returns = self._episodes.returns.copy()
+        self._report(under_way, message.episodes)
+        self._ended_by_reset = message, between
+        return EpisodeReturns(returns)
+
+    def metrics(self, message: Metrics) -> None:
+        """Record the client's own scalars."""
+        tell_metrics(message, self._metrics)
+
+    def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
+        for episode in own if self._reports else ():
+            now, begun = self._clock(), self._own_begun[episode.environment]
+            self._own_begun[episode.environment] = now
+            self._episode(episode.episode_return, episode.length, None if begun is None else now - begun)
+        if self.episode_ended:
+            for episode_return, length, seconds in self._episodes.end(ended, self._clock()):
+                if not self._reports:
+                    self._episode(episode_return, length, seconds)
+
+    def _begin_own(self, partial: Mask | None) -> None:
+        """Set the start of client-reported episodes: the first observation, then the end of the last episode."""
+        now = self._clock()
+        for index, begun in enumerate(self._own_begun):
+            if begun is None and (partial is None or not partial[index]):
+                self._own_begun[index] = now
+
+    def _episode(self, episode_return: float, length: int, seconds: float | None) -> None:
+        """Record a whole episode. Episodes in exploit mode are separate scalars, as they do not measure training."""
+        if self._exploit:
+            self._metrics.scalar("exploit/episode_return", episode_return)
+            self._metrics.scalar("exploit/episode_length", length)
+        else:
+            self._metrics.episode(episode_return, length)
+        if seconds:
+            prefix = "exploit/episode_" if self._exploit else "episode/"
+            self._metrics.scalar(f"{prefix}seconds", seconds)
+            self._metrics.scalar(f"{prefix}reward_per_second", episode_return / seconds)
+
+    def _final(self, message: Step, ended: Mask) -> Leaves:
+        """Return the final observations: those sent with the step or, with NEXT_STEP, the observation itself."""
+        if message.final_observation is None:
+            return message.observation
+        here = ended & self._next_step
+        if not here.any():
+            return message.final_observation
+        final = [leaf.copy() for leaf in message.final_observation]
+        for leaf, observation in zip(final, message.observation, strict=True):
+            leaf[here] = observation[here]
+        return final
+
+
+def agent_failure(error: Exception, source: Path) -> str:
+    """Return the sentence for the client of an agent that raised `error`. `source`: of the algorithm."""
+    if isinstance(error, LocalProtocolError):  # an answer that cannot be sent
+        why = f"{place_of(error, source)}: the agent returned no actions of its space: {error.message}"
+    else:
+        why = described(error, source)
+    return f"the agent failed at {why}; the RLX server's log has the traceback"
+
+
+def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:
+    """Add a client's scalars, with names in form and in the clients' namespace."""
+    for name, value in message.scalars:
+        metrics.scalar(f"{CLIENTS}{formed(name)}", value)
