@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from relaax.log_lines import one_line
+from relaax.console import one_line
 
 
 class PlainConsole(Console):

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from relaax.library_variables import LIBRARY_VARIABLES
+from relaax.libraries import LIBRARY_VARIABLES
 from support.disks import Disk, small_disk
 from support.processes import Processes
 

@@ -75,30 +75,30 @@ ARRIVALS_PY = "relaax/server/rlx_server/listening/pending_connections.py"
 CLAIMS_PY = "relaax/server/rlx_server/clients/claims.py"
 METERS_PY = "relaax/server/rlx_server/clients/meters.py"
 CHILDREN_PY = "relaax/server/rlx_server/listening/children.py"
-MEASURES_PY = "relaax/server/rlx_server/workers/worker_metrics.py"
+MEASURES_PY = "relaax/server/rlx_server/workers/session.py"
 PEER_PY = "relaax/server/rlx_server/connection/peer.py"
 CLIENT_ENTRY_PY = "relaax/server/rlx_server/workers/client_entry.py"
 CHANNEL_PY = "relaax/server/rlx_server/connection/channel.py"
-WEBSOCKET_PY = "relaax/server/rlx_server/connection/websocket_layer.py"
+WEBSOCKET_PY = "relaax/server/rlx_server/connection/channel.py"
 LISTENER_PY = "relaax/server/rlx_server/listening/listener.py"
-PLACES_PY = "relaax/server/rlx_server/listening/unproven_clients.py"
+PLACES_PY = "relaax/server/rlx_server/listening/admission.py"
 SESSION_PY = "relaax/server/rlx_server/workers/session.py"
-STRIKES_PY = "relaax/server/strikes.py"
+STRIKES_PY = "relaax/server/security/strikes.py"
 READING_PY = "relaax/server/grpc_port/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_request_reader.py"
-SHARD_PY = "relaax/server/parameter_server/shard.py"
-MERGED_STATISTICS_PY = "relaax/server/parameter_server/merged_statistics.py"
-COMPENSATION_PY = "relaax/server/parameter_server/delay_compensation.py"
-CHECKPOINTING_PY = "relaax/server/checkpointing.py"
+SHARD_PY = "relaax/server/parameter_server/shard/shard.py"
+MERGED_STATISTICS_PY = "relaax/server/parameter_server/shard/merged_statistics.py"
+COMPENSATION_PY = "relaax/server/parameter_server/shard/shard.py"
+CHECKPOINTING_PY = "relaax/server/checkpoints/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
 RECEIVED_PY = "relaax/parameters/received_state.py"
-CORE_PY = "relaax/server/parameter_server/core.py"
+CORE_PY = "relaax/server/parameter_server/service/core.py"
 FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
-GATE_PY = "relaax/server/parameter_server/model_access.py"
-SERVICE_PY = "relaax/server/parameter_server/service.py"
+GATE_PY = "relaax/server/parameter_server/shard/model.py"
+SERVICE_PY = "relaax/server/parameter_server/service/service.py"
 
 
 TARGETS_PY = "relaax/algorithm_base/value_targets.py"
@@ -127,7 +127,7 @@ REPLAY_CLIENT = "tests/replay/test_client.py"
 LEARNER_PROCESS = "tests/server/learner/test_process.py"
 REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
 NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
-TARGET_PY = "relaax/server/parameter_server/target.py"
+TARGET_PY = "relaax/server/parameter_server/shard/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
 VALUE_AGENT = "tests/algorithms/async_q/test_agent.py"
@@ -298,13 +298,19 @@ ERRORS = (
     planted(
         "ranks-of-absent-workers",
         "ranks of workers that have gone are held for ever",
-        [("relaax/server/parameter_server/ranks.py", "seat.until = self._clock() + self._hold", "pass")],
+        [("relaax/server/parameter_server/service/actors.py", "seat.until = self._clock() + self._hold", "pass")],
         "tests/server/parameter_server/test_ranks.py",
     ),
     planted(
         "exploiting-actors-have-ranks",
         "exploiting connections take rungs of the ladder of epsilons",
-        [("relaax/server/parameter_server/registry.py", "worker.purpose.trains and", "worker.purpose.acts and")],
+        [
+            (
+                "relaax/server/parameter_server/service/registry.py",
+                "worker.purpose.trains and",
+                "worker.purpose.acts and",
+            )
+        ],
         "tests/server/parameter_server/test_ranks.py",
     ),
     planted(
@@ -1358,11 +1364,11 @@ ERRORS = (
         "with one shard, a push may come between the copies of a checkpoint",
         [
             (
-                "relaax/server/parameter_server/core.py",
+                "relaax/server/parameter_server/service/core.py",
                 "            unbroken = self.access.hold(CUT)\n",
                 "            unbroken = True\n",
             ),
-            ("relaax/server/parameter_server/core.py", "unbroken &= self.access.release()", "pass"),
+            ("relaax/server/parameter_server/service/core.py", "unbroken &= self.access.release()", "pass"),
         ],
         "tests/server/parameter_server/test_one_cut.py",
     ),
@@ -1395,7 +1401,7 @@ ERRORS = (
         "a hold that has just ended by itself is taken for one that held until then",
         [
             (
-                "relaax/server/parameter_server/model_access.py",
+                "relaax/server/parameter_server/shard/model.py",
                 "unbroken = self._clock() < self._held_until",
                 "unbroken = self._clock() <= self._held_until",
             )
@@ -1407,7 +1413,7 @@ ERRORS = (
         "what only another shard has is not saved",
         [
             (
-                "relaax/server/parameter_server/coordination/barrier.py",
+                "relaax/server/parameter_server/coordination/leader.py",
                 "return (mark, *(answer.state for answer in answers)) != saved",
                 "return False",
             )
@@ -1419,7 +1425,7 @@ ERRORS = (
         "while the worker that came first is heard of, no silent one is forgotten",
         [
             (
-                "relaax/server/parameter_server/registry.py",
+                "relaax/server/parameter_server/service/registry.py",
                 "        self._workers.move_to_end(worker.worker_id)\n",
                 "",
             )
@@ -1431,7 +1437,7 @@ ERRORS = (
         "what is to be written every few seconds is written whenever it is asked for",
         [
             (
-                "relaax/server/parameter_server/periodic_metrics.py",
+                "relaax/server/parameter_server/service/metrics.py",
                 "        self._due = now + INTERVAL\n        values",
                 "        values",
             )
@@ -1449,7 +1455,7 @@ ERRORS = (
         "the push that ended training is not answered again",
         [
             (
-                "relaax/server/parameter_server/core.py",
+                "relaax/server/parameter_server/service/core.py",
                 '            return self._repeat("same", push.worker, push.push_id)\n',
                 "            return None\n",
             )
@@ -1472,7 +1478,7 @@ ERRORS = (
     planted(
         "copy-of-last-forgotten",
         "the copy of the last checkpoint is not looked for at the start",
-        [("relaax/server/parameter_server/storage.py", "    patiently(spool.deliver, ends)\n", "")],
+        [("relaax/server/parameter_server/command/assembly.py", "    patiently(spool.deliver, ends)\n", "")],
         "tests/server/parameter_server/test_spool.py",
     ),
     planted(
@@ -1575,7 +1581,7 @@ ERRORS = (
     planted(
         "a-servers-certificate-is-a-workers",
         "the role of a certificate is not asked",
-        [("relaax/server/parameter_server/roles.py", "if role in (None, needed) else", "if True else")],
+        [("relaax/server/parameter_server/command/credentials.py", "if role in (None, needed) else", "if True else")],
         "tests/integration/test_security.py",
     ),
     # The RLX server: time, second calls, exact edges, odd sequences.
@@ -1978,7 +1984,7 @@ ERRORS = (
         "indices that were given back are given to two",
         [
             (
-                "relaax/server/parameter_server/actors.py",
+                "relaax/server/parameter_server/service/actors.py",
                 "                rest = gap[count:]\n",
                 "                rest = gap[count - 1 :]\n",
             )
@@ -2000,7 +2006,13 @@ ERRORS = (
     planted(
         "indices-never-return",
         "a session that has been away for long keeps its indices",
-        [("relaax/server/parameter_server/actors.py", "if since > limit and self._kept <= MAX_KEPT:", "if True:")],
+        [
+            (
+                "relaax/server/parameter_server/service/actors.py",
+                "if since > limit and self._kept <= MAX_KEPT:",
+                "if True:",
+            )
+        ],
         "tests/server/parameter_server/test_registry.py",
     ),
     # Several machines.

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from relaax.bounded_file import MAX_BYTES, read_bounded
 from relaax.client.connection.client import secret, tls_context
 from relaax.configuration import ConfigurationError
 from relaax.configuration.yaml_file import read_yaml
+from relaax.files import MAX_BYTES, read_bounded
 from relaax.parameters.moving import read_addresses
-from relaax.server.rlx_server.clients.accounts import read_clients
-from relaax.server.rlx_server.clients.authentication import Authentication
-from relaax.server.tls import authority
-from relaax.server.tokens import read_token
+from relaax.server.rlx_server.clients.accounts import Authentication, read_clients
+from relaax.server.security.tls import authority
+from relaax.server.security.tokens import read_token
 
 
 def _secret(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import tomllib
 from packaging.requirements import Requirement
 
-from relaax.extras import EXTRAS, missing, named
+from relaax.libraries import EXTRAS, missing, named
 
 
 def not_found(name: str) -> ModuleNotFoundError:

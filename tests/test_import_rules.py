@@ -56,8 +56,8 @@ def test_the_client_adds_sockets_only() -> None:
     # for an address that begins with ws, the others when something is to be watched.
     assert (
         foreign(
-            *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.output", "relaax.tls"),
-            *("relaax.log_lines", "relaax.websocket", "relaax.bounded_file"),
+            *("relaax.client", "relaax.rlx", "relaax.console", "relaax.libraries", "relaax.console", "relaax.tls"),
+            *("relaax.console", "relaax.websocket", "relaax.files"),
             *("numpy", "gymnasium", "imageio", "pygame", "websockets"),
         )
         - {"relaax"}

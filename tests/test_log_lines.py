@@ -20,8 +20,8 @@ TEXT = f"no\n{FORGED}\r\n{FORGED}\u2028{FORGED}"
 
 PROGRAM = """
 import logging, sys, threading
-from relaax.log_lines import log_to_stderr, print_error
-from relaax.server.logs import configure_logging
+from relaax.console import log_to_stderr, print_error
+from relaax.server.command.logs import configure_logging
 kind, text = sys.argv[1:]
 if kind == "server":
     configure_logging("INFO")
@@ -84,4 +84,4 @@ def test_logging_is_configured_in_one_place() -> None:
         for path in (ROOT / "relaax").rglob("*.py")
         if re.search(r"\bbasicConfig\(|\blogging\.Formatter\b", path.read_text("utf-8"))
     }
-    assert found == {"relaax/log_lines.py", "relaax/server/logs.py"}
+    assert found == {"relaax/console.py", "relaax/server/command/logs.py"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relaax.number_format import shown
+from relaax.console import shown
 
 
 @pytest.mark.parametrize(

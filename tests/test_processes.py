@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.library_variables import LIBRARY_VARIABLES
+from relaax.libraries import LIBRARY_VARIABLES
 from support.processes import Processes, wait_until
 from support.programs import ROOT
 from support.run import is_alive

@@ -24,8 +24,8 @@ from relaax.algorithm_base.replay_tables import ReplayBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
 from relaax.configuration.suggestions import nearest_file
-from relaax.extras import missing
-from relaax.lazy_exports import lazy_exports as lazy_exports
+from relaax.libraries import lazy_exports as lazy_exports
+from relaax.libraries import missing
 from relaax.rlx import Space
 
 _log = logging.getLogger(__name__)

@@ -2,13 +2,11 @@
 
 from relaax.checkpoint.array_file import Arrays
 from relaax.checkpoint.checkpoint import Checkpoint, manifest_key
-from relaax.checkpoint.ids import highest_fence, sequence
 from relaax.checkpoint.lease import Lease, LeaseHeld, LeaseLost, LeaseWaitInterrupted
 from relaax.checkpoint.local import LocalStore
 from relaax.checkpoint.location import open_location, open_store, s3_location
-from relaax.checkpoint.manager import CheckpointManager
-from relaax.checkpoint.manifest import FORMAT, Damaged, OfLaterVersion
-from relaax.checkpoint.none_usable import NoneUsable
+from relaax.checkpoint.manager import CheckpointManager, NoneUsable
+from relaax.checkpoint.manifest import FORMAT, Damaged, OfLaterVersion, highest_fence, sequence
 from relaax.checkpoint.store import Conflict, NotFound, NoValue, Store, StoreAway, StoreError, Value, check_key
 
 __all__ = [

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from relaax.checkpoint.ids import age
+from relaax.checkpoint.manifest import age
 from relaax.checkpoint.store import NotFound, NoValue, Store, StoreError
 
 EVALUATION = "evaluation.json"

@@ -47,8 +47,7 @@ def open_store(
     ConfigurationError, and ModuleNotFoundError if boto3 is not installed.
     """
     # boto3 takes a while to import, and is not there without the extra `s3`.
-    from relaax.checkpoint.aws_keys import read_keys
-    from relaax.checkpoint.s3 import S3Store
+    from relaax.checkpoint.s3 import S3Store, read_keys
 
     bucket, key = s3
     keys = None if aws_keys is None else lambda: read_keys(aws_keys)

@@ -1,11 +1,12 @@
-"""Save, restore and thin out the checkpoints of one location."""
+"""Save, restore, verify, copy and thin out the checkpoints of a location."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from relaax.checkpoint.array_file import Arrays, to_buffers
@@ -13,25 +14,64 @@ from relaax.checkpoint.checkpoint import (
     Checkpoint,
     decode_part,
     describe_part,
+    length,
     manifest_key,
     not_finite,
     verify_part,
 )
-from relaax.checkpoint.evaluation import evaluations, ranked, under_way
-from relaax.checkpoint.ids import ASIDE, age, is_id, owner, sequence, set_aside
+from relaax.checkpoint.evaluation import evaluation_key, evaluations, ranked, under_way
 from relaax.checkpoint.lease import Lease, LeaseLost
 from relaax.checkpoint.manifest import (
+    ASIDE,
     FORMAT,
     Damaged,
     OfLaterVersion,
+    age,
     decode_manifest,
     encode_manifest,
+    is_id,
+    owner,
     part_key,
+    sequence,
+    set_aside,
 )
-from relaax.checkpoint.none_usable import in_the_way, none_usable
 from relaax.checkpoint.store import MAX_VALUE_BYTES, Conflict, NotFound, NoValue, Store, StoreError
 
 _log = logging.getLogger(__name__)
+
+_SHOWN = 20  # checkpoints that one error describes
+
+
+class NoneUsable(StoreError):
+    """There are checkpoints, and training can continue from none of them. The message says why, and the ways out."""
+
+
+def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
+    """Return the error for checkpoints each of which has a reason not to be used."""
+    ids = list(reasons)
+    named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
+    named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
+    return NoneUsable(
+        "\n".join(
+            [
+                f"none of the {len(ids)} checkpoints in {location} can be used, and none is deleted:",
+                *named,
+                "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew "
+                f"at this one, remove them: relaax checkpoints remove {location} {' '.join(ids)}",
+            ]
+        )
+    )
+
+
+def in_the_way(location: str, checkpoint_id: str, later: OfLaterVersion, ids: Sequence[str]) -> NoneUsable:
+    """Return the error for a checkpoint of a later version that comes first; without `ids` an older one can be used."""
+    return NoneUsable(
+        f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Go on with that "
+        "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "
+        f"remove it: relaax checkpoints remove {location} {' '.join(ids)}"
+    )
+
+
 _FAILURES = 3  # checkpoints that cannot be deleted, after which the others are left for later: each may take a minute
 
 Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
@@ -387,3 +427,84 @@ def _readable(manifest: Mapping[str, Any]) -> bytes:
     except Damaged as damage:
         raise StoreError(f"it could not be read again: {damage}") from None
     return encoded
+
+
+Advance = Callable[[int], None]
+"""Called with the number of bytes that have been read or written."""
+
+
+def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
+    """Compare every byte with its description. Raises Damaged."""
+    manifest = _read(store, checkpoint_id)[1]
+    if "shards" in manifest:
+        length(manifest)
+    for description in manifest["parts"].values():
+        with _missing_is_damage():
+            _check_size(store, description)
+            verify_part(_counted(store.pieces(description["key"]), advance), description)
+
+
+def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance: Advance = lambda count: None) -> None:
+    """Copy a checkpoint to another store, under that store's lease: parts, which are read back, and then the manifest.
+
+    Raises Damaged, StoreError and LeaseLost; then it is not there.
+    """
+    value, manifest = _read(source, checkpoint_id)
+    key = manifest_key(checkpoint_id)
+    written: list[str] = []
+    try:
+        for description in manifest["parts"].values():
+            with _missing_is_damage():
+                _check_size(source, description)
+                pieces = list(_counted(source.pieces(description["key"]), advance))
+            verify_part(pieces, description)
+            written.append(description["key"])
+            target.put(description["key"], [memoryview(piece) for piece in pieces])
+            try:
+                verify_part(target.pieces(description["key"]), description)
+            except Damaged as damage:
+                raise StoreError(f"{target.location}: {damage}") from None
+        lease.check()
+        with contextlib.suppress(NotFound, NoValue):
+            target.put(evaluation_key(checkpoint_id), source.get(evaluation_key(checkpoint_id)))
+            written.append(evaluation_key(checkpoint_id))
+        written.insert(0, key)  # it may arrive although the store fails: then it goes first
+        target.put_if(key, value, None)
+    except Conflict:
+        raise  # another writer's: it is there, and none of ours to delete
+    except BaseException:
+        with contextlib.suppress(StoreError):  # if the manifest stays, so do its parts
+            for one in written:
+                target.delete(one)
+        raise
+
+
+def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the manifest as it was written, and its content."""
+    with _missing_is_damage():
+        value = store.get(manifest_key(checkpoint_id))
+    try:
+        return value, decode_manifest(value, checkpoint_id)
+    except Damaged as damage:
+        raise type(damage)(f"{checkpoint_id}: {damage}") from None
+
+
+def _check_size(store: Store, description: Mapping[str, Any]) -> None:
+    """Check a part's size before reading it: a file may be longer than any disk."""
+    size = store.size(description["key"])
+    if size != description["bytes"]:
+        raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']}")
+
+
+def _counted(pieces: Iterator[bytes], advance: Advance) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        advance(len(piece))
+
+
+@contextlib.contextmanager
+def _missing_is_damage() -> Iterator[None]:
+    try:
+        yield
+    except (NotFound, NoValue) as error:
+        raise Damaged(str(error)) from None

@@ -10,7 +10,7 @@ import typer.core
 import typer.main
 
 from relaax import __version__
-from relaax.server.options import VersionOption, command_app
+from relaax.server.command.options import VersionOption, command_app
 
 # Name and location: a function, or a Typer application with its own subcommands. `relaax --help` imports the modules
 # too: they import slow libraries (TensorFlow, gRPC) only when they run.

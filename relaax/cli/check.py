@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relaax.configuration import ConfigurationError, nearest
-from relaax.log_lines import print_error
+from relaax.console import print_error
 
 if TYPE_CHECKING:
     from relaax.algorithm_base import ConfigBase

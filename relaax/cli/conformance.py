@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from relaax.bounded_file import read_bounded_text
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
+from relaax.files import read_bounded_text
 from relaax.tls import client_context, reason_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from relaax.log_lines import one_line
+from relaax.console import one_line
 
 LEAST_NAME = 8
 """Columns of a terminal that a name keeps while anything else can make room."""

@@ -105,7 +105,7 @@ def keys(
     if client:
         _clients(folder, list(dict.fromkeys(client)))
         return
-    from relaax.server.certificates import LOCAL
+    from relaax.server.security.certificates import LOCAL
 
     hosts = list(dict.fromkeys([*LOCAL, *(host or [])]))
     try:
@@ -135,7 +135,7 @@ def _refused(error: OSError | ValueError) -> typer.Exit:
 
 def _clients(folder: Path, names: list[str]) -> None:
     """Write the tokens of clients, each to a file named after it, and print the entries that admit them."""
-    from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS
+    from relaax.server.security.tokens import CLIENT_NAME, WHAT_A_NAME_IS
 
     tokens = {name: _token() for name in names}
     try:
@@ -159,7 +159,7 @@ def _clients(folder: Path, names: list[str]) -> None:
 
 def _made(hosts: list[str], days: int) -> dict[str, bytes]:
     """Return the contents of the files by name. Raises ValueError."""
-    from relaax.server.certificates import Authority
+    from relaax.server.security.certificates import Authority
 
     authority = Authority(days)
     server, server_key = authority.issue("RELAAX server", hosts)

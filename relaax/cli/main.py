@@ -9,9 +9,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from relaax.extras import named
-from relaax.library_variables import missing_from
-from relaax.output import replace_unknown_characters
+from relaax.console import replace_unknown_characters
+from relaax.libraries import missing_from, named
 
 os.environ.update(missing_from(os.environ))  # before anything imports numpy
 
@@ -38,7 +37,7 @@ def _asks_for_versions() -> bool:
     """Answer a lone `--version` before importing a server's libraries, and return whether that was the request."""
     asked = sys.argv[1:] == ["--version"]
     if asked:
-        from relaax.server.options import versions
+        from relaax.server.command.options import versions
 
         print(versions())
     return asked

@@ -18,8 +18,7 @@ import typer
 from relaax.cli import completion
 from relaax.cli.fitting import shortened
 from relaax.configuration import ConfigurationError, nearest
-from relaax.log_lines import print_error
-from relaax.number_format import shown
+from relaax.console import print_error, shown
 
 if TYPE_CHECKING:
     import numpy as np

@@ -79,7 +79,7 @@ def _configs(what: str | None) -> dict[str, type]:
 
 def _config(path: str, folder: Path) -> type:
     from relaax.algorithm_base.loader import load_config
-    from relaax.server.native_messages import load_tensorflow_quietly
+    from relaax.server.command.hardware import load_tensorflow_quietly
 
     load_tensorflow_quietly()  # if the algorithm's module loads it
     return load_config(path, folder)

@@ -279,7 +279,7 @@ def _asked(where: str, replay: str | None, token_file: Path | None, tls_ca: Path
         return _section(known, memory, token_file, tls_ca)
     if token_file is not None or tls_ca is not None:
         raise ConfigurationError("--token-file and --tls-ca are for HOST:PORT; a configuration names its own")
-    from relaax.server.command_configuration import configured
+    from relaax.server.command.configuration import configured
 
     return configured(where, []).rlx_server
 

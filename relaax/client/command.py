@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.bounded_file import read_bounded_text
 from relaax.client.connection.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS, Places
 from relaax.client.connection.client import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.connection.failure import CannotWrite, EnvironmentExit, EnvironmentFault, Failure, did_you_mean
@@ -26,10 +25,9 @@ from relaax.client.program.process import disarm, leave, side_by_side, terminate
 from relaax.client.program.screen import ScreenError, ScreenLost, run_on_screen
 from relaax.client.program.summary import RunSummary
 from relaax.client.program.watching import Watching, has_screen
-from relaax.extras import missing, named
-from relaax.log_lines import log_to_stderr, one_line, print_error
-from relaax.number_format import shown
-from relaax.output import replace_unknown_characters
+from relaax.console import log_to_stderr, one_line, print_error, replace_unknown_characters, shown
+from relaax.files import read_bounded_text
+from relaax.libraries import missing, named
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from relaax.atomic_file import write_whole
+from relaax.files import write_whole
 
 ASKED = "asked.json"
 """Numbers of processes by role, as somebody asks for."""

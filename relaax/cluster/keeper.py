@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax.atomic_file import write_whole
 from relaax.direct_http import open_directly
+from relaax.files import write_whole
 from relaax.supervision.process import Process
 
 HOST = "{host}"

@@ -17,7 +17,6 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from relaax.atomic_file import write_whole
 from relaax.cluster.control import Control
 from relaax.cluster.keeper import FOLDER, HOST, METRICS, Keeper
 from relaax.cluster.remote_process import RemoteProcess
@@ -35,6 +34,7 @@ from relaax.configuration.roles import (
     Addresses,
     Role,
 )
+from relaax.files import write_whole
 from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised
 

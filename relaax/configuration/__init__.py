@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from relaax.configuration.errors import ConfigurationError, nearest, overrides_of, unknown
 from relaax.configuration.secrets import redacted
-from relaax.lazy_exports import lazy_exports
+from relaax.libraries import lazy_exports
 
 if TYPE_CHECKING:
     from relaax.configuration.configuration import (

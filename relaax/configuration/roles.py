@@ -281,3 +281,8 @@ def own() -> list[Role]:
 def servers() -> list[Role]:
     """Return those of them that listen on an address."""
     return [role for role in own() if role.listens]
+
+
+def section_of(settings: Section) -> str:
+    """Return the name of the section that these settings are of."""
+    return next(role.section for role in ROLES if isinstance(settings, role.model))

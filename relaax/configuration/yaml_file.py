@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from relaax.bounded_file import read_bounded_text
 from relaax.configuration.validation import ConfigurationError
+from relaax.files import read_bounded_text
 
 # YAML 1.1 requires a dot and a signed exponent in a float; people write neither.
 _NUMBER = re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")

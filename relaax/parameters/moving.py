@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from relaax.bounded_file import read_bounded_text
+from relaax.files import read_bounded_text
 
 FILE = "@"
 """Begins the name of a file with the addresses of all shards, one on each line in their order, instead of one."""
@@ -35,7 +35,7 @@ def read_addresses(text: str) -> list[str]:
 class Moving:
     """The address of one server, which line `index` of a file holds; the last one known if that cannot be read.
 
-    Whoever writes the file replaces it by another one (`relaax.atomic_file`), so that no half of it is read.
+    Whoever writes the file replaces it by another one (`relaax.files`), so that no half of it is read.
     """
 
     def __init__(self, text: str, index: int) -> None:

@@ -4,7 +4,7 @@
 algorithm is one that comes with RELAAX, or one whose path the program gives.
 """
 
-from relaax.extras import explained
+from relaax.libraries import explained
 
 with explained("policy"):
     from relaax.policy.file import PolicyError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from relaax.checkpoint import Checkpoint, Damaged
-from relaax.checkpoint.flat_vectors import whole
+from relaax.checkpoint.checkpoint import whole
 from relaax.configuration import redacted
 from relaax.parameters.moments import STATISTICS
 from relaax.policy.file import PARAMETERS, Description, to_file

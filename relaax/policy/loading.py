@@ -10,7 +10,7 @@ from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm, parse_f
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.policy.file import PolicyError, read
 from relaax.policy.policy import Policy
 

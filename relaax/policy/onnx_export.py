@@ -27,7 +27,7 @@ from relaax.algorithm_base import (
 )
 from relaax.algorithm_base.observations import is_image, looks_like_image
 from relaax.algorithm_base.policy_graph import PolicyGraph
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.policy.policy import Policy
 
 OPSET = 17

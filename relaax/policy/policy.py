@@ -20,7 +20,7 @@ from relaax.algorithm_base import (
     Space,
     StepResult,
 )
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.policy.file import Description, PolicyError, PolicyFile
 from relaax.policy.fixed_parameters import FixedParameters, NoMetrics
 from relaax.rlx.errors import ProtocolError

@@ -1,7 +1,8 @@
 """The status port of a server: GET /healthz and GET /metrics over HTTP, each request in a thread.
 
 /healthz: 200 if the server is serving, otherwise 503, with one JSON object. /metrics: Prometheus text. Neither contains
-secrets. A silent connection takes one of `MAX_REQUESTS` places for at most `REQUEST_SECONDS`.
+secrets. A silent connection takes one of `MAX_REQUESTS` places for at most `REQUEST_SECONDS`. Families of metrics are
+declared in tables that docs/metrics.md must match.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from relaax import __version__
 from relaax.server.address import name_of
@@ -120,3 +124,60 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a scrape every few seconds would flood the log."""
+
+
+View = TypeVar("View")
+Read = TypeVar("Read", contravariant=True)
+Labelled = Mapping[Any, float]
+"""Values by labels: tuples of text, in the order of the label names."""
+
+
+@dataclass(frozen=True)
+class Family(Generic[Read]):
+    """One metric. `read` returns its value, or None if there is none yet; with `labels`, a value per label tuple.
+
+    A metric whose name ends in _total is a counter, any other a gauge.
+    """
+
+    name: str
+    help: str
+    read: Callable[[Read], float | Labelled | None]
+    labels: tuple[str, ...] = ()
+
+    def metric(self, view: Read) -> Metric:
+        """Return the metric with its current value."""
+        kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
+        metric = kind(self.name, self.help, labels=self.labels)
+        value = self.read(view)
+        if isinstance(value, Mapping):
+            for labels, number in value.items():
+                metric.add_metric(labels, number)
+        elif value is not None:
+            metric.add_metric((), value)
+        return metric
+
+
+class Families(Collector, Generic[View]):
+    """Read all families from one view, taken at each scrape; report nothing if it is None."""
+
+    def __init__(self, families: Iterable[Family[View]], view: Callable[[], View | None]) -> None:
+        self._families = tuple(families)
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._view()
+        if view is not None:
+            for family in self._families:
+                yield family.metric(view)
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield nothing; otherwise a registry would call `collect` to learn the names."""
+        yield from ()
+
+
+def registry_of(collector: Collector, pid: Callable[[], int] | None = None) -> CollectorRegistry:
+    """Return a registry of `collector` and of process_..., the resource use of a process, by default this one."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry, pid=pid or (lambda: "self"))
+    return registry

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN, section_of
 from relaax.parameters.channel import Target
 from relaax.parameters.moving import FILE, Moving, read_addresses
-from relaax.server.tls import LEARNER, PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
-from relaax.server.tokens import read_token
+from relaax.server.security.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
+from relaax.server.security.tokens import read_token
 
 
 def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
@@ -52,11 +52,6 @@ def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
         files,
         "replay server",
     )
-
-
-def section_of(settings: RlxServerSection | LearnerSection) -> str:
-    """Return the name of the section that these settings are of."""
-    return LEARNER if isinstance(settings, LearnerSection) else RLX_SERVER
 
 
 def _target(

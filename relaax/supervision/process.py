@@ -41,7 +41,7 @@ _LINES = 5
 _LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
 _PAGE = re.compile(rb"open (https?://[!-~]+)\s*\Z")
 _SENTENCE = re.compile(r"^  ((?:relaax-[a-z-]+|[^\s:]+/main): [^\n]*(?:\n {3}[^\n]*)*)\Z", re.MULTILINE)
-"""The error that a program printed last, by `relaax.log_lines.print_error`."""
+"""The error that a program printed last, by `relaax.console.print_error`."""
 
 
 class StartError(Exception):

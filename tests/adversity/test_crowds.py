@@ -18,8 +18,8 @@ import pytest
 
 from relaax import rlx
 from relaax.conformance.websocket import Masker, request
+from relaax.server.rlx_server.listening.admission import FREE, MORE
 from relaax.server.rlx_server.listening.children import MAX_LEAVING
-from relaax.server.rlx_server.listening.unproven_clients import FREE, MORE
 from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
 from support.fuzz_run import ALGORITHM
 from support.fuzz_wire import guests

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.server.rlx_server.connection.dead_peers import VANISHED_SECONDS
+from relaax.server.rlx_server.connection.peer import VANISHED_SECONDS
 from support.hosts import Host, two_hosts
 from support.processes import Processes, Running, wait_until
 from support.service import PARAMETER_SERVER, RLX_SERVER, write_service_config

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from relaax.library_variables import missing_from
+from relaax.libraries import missing_from
 
 os.environ.update(missing_from(os.environ))  # as in a learner
 

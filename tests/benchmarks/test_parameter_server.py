@@ -17,8 +17,8 @@ from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import Adam, OptimizerSpec, RMSProp
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
-from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
-from relaax.server.parameter_server.shard import Push, Shard
+from relaax.server.parameter_server.shard.shard import Push, Shard
+from relaax.server.parameter_server.shard.state import Discard, Ledger, Outcome
 
 PARAMETERS = 677_747
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from relaax.checkpoint import CheckpointManager, Damaged, Lease, LeaseLost, StoreError, copying
+from relaax.checkpoint import CheckpointManager, Damaged, Lease, LeaseLost, StoreError
+from relaax.checkpoint import manager as copying
 from relaax.checkpoint.evaluation import evaluation_key
 from support.stores import MemoryStore
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.checkpoint import CheckpointManager, Lease, LocalStore, copying
+from relaax.checkpoint import CheckpointManager, Lease, LocalStore
+from relaax.checkpoint import manager as copying
 from relaax.checkpoint.evaluation import (
     Evaluation,
     evaluation_key,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import Checkpoint, Damaged
-from relaax.checkpoint.flat_vectors import cut, length, whole
+from relaax.checkpoint.checkpoint import cut, length, whole
 
 VECTOR = np.arange(10, dtype=np.float32)
 

@@ -26,7 +26,7 @@ from relaax.checkpoint import (
     StoreError,
     highest_fence,
 )
-from relaax.checkpoint.holder import Holder
+from relaax.checkpoint.lease import Holder
 from support.stores import MemoryStore
 
 

@@ -19,9 +19,8 @@ from relaax.checkpoint import (
     open_location,
     s3_location,
 )
-from relaax.checkpoint.aws_keys import AwsKeys
-from relaax.checkpoint.s3 import S3Store
-from relaax.extras import missing
+from relaax.checkpoint.s3 import AwsKeys, S3Store
+from relaax.libraries import missing
 from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 from support.stores import StoreCompliance
 

@@ -21,7 +21,6 @@ from environments.ALE import games
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import main as gym
 from relaax.algorithm_base import Box, Discrete
-from relaax.atomic_file import write_whole
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
 from relaax.client.address import LOCAL

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from relaax.cli.app import app
 from relaax.configuration import LearnerSection, ParameterServerSection, ReplayServerSection, RlxServerSection
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import Authentication, Identity
+from relaax.server.rlx_server.clients.accounts import Authentication, ClientAccounts, Identity
 from support.keys import Keys
 
 FILES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relaax.cli.app import COMMANDS
-from relaax.library_variables import LIBRARY_VARIABLES
+from relaax.libraries import LIBRARY_VARIABLES
 from support.processes import Processes
 
 COUNTED = """

@@ -12,7 +12,7 @@ from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
-from relaax.server import checkpointing
+from relaax.server.checkpoints import checkpointing
 from relaax.server.parameter_server.coordination import follower
 from relaax.server.rlx_server.listening import listener, status
 from support.processes import Processes, wait_until

@@ -13,7 +13,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client, Failure
-from relaax.server.certificates import LOCAL, Authority
+from relaax.server.security.certificates import LOCAL, Authority
 
 SPACES = {"observation_space": rlx.Box(-1, 1, (3,)), "action_space": rlx.Discrete(2)}
 HERE = Authority(30)

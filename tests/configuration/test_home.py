@@ -11,15 +11,14 @@ import pytest
 
 from relaax import machine_code
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.checkpoint.aws_keys import read_keys
+from relaax.checkpoint.s3 import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.validation import validate_section
-from relaax.server.parameter_server.storage import open_spool
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import OPEN
-from relaax.server.termination import EndRequests
-from relaax.server.tls import authority
-from relaax.server.tokens import read_token
+from relaax.server.command.termination import EndRequests
+from relaax.server.parameter_server.command.assembly import open_spool
+from relaax.server.rlx_server.clients.accounts import OPEN, ClientAccounts
+from relaax.server.security.tls import authority
+from relaax.server.security.tokens import read_token
 
 
 @pytest.fixture

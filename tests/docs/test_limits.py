@@ -26,17 +26,22 @@ from relaax.metrics import copying
 from relaax.replay import messages as replay_messages
 from relaax.replay import remote_writer, spec, table_copy, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
-from relaax.server import checkpointing, status, strikes, tokens
+from relaax.server import status
+from relaax.server.checkpoints import checkpointing
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
-from relaax.server.parameter_server import core, requests
-from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
+from relaax.server.parameter_server.coordination import follower, leader
+from relaax.server.parameter_server.coordination import leader as barrier
+from relaax.server.parameter_server.coordination import members as introduction
+from relaax.server.parameter_server.service import core
+from relaax.server.parameter_server.service import service as requests
 from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server.clients import accounts as client_accounts
 from relaax.server.rlx_server.clients import claims, meters
-from relaax.server.rlx_server.connection import dead_peers, peer, websocket_layer
+from relaax.server.rlx_server.connection import channel, peer
 from relaax.server.rlx_server.listening import children, listener
+from relaax.server.security import strikes, tokens
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
@@ -55,7 +60,7 @@ CONSTANTS: dict[str, float] = {
     "MAX_DEPTH": space_encoding.MAX_DEPTH,
     "MAX_WAITING": listener.MAX_WAITING,
     "SEND_SECONDS": peer.SEND_SECONDS,
-    "VANISHED_SECONDS": dead_peers.VANISHED_SECONDS,
+    "VANISHED_SECONDS": peer.VANISHED_SECONDS,
     "THREADS": request_reader.THREADS,
     "MESSAGE_SECONDS": request_reader.MESSAGE_SECONDS,
     "OPEN_SECONDS": request_reader.OPEN_SECONDS,
@@ -81,7 +86,7 @@ CONSTANTS: dict[str, float] = {
     "BURST_SECONDS": meters.BURST_SECONDS,
     "STUCK_SECONDS": claims.STUCK_SECONDS,
     "MAX_STALLED": children.MAX_STALLED,
-    "MAX_REQUEST_BYTES": websocket_layer.MAX_REQUEST_BYTES,
+    "MAX_REQUEST_BYTES": channel.MAX_REQUEST_BYTES,
     "LOGGED": guard.LOGGED,
     "MAX_TOKEN_BYTES": handshake.MAX_TOKEN_BYTES,
     "MAX_TEXT_BYTES": handshake.MAX_TEXT_BYTES,
@@ -130,7 +135,7 @@ SPELLED = {
     "MAX_PUT_BYTES": f"{s3.MAX_PUT_BYTES / 2**30:g} GiB",
     "table_copy.PIECE_BYTES": f"{table_copy.PIECE_BYTES / 2**20:g} MiB",
     "MAX_MESSAGE": f"{wire.MAX_MESSAGE / 2**20:g} MiB",
-    "MAX_REQUEST_BYTES": f"{websocket_layer.MAX_REQUEST_BYTES / 1024:g} KiB",
+    "MAX_REQUEST_BYTES": f"{channel.MAX_REQUEST_BYTES / 1024:g} KiB",
     "HANDSHAKE_FRAME_BYTES": f"{framing.HANDSHAKE_FRAME_BYTES / 1024:g} KiB",
 }
 

@@ -17,9 +17,9 @@ from relaax.algorithm_base import first_difference, load_algorithm
 from relaax.algorithm_base.loader import load_config
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.configuration import load_configuration
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ShardPosition
 from support.processes import Processes
 from support.run import PATIENCE
 from support.service import RELAAX, started_service

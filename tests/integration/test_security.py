@@ -19,7 +19,7 @@ from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.channel import Target, open_channel
 from relaax.parameters.segments import SUPPORTED
 from relaax.rlx import ErrorCode
-from relaax.server.parameter_server.roles import JOIN
+from relaax.server.parameter_server.command.credentials import JOIN
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.processes import Processes, Running, wait_until
 from support.raw_grpc import PUSH

@@ -14,7 +14,7 @@ from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration, TrainingEnded
 from relaax.parameters.segments import SUPPORTED
-from relaax.server.parameter_server.factory import AlgorithmModels
+from relaax.server.parameter_server.command.models import AlgorithmModels
 from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
 from support.shards import sharded
 

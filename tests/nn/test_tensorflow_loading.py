@@ -11,7 +11,7 @@ import pytest
 
 WATCHED = """
 import contextlib, os, sys
-from relaax.server.native_messages import load_tensorflow_quietly
+from relaax.server.command.hardware import load_tensorflow_quietly
 from relaax.nn.tensorflow_loading import is_loaded, load_within, tf, when_loaded
 
 @contextlib.contextmanager

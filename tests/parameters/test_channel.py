@@ -13,8 +13,8 @@ import pytest
 
 from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
-from relaax.server.certificates import LOCAL, Authority
-from relaax.server.rlx_server.connection.websocket_layer import HttpRefused, WebSocketLayer
+from relaax.server.rlx_server.connection.channel import HttpRefused, WebSocketLayer
+from relaax.server.security.certificates import LOCAL, Authority
 from support.nobody import nobody
 
 TOKEN = "a-secret-of-32-characters-or-so"

@@ -11,7 +11,7 @@ from relaax.parameters.client import Way
 from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.moments import Moments
 from relaax.parameters.purposes import EXPLOIT, TRAIN, Purpose
-from relaax.server.termination import Reason
+from relaax.server.command.termination import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running

@@ -16,7 +16,7 @@ from relaax.cli.top import ServiceWatcher
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.channel import Target
 from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.parameter_server import server as server_module
+from relaax.server.parameter_server.command import server as server_module
 from support.parameter_servers import bridge_to, gradient, registration, running
 
 METHODS = {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServerService"].methods}

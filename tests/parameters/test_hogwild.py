@@ -36,10 +36,9 @@ from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.moments import Moments
 from relaax.parameters.purposes import EXPLOIT
 from relaax.parameters.shared_memory import SharedMemory
-from relaax.server.command_configuration import check_bridge
-from relaax.server.parameter_server.delay_compensation import DelayCompensation
-from relaax.server.parameter_server.model import ModelSpec
-from relaax.server.parameter_server.shard import Push, PushRefused, Shard
+from relaax.server.command.configuration import check_bridge
+from relaax.server.parameter_server.shard.model import ModelSpec
+from relaax.server.parameter_server.shard.shard import DelayCompensation, Push, PushRefused, Shard
 from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
 from support.processes import Processes, wait_until
 from support.shards import sharded

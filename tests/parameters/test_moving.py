@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.files import write_whole
 from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient, Way
 from relaax.parameters.moving import Moving, read_addresses

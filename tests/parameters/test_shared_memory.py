@@ -29,8 +29,8 @@ from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import SharedMemory
 from relaax.server.local_port import local_server
-from relaax.server.parameter_server.local_connection import MOST_HELD, LocalConnection
-from relaax.server.parameter_server.shard import Shard
+from relaax.server.parameter_server.service.transports import MOST_HELD, LocalConnection
+from relaax.server.parameter_server.shard.shard import Shard
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 
@@ -360,7 +360,7 @@ def test_a_worker_for_whom_there_is_no_thread_comes_by_grpc_and_the_last_checkpo
 def test_what_lies_in_no_shared_memory_is_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """As parameters on a GPU are."""
     monkeypatch.setattr(
-        "relaax.server.parameter_server.model_creation.Shard",
+        "relaax.server.parameter_server.shard.model.Shard",
         lambda *given, **keys: Shard(*given, **{**keys, "empty": own_memory}),
     )
     with running() as server, sharing(server) as bridge:

@@ -19,9 +19,9 @@ from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.client import ParameterClient, Way
 from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.purposes import EXPLOIT
-from relaax.server.parameter_server.service import ParameterService
-from relaax.server.parameter_server.shard import Push, Shard
-from relaax.server.parameter_server.target import MAX_AHEAD, TargetNetwork
+from relaax.server.parameter_server.service.service import ParameterService
+from relaax.server.parameter_server.shard.shard import Push, Shard
+from relaax.server.parameter_server.shard.target import MAX_AHEAD, TargetNetwork
 from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.shards import OneShard, Shards, sharded

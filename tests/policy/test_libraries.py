@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Discrete, load_algorithm
-from relaax.extras import EXTRAS
+from relaax.libraries import EXTRAS
 from support.policy_files import bundled, write
 
 VECTOR, IMAGE = Box(shape=(3,)), Box(0, 255, (84, 84), np.uint8)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from relaax.server.blas import StartAnew, use_kernels
+from relaax.server.command.hardware import StartAnew, use_kernels
 from relaax.server.rlx_server import main
 
 DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}

@@ -8,14 +8,14 @@ from datetime import datetime
 
 import pytest
 
-from relaax.log_lines import LineFormatter
-from relaax.server.logs import JsonFormatter
+from relaax.console import LineFormatter
+from relaax.server.command.logs import JsonFormatter
 
 EVIL = "first\r\n2026-01-01 00:00:00,000 ERROR   [1] relaax: second\x1b[2J\u2028third\ttab"
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from relaax.server.logs import configure_logging
+from relaax.server.command.logs import configure_logging
 configure_logging("INFO", sys.argv[1])
 logging.getLogger("relaax.some").info("played %s\\n%d", "boxing", 3)
 logging.getLogger("relaax.some").debug("not told")

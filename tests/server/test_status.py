@@ -12,8 +12,7 @@ import pytest
 
 from relaax.server import status
 from relaax.server.address import AddressError, listen, require_private
-from relaax.server.metric_families import Families, Family, registry_of
-from relaax.server.status import StatusServer
+from relaax.server.status import Families, Family, StatusServer, registry_of
 from support.scrape import scraped
 
 NUMBERS: tuple[Family[dict[str, float]], ...] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relaax.server.strikes import SECONDS, Strikes
+from relaax.server.security.strikes import SECONDS, Strikes
 
 HOST = "10.0.0.1"
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.command.termination import EndRequests, Reason
 
 _SIGNALLED = """
 import os, signal, threading
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.command.termination import EndRequests, Reason
 
 ends = EndRequests()
 idle = threading.Event()

@@ -9,12 +9,12 @@ import pytest
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
 from relaax.server.address import AddressError
-from relaax.server.certificates import LOCAL, Authority
-from relaax.server.command_configuration import require_private_ports
-from relaax.server.parameter_server.credentials import read_credentials
-from relaax.server.rlx_server.clients.authentication import NO_TOKEN, NOBODY, read_authentication
+from relaax.server.command.configuration import require_private_ports
+from relaax.server.parameter_server.command.credentials import read_credentials
+from relaax.server.rlx_server.clients.accounts import NO_TOKEN, NOBODY, read_authentication
+from relaax.server.security.certificates import LOCAL, Authority
+from relaax.server.security.tokens import Token, read_token
 from relaax.server.targets import shard_target, targets
-from relaax.server.tokens import Token, read_token
 from support.keys import OTHER_TOKEN, Keys
 
 KEY, VARIABLE = "relaax-rlx-server.token_file", "RELAAX_TOKEN"

@@ -12,7 +12,7 @@ from relaax.conformance.websocket import BINARY, CLOSE, PING, PONG, Unframer, me
 from relaax.conformance.wire import Wrong
 from relaax.rlx import Sender
 from relaax.rlx.codecs import codec_of
-from relaax.server.rlx_server.connection.websocket_layer import begins_with_http
+from relaax.server.rlx_server.connection.channel import begins_with_http
 from support.crowd import connected
 from support.fuzz_cases import case
 

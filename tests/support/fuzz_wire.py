@@ -17,7 +17,7 @@ import numpy as np
 from relaax import rlx
 from relaax.rlx import Error, ErrorCode, Message, Ping, Sender, Welcome
 from relaax.rlx.codecs import codec_of
-from relaax.server.rlx_server.connection.websocket_layer import begins_with_http
+from relaax.server.rlx_server.connection.channel import begins_with_http
 from support.crowd import connected
 from support.fuzz_cases import Case, case
 from support.fuzz_memory import at_a_client, expected

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
-from relaax.server.certificates import LOCAL, Authority
+from relaax.server.security.certificates import LOCAL, Authority
 from relaax.tls import client_context
 
 OTHER_TOKEN = "another-secret-of-somebody-else"

@@ -206,7 +206,7 @@ def _url() -> object:
 
 @mistake("a browser at the RLX server's port")
 def _browser() -> object:
-    from relaax.server.rlx_server.connection.websocket_layer import WebSocketLayer
+    from relaax.server.rlx_server.connection.channel import WebSocketLayer
 
     return WebSocketLayer(()).received(b"GET / HTTP/1.1\r\nHost: localhost:7001\r\n\r\n", 1000)
 
@@ -274,7 +274,7 @@ def _own(text: str) -> Any:
 @mistake("a checkpoint of another algorithm")
 def _other_checkpoint() -> object:
     from relaax.checkpoint import Checkpoint
-    from relaax.server.parameter_server.persistence import check_origin
+    from relaax.server.parameter_server.shard.persistence import check_origin
 
     def described(name: str) -> str:
         algorithm = load_algorithm(name, Path())

@@ -8,13 +8,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from relaax.server.rlx_server import main
-from relaax.server.rlx_server.workers import planning, spawning
+from relaax.server.rlx_server.workers import plan, spawners
 from support.offline_client import OfflineClient
 
-planning.make_client = lambda settings, servers: OfflineClient()
+plan.make_client = lambda settings, servers: OfflineClient()
 
 if __name__ == "__main__":
     # A worker that is spawned runs this module again, as far as the line above.
-    program = spawning.PROGRAM.replace("from relaax", "import support.offline_server; from relaax", 1)
-    spawning.COMMAND = (sys.executable, "-c", program)
+    *python, program = spawners.COMMAND
+    program = program.replace("from relaax", "import support.offline_server; from relaax", 1)
+    spawners.COMMAND = (*python, program)
     main.main()

@@ -21,11 +21,11 @@ from relaax.optim.vector import Vector
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
-from relaax.server.checkpointing import Checkpointer
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.model import ModelSpec
-from relaax.server.parameter_server.server import Server, Timing
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.checkpoints.checkpointing import Checkpointer
+from relaax.server.command.termination import EndRequests, Reason
+from relaax.server.parameter_server.command.server import Server, Timing
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ModelSpec
 
 SIZE = 8
 

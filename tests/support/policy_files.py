@@ -17,9 +17,9 @@ from relaax.algorithm_base import (
     parse_fingerprint,
 )
 from relaax.algorithm_base.testing import FakeParameters, make_agent
-from relaax.atomic_file import write_whole
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
+from relaax.files import write_whole
 from relaax.policy import exporting
 
 

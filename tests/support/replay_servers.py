@@ -14,10 +14,10 @@ from relaax.replay import Field, TableSpec
 from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.replay_server.server import ReplayServer
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.termination import EndRequests, Reason
 from support.processes import Processes, Running
 from support.service import REPLAY_SERVER
 

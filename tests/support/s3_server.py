@@ -22,8 +22,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from relaax.checkpoint.aws_keys import AwsKeys
-from relaax.checkpoint.s3 import S3Store
+from relaax.checkpoint.s3 import AwsKeys, S3Store
 from support.processes import Processes, Running
 
 KEYS = AwsKeys("anaccesskey", "a/secret+key")

@@ -11,9 +11,9 @@ from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, fingerprin
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Pulled, Pushed, Registered, Registration
 from relaax.policy.fixed_parameters import NoMetrics
-from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.ledger import Discard
-from relaax.server.parameter_server.shard import Push, Shard
+from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.server.parameter_server.shard.shard import Push, Shard
+from relaax.server.parameter_server.shard.state import Discard
 from support.training import World
 
 

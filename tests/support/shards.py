@@ -15,15 +15,14 @@ import numpy.typing as npt
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.parameters.channel import Target
-from relaax.server.checkpointing import Checkpointer
+from relaax.server.checkpoints.checkpointing import Checkpointer
+from relaax.server.command.termination import EndRequests, Reason
+from relaax.server.parameter_server.command.server import Server, Timing
 from relaax.server.parameter_server.coordination.follower import Follower
-from relaax.server.parameter_server.coordination.introduction import introduction
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.model import ModelSpec
-from relaax.server.parameter_server.server import Server, Timing
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.parameter_server.coordination.members import introduction
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ModelSpec, ShardPosition
 from support.parameter_servers import Models
 from support.processes import wait_until
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from relaax.atomic_file import write_whole
 from relaax.cli import completion
 from relaax.cli.options import EndpointOption
 from relaax.cli.reporting import console_of, give_up, reported

@@ -24,7 +24,7 @@ from relaax.cluster.machines import RayMachines
 from relaax.cluster.trainings import NAMESPACE
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import RLX_SERVER, ROLES, TOKENS
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
 

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from relaax.bounded_file import read_bounded
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import (
     Configuration,
@@ -23,12 +22,12 @@ from relaax.configuration import (
 )
 from relaax.configuration.home import with_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
-from relaax.server import tls
+from relaax.files import read_bounded
 from relaax.server.address import split_address
-from relaax.server.rlx_server.clients.accounts import KEY, ClientAccounts
-from relaax.server.rlx_server.clients.authentication import read_authentication
-from relaax.server.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
-from relaax.server.tokens import read_token
+from relaax.server.rlx_server.clients.accounts import KEY, ClientAccounts, read_authentication
+from relaax.server.security import tls
+from relaax.server.security.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
+from relaax.server.security.tokens import read_token
 
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
 _WHO = {RLX_SERVER: "workers", LEARNER: "learners"}

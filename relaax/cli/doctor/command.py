@@ -11,9 +11,9 @@ from rich.text import Text
 
 from relaax.cli import completion
 from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
-from relaax.log_lines import log_to_stderr
+from relaax.console import log_to_stderr
 from relaax.plain_console import PlainConsole, visible
-from relaax.server.options import SetOption
+from relaax.server.command.options import SetOption
 
 COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.WRONG: "red"}
 

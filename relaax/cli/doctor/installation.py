@@ -61,7 +61,7 @@ def _version_of(library: str) -> str | None:
 def configuration(subject: Subject) -> Iterator[Finding]:
     """Check the file with variables and overrides, and the rule for ports that other machines reach."""
     from relaax.server.address import AddressError
-    from relaax.server.command_configuration import configured, require_private_ports
+    from relaax.server.command.configuration import configured, require_private_ports
 
     try:
         subject.found = configured(subject.name, subject.overrides)
@@ -80,9 +80,8 @@ def configuration(subject: Subject) -> Iterator[Finding]:
 def algorithm(subject: Subject) -> Iterator[Finding]:
     """Check whether the algorithm can be imported, accepts its section, and supports the bridge."""
     from relaax.algorithm_base import ConfigBase, load_algorithm
-    from relaax.server.command_configuration import check_bridge
-    from relaax.server.devices import device_of
-    from relaax.server.native_messages import load_tensorflow_quietly
+    from relaax.server.command.configuration import check_bridge
+    from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 
     found = subject.configuration
     try:
@@ -100,7 +99,7 @@ def algorithm(subject: Subject) -> Iterator[Finding]:
 
 def forking(subject: Subject) -> Iterator[Finding]:
     """Check whether workers can be forked, right after the algorithm's import."""
-    from relaax.server.rlx_server.workers.spawner import thread_count
+    from relaax.server.rlx_server.workers.spawners import thread_count
 
     if subject.configuration.rlx_server.worker_start == "spawn":
         yield ok("workers are fresh processes (worker_start: spawn)")

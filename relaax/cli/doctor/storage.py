@@ -38,7 +38,7 @@ def store(subject: Subject) -> Iterator[Finding]:
 
 def _store(section: CheckpointKeys) -> Iterator[Finding]:
     from relaax.checkpoint import StoreError
-    from relaax.server.checkpoint_storage import EXPIRE_VERSIONS, KEEPS_VERSIONS, checkpoint_store
+    from relaax.server.checkpoints.storage import EXPIRE_VERSIONS, KEEPS_VERSIONS, checkpoint_store
 
     try:
         if section.checkpoint_dir is not None and not Path(section.checkpoint_dir).is_dir():
@@ -98,8 +98,7 @@ def _probe(opened: object) -> None:
 
 def _lease(opened: object) -> Iterator[Finding]:
     from relaax.checkpoint import NotFound, Store
-    from relaax.checkpoint.holder import Holder
-    from relaax.checkpoint.lease import KEY, TTL
+    from relaax.checkpoint.lease import KEY, TTL, Holder
 
     assert isinstance(opened, Store)
     try:

@@ -18,7 +18,7 @@ from relaax import rlx
 from relaax.cli.bench.programs import processor_seconds
 from relaax.configuration import ConfigurationError
 from relaax.metrics.system import MEGABYTE
-from relaax.server.rlx_server.connection.disconnects import PeerGone
+from relaax.server.rlx_server.connection.channel import PeerGone
 from relaax.server.rlx_server.connection.peer import Peer
 from relaax.supervision.process import EXIT_REFUSED, Process, StartError
 

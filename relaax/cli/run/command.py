@@ -13,9 +13,9 @@ from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.cli.reporting import resilient
 from relaax.configuration import ConfigurationError, overrides_of
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 from relaax.server.address import AddressError
-from relaax.server.options import CheckConfigOption, PrintConfigOption
+from relaax.server.command.options import CheckConfigOption, PrintConfigOption
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
@@ -189,7 +189,7 @@ def _refuse_both(config: str, algorithm: str | None, environment: str | None) ->
 def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
     """Show the configuration that a run would use. Raises ConfigurationError and AddressError."""
     from relaax.cli.run.run_directory import RunDirectory
-    from relaax.server.command_configuration import show, whole
+    from relaax.server.command.configuration import show, whole
 
     show(config, whole(RunDirectory(place).settled(plan)), print_config)
 

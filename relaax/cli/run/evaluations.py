@@ -16,9 +16,9 @@ from relaax.checkpoint import CheckpointManager, Damaged, StoreError
 from relaax.checkpoint.evaluation import Evaluation, evaluations, write_evaluation
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.console import shown
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.metrics.writer import EventFile
-from relaax.number_format import shown
 from relaax.supervision.process import ending_with_parent, environment_of
 
 _log = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from relaax.cli.run.progress import Progress, ProgressReader, ReplayProgressRead
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
-from relaax.log_lines import print_error
-from relaax.number_format import shown
+from relaax.console import print_error, shown
 from relaax.supervision.host import Host, ThisMachine
 from relaax.supervision.process import StartError, Supervised
 

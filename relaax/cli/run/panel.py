@@ -18,7 +18,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from relaax.atomic_file import write_whole
 from relaax.cli.fitting import shortened
 from relaax.cli.reporting import resilient
 from relaax.cli.run.plan import Plan

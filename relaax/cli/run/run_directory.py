@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relaax.atomic_file import write_whole
 from relaax.checkpoint import Store, lease
 from relaax.checkpoint.local import BUSY
 from relaax.checkpoint.location import open_location
@@ -35,6 +34,7 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import own
 from relaax.configuration.yaml_file import read_yaml
+from relaax.files import write_whole
 
 ORIGIN = "relaax run"
 _TLS_KEYS = (

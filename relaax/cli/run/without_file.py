@@ -17,7 +17,6 @@ from typing import Any
 
 from relaax.algorithm_base import find_algorithm
 from relaax.algorithm_base.loader import load_config
-from relaax.atomic_file import write_whole
 from relaax.bundled import (
     EXAMPLES,
     BundledConfiguration,
@@ -29,7 +28,8 @@ from relaax.cli.run.plan import Plan, find_program, planned, refuse_decided
 from relaax.configuration import ConfigurationError, assemble_configuration, nearest, overrides_of, printed
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
-from relaax.server.native_messages import load_tensorflow_quietly
+from relaax.files import write_whole
+from relaax.server.command.hardware import load_tensorflow_quietly
 
 _ATARI, _GYMNASIUM = "ALE", "OpenAI_Gym"
 _PLACES = ("bind", "parameter-server", "replay-server", "checkpoint-dir", "metrics-dir")

@@ -15,7 +15,7 @@ from relaax.cli import completion
 from relaax.cli.options import OverridesOption, cores
 from relaax.cli.reporting import reported
 from relaax.configuration import ConfigurationError
-from relaax.log_lines import log_to_stderr, print_error
+from relaax.console import log_to_stderr, print_error
 
 if TYPE_CHECKING:
     from relaax.cli.suite.jobs import SuiteRecord

@@ -7,8 +7,8 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from relaax.bounded_file import read_bounded_text
 from relaax.client.connection.failure import ConnectionInterrupted
+from relaax.files import read_bounded_text
 from relaax.rlx import ErrorCode
 
 RANDOM = "random"

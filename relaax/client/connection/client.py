@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from relaax import rlx
-from relaax.bounded_file import read_bounded_text
 from relaax.client.connection.scalars import Latency, Scalars
 from relaax.client.connection.session import Patience, Session
 from relaax.client.connection.values import reward_of, single_leaves, values_of
+from relaax.files import read_bounded_text
 from relaax.tls import client_context
 
 Mode = Literal["train", "exploit"]

@@ -18,7 +18,7 @@ from relaax.client.connection.backoff import Backoff
 from relaax.client.connection.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.connection.scalars import Latency, Scalars
 from relaax.client.connection.wire import ClientWire
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.tls import client_context
 
 logger = logging.getLogger("relaax.client")

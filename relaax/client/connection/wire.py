@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from relaax import rlx
 from relaax.client.connection.failure import ConnectionInterrupted, TrainingFinished
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.rlx import NEED_DATA, Actions
 from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, SPEAKS_GRPC
 from relaax.rlx.framing import is_http2

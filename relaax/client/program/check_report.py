@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from relaax.log_lines import one_line
-from relaax.number_format import shown
+from relaax.console import one_line, shown
 from relaax.rlx import Space, space_from_dict, space_to_dict
 
 Level = Literal["error", "warning"]

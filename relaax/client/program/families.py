@@ -21,7 +21,7 @@ from relaax.client import command
 from relaax.client.program.loop import run
 from relaax.client.program.process import closed_after, quiet_child, start_method
 from relaax.client.program.summary import RunSummary
-from relaax.extras import missing
+from relaax.libraries import missing
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 

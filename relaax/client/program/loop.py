@@ -20,7 +20,7 @@ from relaax.client.program.agents import CheckingAgent, RandomAgent
 from relaax.client.program.checked_env import autoreset_of, checked
 from relaax.client.program.measuring import Measured, step_alone
 from relaax.client.program.summary import Reports, RunSummary, Tally, reporter
-from relaax.extras import explained
+from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 
 if TYPE_CHECKING:  # a client that is not watched and has a server does without

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.client.connection.failure import CannotWrite, Failure
-from relaax.extras import explained
+from relaax.libraries import explained
 
 logger = logging.getLogger("relaax.client")
 

@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from relaax.server.strikes import SECONDS, Strikes, network_of
+from relaax.server.security.strikes import SECONDS, Strikes, network_of
 
 _log = logging.getLogger(__name__)
 

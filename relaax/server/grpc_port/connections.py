@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from relaax.server.grpc_port.address_filter import AddressFilter
 from relaax.server.grpc_port.disconnection_log import DisconnectionLog
-from relaax.server.strikes import network_of
+from relaax.server.security.strikes import network_of
 
 MAX_CONNECTIONS = 16_384
 """The maximum for a port, or half of the process's descriptors; further connections are closed at once."""

@@ -10,8 +10,8 @@ import grpc
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection
 from relaax.server.grpc_port.certificate_roles import CERTIFICATE
 from relaax.server.grpc_port.guard import Guard, Refusals
-from relaax.server.tls import authority, key_pair
-from relaax.server.tokens import Token
+from relaax.server.security.tls import authority, key_pair
+from relaax.server.security.tokens import Token
 
 WRONG_CERTIFICATE = "a certificate of another role"
 

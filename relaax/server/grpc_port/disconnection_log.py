@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relaax.server.strikes import MAX_ADDRESSES, network_of
+from relaax.server.security.strikes import MAX_ADDRESSES, network_of
 
 _log = logging.getLogger(__name__)
 SECONDS = 60.0

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import grpc
 
 from relaax.parameters.channel import AUTHORIZATION
-from relaax.server.strikes import Strikes
-from relaax.server.tokens import Token
+from relaax.server.security.strikes import Strikes
+from relaax.server.security.tokens import Token
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.metric_families import Family
+from relaax.server.status import Family
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from relaax.algorithm_base import Algorithm, ConfigBase
 from relaax.configuration import LearnerSection
 from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 from relaax.parameters.client import ParameterClient
-from relaax.server.devices import device_error, device_of
+from relaax.server.command.hardware import device_error, device_of
 from relaax.server.learner.process import LearnerPlan
 from relaax.server.replay_access import make_replay
 from relaax.server.targets import targets

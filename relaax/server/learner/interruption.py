@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from relaax.server.logs import may_not_raise
+from relaax.server.command.logs import may_not_raise
 
 WAIT_SECONDS = 1.0
 """How long a learner may take until it looks; what it waits for is interrupted then, again and again."""

@@ -19,7 +19,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.channel import Target, open_channel
-from relaax.server.command_configuration import description
+from relaax.server.command.configuration import description
 
 _log = logging.getLogger(__name__)
 CALL_SECONDS = 15.0

@@ -10,8 +10,7 @@ from typing import Any
 from relaax import __version__
 from relaax.server.address import listen
 from relaax.server.learner.learning import LearnerState
-from relaax.server.metric_families import Families, Family, registry_of
-from relaax.server.status import StatusServer
+from relaax.server.status import Families, Family, StatusServer, registry_of
 
 
 @dataclass(frozen=True, slots=True)

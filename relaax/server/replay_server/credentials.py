@@ -8,7 +8,7 @@ from relaax.replay import replay_pb2 as pb
 from relaax.server.grpc_port.certificate_roles import SERVER, role_of
 from relaax.server.grpc_port.credentials import Credentials, port_credentials
 from relaax.server.grpc_port.guard import token_sentences
-from relaax.server.tls import REPLAY_SERVER, replay_server_token
+from relaax.server.security.tls import REPLAY_SERVER, replay_server_token
 
 _KEYS = "replay_server_token_file of relaax-rlx-server and relaax-learner"
 _SENTENCES = token_sentences("replay server", _KEYS, REPLAY_TOKEN)

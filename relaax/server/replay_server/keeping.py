@@ -28,12 +28,12 @@ from relaax.checkpoint import (
 from relaax.configuration import ReplayServerSection
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.messages import declaration_from_message, declaration_to_message
-from relaax.server.checkpoint_storage import checkpoint_store, open_leased, patiently
-from relaax.server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.storage import checkpoint_store, open_leased, patiently
+from relaax.server.command.termination import EndRequests
 from relaax.server.replay_server.held_table import HeldTable
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import MemoryExhausted
-from relaax.server.termination import EndRequests
 
 _log = logging.getLogger(__name__)
 _CHECKPOINT = re.compile(r"shard-\d+-of-(\d+)/[^/]+/.*")

@@ -12,11 +12,10 @@ from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.replay_server.tallies import TableTallies
-from relaax.server.status import StatusServer
+from relaax.server.status import Families, Family, StatusServer, registry_of
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
 from relaax.replay.spec import Field, TableSpec
 from relaax.replay.table import Table
 from relaax.replay.wire import MAX_MESSAGE
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.grpc_port.port import GrpcPort
@@ -21,7 +22,6 @@ from relaax.server.replay_server.memory_bound import shared_bytes
 from relaax.server.replay_server.prometheus import replay_status_server
 from relaax.server.replay_server.replay_talk import replay_let_in
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0

@@ -3,105 +3,53 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from relaax.library_variables import missing_from
-
-# The libraries imported below read these.
-os.environ.update(missing_from(os.environ))
-
 import typer
 
-from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import RLX_SERVER
-from relaax.extras import named
-from relaax.log_lines import print_error
-from relaax.output import replace_unknown_characters
-from relaax.server.address import AddressError, listen, name_of
-from relaax.server.blas import restarting, use_kernels
-from relaax.server.command_configuration import configured, require_private_ports, show, whole
-from relaax.server.devices import device_error
-from relaax.server.key_options import key_options
-from relaax.server.logs import configure_logging
-from relaax.server.options import (
-    CheckConfigOption,
-    PrintConfigOption,
-    SetOption,
-    VersionOption,
-    command_app,
-)
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import Authentication, read_authentication
+from relaax.server.address import listen, name_of
+from relaax.server.command.hardware import device_error
+from relaax.server.command.role import GivenUp, announce, role_app, run_app
+from relaax.server.rlx_server.clients.accounts import Authentication, ClientAccounts, read_authentication
 from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.listening.admission import FORKED, SPAWNED, Admission
-from relaax.server.rlx_server.listening.interfaces import Spawner
-from relaax.server.rlx_server.listening.listener import Listener
+from relaax.server.rlx_server.listening.listener import Listener, Spawner
 from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
-from relaax.server.rlx_server.workers.device_probe import device_refusal
-from relaax.server.rlx_server.workers.planning import plan_workers
-from relaax.server.rlx_server.workers.spawner import ForkSpawner, UnsafeFork
-from relaax.server.rlx_server.workers.spawning import SpawnSpawner
+from relaax.server.rlx_server.workers.plan import plan_workers
+from relaax.server.rlx_server.workers.spawners import ForkSpawner, SpawnSpawner, UnsafeFork, device_refusal
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
-app = command_app()
 
-
-@app.command()
-@key_options(
-    RLX_SERVER,
-    "bind", "parameter_server", "replay_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format",
-    "timeout", "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
-)  # fmt: skip
-def serve(
-    keys: dict[str, Any],
-    config: Annotated[
-        str | None,
-        typer.Option(
-            help="The YAML file of the experiment, or the name of a bundled one; not needed if --checkpoint is a run "
-            "directory, which has it."
-        ),
-    ] = None,
-    set_: SetOption = None,
-    print_config: PrintConfigOption = False,
-    check_config: CheckConfigOption = False,
-    version: VersionOption = False,
-) -> None:
+def serve(configuration: Configuration) -> int:
     """Accept environments over RLX and run one worker agent for each connection.
 
     The command line overrides environment variables (RELAAX_RLX_SERVER__BIND=...), which override the file.
     """
+    settings = configuration.rlx_server
+    remove_leftovers()
+    folders = WorkerFolders()
+    authentication = read_authentication(settings)
+    clients = ClientAccounts(settings.clients_file, authentication)
+    claims = Claims(clients, settings.max_environments, settings.max_environments_per_address, settings.max_workers)
     try:
-        config = config or _configuration_beside(keys[f"{RLX_SERVER.section}.checkpoint"])
-        configuration = configured(config, [*(set_ or []), *overrides_of(keys)])
-        if print_config or check_config:
-            show(config, whole(configuration), print_config)
-            raise typer.Exit(0)
-        settings = configuration.rlx_server
-        configure_logging(settings.log_level, settings.log_format)
-        use_kernels(settings.blas_kernels, os.environ)
-        require_private_ports(settings)
-        remove_leftovers()
-        folders = WorkerFolders()
-        authentication = read_authentication(settings)
-        clients = ClientAccounts(settings.clients_file, authentication)
-        claims = Claims(clients, settings.max_environments, settings.max_environments_per_address, settings.max_workers)
         spawner = _spawner(configuration, folders, claims.meters, authentication)
-        sock = listen(settings.bind)
-        status_sock = listen(settings.status_bind) if settings.status_bind else None
-    except (ConfigurationError, AddressError, UnsafeFork) as error:
-        print_error("relaax-rlx-server", error)
-        raise typer.Exit(2) from None
-    print(f"relaax-rlx-server listening on {name_of(sock)}", flush=True)
+    except UnsafeFork as error:
+        raise GivenUp(error, 2) from None
+    sock = listen(settings.bind)
+    status_sock = listen(settings.status_bind) if settings.status_bind else None
+    announce(RLX_SERVER, listening=name_of(sock))
     status = None
     if status_sock is not None:
         status = StatusLine(status_sock, settings.log_level, settings.log_format)
-        print(f"relaax-rlx-server status at http://{name_of(status_sock)}", flush=True)
+        announce(RLX_SERVER, status=name_of(status_sock))
     spawns = settings.worker_start == "spawn"
     listener = Listener(
         sock,
@@ -121,14 +69,14 @@ def serve(
     try:
         ended_by = listener.run()
     except UnsafeFork as error:
-        print_error("relaax-rlx-server", error)
-        raise typer.Exit(1) from None
+        raise GivenUp(error, 1) from None
     _log.info("ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
-    raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
+    return 130 if ended_by == signal.SIGINT else 0
 
 
-def _configuration_beside(checkpoint: str | None) -> str:
+def _configuration_beside(keys: Mapping[str, Any]) -> str:
     """Return the configuration of the run directory that --checkpoint names. Raises ConfigurationError."""
+    checkpoint = keys["relaax-rlx-server.checkpoint"]
     file = Path(checkpoint or "") / "configuration.yaml"
     if checkpoint is None or not file.is_file():
         raise ConfigurationError(
@@ -154,11 +102,26 @@ def _spawner(
     return spawner
 
 
+app = role_app(
+    RLX_SERVER, serve,
+    "bind", "parameter_server", "replay_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format",
+    "timeout", "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
+    without_config=(
+        Annotated[
+            str | None,
+            typer.Option(
+                help="The YAML file of the experiment, or the name of a bundled one; not needed if --checkpoint is a "
+                "run directory, which has it."
+            ),
+        ],
+        _configuration_beside,
+    ),
+)  # fmt: skip
+
+
 def main() -> None:
-    """Entry point."""
-    replace_unknown_characters()
-    with named("relaax-rlx-server"), restarting("relaax-rlx-server"):
-        app(prog_name="relaax-rlx-server")
+    """Run the command."""
+    run_app(RLX_SERVER, app)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ FAILED = b"x"
 CLAIMS = b"c"  # followed by a Claim
 REVOKED = b"u"
 _ENDS = b"\n"
+NO_ROOM_RETRY_SECONDS = 5.0
 
 
 class Claim(NamedTuple):

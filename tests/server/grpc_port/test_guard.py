@@ -12,9 +12,9 @@ import pytest
 
 from relaax.parameters.channel import Target, open_channel
 from relaax.server.grpc_port.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
-from relaax.server.parameter_server.credentials import SENTENCES
-from relaax.server.strikes import MAX_ADDRESSES, Strikes, network_of
-from relaax.server.tokens import Token
+from relaax.server.parameter_server.command.credentials import SENTENCES
+from relaax.server.security.strikes import MAX_ADDRESSES, Strikes, network_of
+from relaax.server.security.tokens import Token
 
 TOKEN, WRONG = "the-secret-of-this-server", "the-secret-of-another-one"
 

@@ -19,12 +19,12 @@ from relaax.parameters.interfaces import ParameterServerError, ParameterServerUn
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 from relaax.rlx import Box, Discrete
-from relaax.server.command_configuration import description
+from relaax.server.command.configuration import description
 from relaax.server.learner import model_spaces
 from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState
 from relaax.server.learner.process import LearnerPlan, run
-from relaax.server.parameter_server.factory import AlgorithmModels
+from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.replay_access import ReplayUse, use_of
 from support import replay_algorithm
 from support.nobody import nobody

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from relaax.server.parameter_server import actors
-from relaax.server.parameter_server.actors import ActorTable, Indices
+from relaax.server.parameter_server.service import actors
+from relaax.server.parameter_server.service.actors import ActorTable, Indices
 
 
 class Clock:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, StoreError
-from relaax.server import checkpointing
-from relaax.server.checkpointing import LOOK_SECONDS, Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints import checkpointing
+from relaax.server.checkpoints.checkpointing import LOOK_SECONDS, Checkpointer, Late, ModelState, Saved
 from support.processes import wait_until
 from support.stores import MemoryStore
 

@@ -7,9 +7,8 @@ import pytest
 
 from relaax.algorithm_base.schedule import Schedule
 from relaax.optim.optimizers import Adam, RMSProp
-from relaax.server.parameter_server.delay_compensation import DelayCompensation
-from relaax.server.parameter_server.ledger import Discard
-from relaax.server.parameter_server.shard import Push, Shard
+from relaax.server.parameter_server.shard.shard import DelayCompensation, Push, Shard
+from relaax.server.parameter_server.shard.state import Discard
 from support.parameter_servers import Descent
 
 EVERY = [None, DelayCompensation(0.5, 3)]

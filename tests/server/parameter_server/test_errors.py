@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import grpc
 import pytest
 
 from relaax.server.grpc_port.status_codes import status_code
-from relaax.server.parameter_server import requests, service
+from relaax.server.parameter_server.service import service
 from relaax.server.service_errors import ServiceError
 
 
@@ -20,6 +18,5 @@ def test_no_two_errors_have_the_same_status_code() -> None:
     assert len({status_code(kind("no")) for kind in kinds}) == len(kinds)
 
 
-@pytest.mark.parametrize("module", [service, requests])
-def test_the_service_does_not_know_grpc(module: Any) -> None:
-    assert "grpc" not in vars(module)
+def test_the_service_does_not_know_grpc() -> None:
+    assert "grpc" not in vars(service)

@@ -21,10 +21,10 @@ from relaax.algorithm_base import (
 )
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.parameters.purposes import TRAIN
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.shard import Push
-from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ShardPosition
+from relaax.server.parameter_server.shard.shard import Push
 from support.algorithms import algorithm_of
 
 SIZE, PUSHES, WORKERS = 23, 13, ("one", "two", "three")

@@ -11,9 +11,9 @@ import pytest
 from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
 from relaax.checkpoint import Damaged
 from relaax.optim.optimizers import Adam
-from relaax.server.parameter_server.delay_compensation import DelayCompensation
-from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.model import ModelRefused, ModelSpec
+from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec
+from relaax.server.parameter_server.shard.shard import DelayCompensation
 from support.algorithms import algorithm_of
 
 

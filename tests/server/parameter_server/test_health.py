@@ -11,7 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from relaax.checkpoint import CheckpointManager
-from relaax.server.parameter_server.grpc_service import SERVICE
+from relaax.server.parameter_server.service.transports import SERVICE
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

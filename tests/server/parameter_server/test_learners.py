@@ -15,9 +15,8 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
-from relaax.server.parameter_server.registry import Registry
-from relaax.server.parameter_server.requests import check_registration
-from relaax.server.parameter_server.service import ParameterService
+from relaax.server.parameter_server.service.registry import Registry
+from relaax.server.parameter_server.service.service import ParameterService, check_registration
 from relaax.server.service_errors import InvalidRequest
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome, PushOutOfOrder
+from relaax.server.parameter_server.shard.state import Discard, Ledger, Outcome, PushOutOfOrder
 
 APPLIED = Outcome(Discard.NONE, 2)
 STALE = Outcome(Discard.STALE, 9)

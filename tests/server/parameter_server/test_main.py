@@ -135,7 +135,7 @@ def test_killed_soon_after_the_start_it_leaves_a_checkpoint(processes: Processes
     # The real server, with an interval of 1000 s; what is counted in minutes is counted in tenths of seconds here.
     code = """
 import sys
-from relaax.server import checkpointing
+from relaax.server.checkpoints import checkpointing
 from relaax.server.parameter_server.main import main
 checkpointing.EARLY = tuple(seconds / 600 for seconds in checkpointing.EARLY)
 sys.argv[0] = "relaax-parameter-server"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.merged_statistics import COMPARED_CLIENTS, LOOK, PROVEN, MergedStatistics
+from relaax.server.parameter_server.shard.merged_statistics import COMPARED_CLIENTS, LOOK, PROVEN, MergedStatistics
 from support.parameter_servers import Models, bridge_to, gradient, registration, running
 
 LARGEST = 3.4e38

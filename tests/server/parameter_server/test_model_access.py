@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from relaax.server.parameter_server.model_access import ModelAccess, ModelUnavailable
+from relaax.server.parameter_server.shard.model import ModelAccess, ModelUnavailable
 from support.processes import wait_until
 
 

@@ -11,10 +11,10 @@ import pytest
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.parameters.purposes import TRAIN
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.counters import Counters
-from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.shard import Push
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ModelRefused
+from relaax.server.parameter_server.shard.shard import Push
+from relaax.server.parameter_server.shard.state import Counters
 from support.parameter_servers import SIZE, Models, fingerprint
 
 WORKER = "0" * 32

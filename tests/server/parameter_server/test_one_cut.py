@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relaax.parameters.client import ParameterClient
-from relaax.server.checkpointing import Late, ModelState
-from relaax.server.parameter_server import core as core_module
+from relaax.server.checkpoints.checkpointing import Late, ModelState
+from relaax.server.parameter_server.service import core as core_module
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
 
 LONG_ENOUGH = 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.server.parameter_server.periodic_metrics import ACT, FIRST, INTERVAL, PeriodicMetrics
+from relaax.server.parameter_server.service.metrics import ACT, FIRST, INTERVAL, PeriodicMetrics
 
 
 class Clock:

@@ -10,7 +10,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.segments import SUPPORTED
-from relaax.server.parameter_server.prometheus import FAMILIES
+from relaax.server.parameter_server.command.server import FAMILIES
 from support.metrics_page import documented_for_prometheus
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to, registration

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
-from relaax.server.parameter_server.ranks import HOLD, ActorRanks
-from relaax.server.parameter_server.registry import Registry
+from relaax.server.parameter_server.service.actors import HOLD, ActorRanks
+from relaax.server.parameter_server.service.registry import Registry
 
 
 class Clock:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from relaax.parameters.purposes import EXPLOIT, TRAIN
-from relaax.server.parameter_server.registry import Registry
+from relaax.server.parameter_server.service.registry import Registry
 
 
 class Clock:

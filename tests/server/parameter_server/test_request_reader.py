@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from relaax.server.grpc_port import disconnection_log, request_reader
 from relaax.server.grpc_port.disconnection_log import DisconnectionLog
 from relaax.server.grpc_port.request_reader import OPEN_UNFINISHED, THREADS, UNFINISHED
-from relaax.server.parameter_server.roles import JOIN
+from relaax.server.parameter_server.command.credentials import JOIN
 from support.parameter_servers import bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, PUSH, RawCaller, Stuck

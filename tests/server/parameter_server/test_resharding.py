@@ -8,8 +8,8 @@ import pytest
 
 from relaax.checkpoint import Checkpoint, Damaged
 from relaax.optim.optimizers import Adam
-from relaax.server.parameter_server.resharding import parts_for, recut
-from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.shard.model import ShardPosition
+from relaax.server.parameter_server.shard.persistence import parts_for, recut
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.shards import Shards, sharded
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.parameters.purposes import EXPLOIT, TRAIN
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.shard import Push
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.shard import Push
 from support.parameter_servers import Models, fingerprint
 
 WORKER = "0" * 32

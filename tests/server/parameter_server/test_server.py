@@ -14,9 +14,9 @@ from relaax.parameters.interfaces import TrainingEnded
 from relaax.parameters.purposes import EXPLOIT
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
-from relaax.server.parameter_server.actors import MAX_KEPT
-from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.termination import Reason
+from relaax.server.command.termination import Reason
+from relaax.server.parameter_server.service.actors import MAX_KEPT
+from relaax.server.parameter_server.shard.model import ModelRefused
 from support.disks import Disk
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until

@@ -11,10 +11,8 @@ import pytest
 from relaax.algorithm_base.schedule import Schedule
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, RMSProp
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.counters import Counters
-from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
-from relaax.server.parameter_server.shard import Push, PushRefused, Shard
-from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
+from relaax.server.parameter_server.shard.shard import Push, PushRefused, Shard
+from relaax.server.parameter_server.shard.state import Counters, Discard, PushOutOfOrder, SnapshotMemory
 from support.parameter_servers import Descent
 
 

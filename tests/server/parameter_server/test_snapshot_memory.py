@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
+from relaax.server.parameter_server.shard.state import SnapshotMemory
 
 
 def test_copies_stay_as_they_are() -> None:

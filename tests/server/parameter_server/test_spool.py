@@ -18,7 +18,8 @@ from support.shard_processes import ShardProcesses
 # The real server, with as many seconds for its last checkpoint as are given.
 SERVER = """
 import sys
-from relaax.server.parameter_server import main, server
+from relaax.server.parameter_server import main
+from relaax.server.parameter_server.command import server
 server.LAST_SECONDS = float(sys.argv.pop(1))
 sys.argv[0] = "relaax-parameter-server"
 main.main()

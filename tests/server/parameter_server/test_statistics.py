@@ -16,7 +16,7 @@ from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.grpc_options import MAX_STATISTICS
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.shard.model import ModelRefused
 from support.cutting_proxy import CuttingProxy
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.checkpoint import CheckpointManager, LeaseWaitInterrupted, LocalStore, Store, StoreError
-from relaax.checkpoint.aws_keys import read_keys
+from relaax.checkpoint.s3 import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.metrics.writer import EventFile
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server import main
-from relaax.server.parameter_server.storage import metrics_folder, open_manager
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.parameter_server.command.assembly import metrics_folder, open_manager
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes, Running, wait_until

@@ -18,13 +18,12 @@ from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, LocalStore
 from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import RMSProp
 from relaax.parameters.purposes import TRAIN
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.ledger import Discard
-from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.shard import Push, PushRefused, Shard
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.target import MAX_AHEAD
+from relaax.server.parameter_server.command.models import AlgorithmModels
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition
+from relaax.server.parameter_server.shard.shard import Push, PushRefused, Shard
+from relaax.server.parameter_server.shard.state import Discard
+from relaax.server.parameter_server.shard.target import MAX_AHEAD
 from support.algorithms import algorithm_of
 from support.parameter_servers import Descent, Models
 from support.parameter_servers import fingerprint as description

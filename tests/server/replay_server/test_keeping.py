@@ -23,12 +23,12 @@ from relaax.replay.interfaces import Insertion
 from relaax.replay.messages import declaration_to_message
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.wire import to_messages
+from relaax.server.command.termination import EndRequests
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.replay_server.held_table import WriterInsert
 from relaax.server.replay_server.keeping import Keeping, open_keeping
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
-from relaax.server.termination import EndRequests
 from support.cutting_proxy import CuttingProxy
 from support.disks import small_disk
 from support.processes import Processes, Running, wait_until

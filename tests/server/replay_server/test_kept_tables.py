@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, Store, StoreError
+from relaax.server.command.termination import EndRequests
 from relaax.server.replay_server.held_table import HeldTable, WriterInsert
 from relaax.server.replay_server.keeping import MOST_LIVES, Keeping
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.termination import EndRequests
 from support.replay_servers import LARGE, numbered
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.rlx_server.listening.admission_queue import NEW_SECONDS, STALE_SECONDS, AdmissionQueue
+from relaax.server.rlx_server.listening.admission import NEW_SECONDS, STALE_SECONDS, AdmissionQueue
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.rlx_server.listening import children, unproven_clients
+from relaax.server.rlx_server.listening import admission, children
+from relaax.server.rlx_server.listening.admission import UnprovenClients
 from relaax.server.rlx_server.listening.children import Children
-from relaax.server.rlx_server.listening.unproven_clients import UnprovenClients
 from relaax.server.rlx_server.worker_reports import WorkerReports, report_line
 from support.processes import wait_until
 
@@ -193,8 +193,8 @@ def greeted(nursery: Nursery, count: int, host: str = "10.0.0.1") -> list[int]:
 
 
 def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unproven_clients, "UNPROVEN_SECONDS", 0.0)
-    monkeypatch.setattr(unproven_clients, "MORE", 1)
+    monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "MORE", 1)
     first, second = greeted(nursery, 2)
     assert nursery.children.handshakes == 0
     assert nursery.children.serving == [first, second]
@@ -209,7 +209,7 @@ def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monk
 
 
 def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unproven_clients, "UNPROVEN_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
     pids = greeted(nursery, 2)
     for pid in pids:
         nursery.news_of(pid).proven()

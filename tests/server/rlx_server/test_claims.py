@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.clients.accounts import LOOK_SECONDS, ClientAccounts
-from relaax.server.rlx_server.clients.authentication import Authentication, Identity
+from relaax.server.rlx_server.clients.accounts import LOOK_SECONDS, Authentication, ClientAccounts, Identity
 from relaax.server.rlx_server.clients.claims import LOGGED_REFUSALS, SAY_SECONDS, STUCK_SECONDS, WINDOW_SECONDS, Claims
 from relaax.server.rlx_server.clients.meters import WRITING, Meter
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from relaax.configuration import ConfigurationError
-from relaax.server.rlx_server.clients.accounts import ClientAccounts
-from relaax.server.rlx_server.clients.authentication import NOBODY, Authentication, Identity
-from relaax.server.tokens import Token
+from relaax.server.rlx_server.clients.accounts import NOBODY, Authentication, ClientAccounts, Identity
+from relaax.server.security.tokens import Token
 from support.named_clients import ClientsFile, token_of
 
 LAB = hashlib.sha256(token_of("lab").encode()).hexdigest()

@@ -8,20 +8,19 @@ import sys
 LOOK = """
 import os, signal
 import tensorflow as tf
-from relaax.server.rlx_server.workers import device_probe
-from relaax.server.rlx_server.workers.spawner import thread_count
+from relaax.server.rlx_server.workers import spawners
 
 descriptors = len(os.listdir("/proc/self/fd"))
-print(device_probe.device_refusal("cpu"))
-print(device_probe.device_refusal("gpu:99"))
-look = device_probe._look
-device_probe._look = lambda device, answer: os.kill(os.getpid(), signal.SIGSEGV)
-print(device_probe.device_refusal("gpu"))
-device_probe._look = lambda device, answer: 1 / 0
-print(device_probe.device_refusal("gpu"))
-device_probe._look = lambda device, answer: look("cpu", answer)
-print(device_probe.device_refusal("gpu"))
-print(thread_count(), len(os.listdir("/proc/self/fd")) - descriptors, flush=True)
+print(spawners.device_refusal("cpu"))
+print(spawners.device_refusal("gpu:99"))
+look = spawners._look_for
+spawners._look_for = lambda device, answer: os.kill(os.getpid(), signal.SIGSEGV)
+print(spawners.device_refusal("gpu"))
+spawners._look_for = lambda device, answer: 1 / 0
+print(spawners.device_refusal("gpu"))
+spawners._look_for = lambda device, answer: look("cpu", answer)
+print(spawners.device_refusal("gpu"))
+print(spawners.thread_count(), len(os.listdir("/proc/self/fd")) - descriptors, flush=True)
 pid = os.fork()
 if pid == 0:
     os._exit(0 if float(tf.constant(1.0) + 1.0) == 2.0 else 1)

@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 
 from relaax import rlx
-from relaax.server.rlx_server.connection import disconnects
 from relaax.server.rlx_server.connection import peer as peer_module
-from relaax.server.rlx_server.connection.disconnects import PeerGone, PeerLeft, PeerSilent, ServerStopping
-from relaax.server.rlx_server.connection.peer import Peer
-from relaax.server.rlx_server.connection.tls_layer import TlsFailed, TlsLayer
+from relaax.server.rlx_server.connection.channel import PeerGone, TlsLayer
+from relaax.server.rlx_server.connection.peer import Peer, PeerLeft, PeerSilent, ServerStopping
 from support.keys import Keys
 from support.rlx_pair import make_hello
 
@@ -187,7 +185,7 @@ def welcome(pair: Pair) -> None:
 @pytest.mark.parametrize("sends", [True, False], ids=["sends without end", "says nothing more"])
 def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pair: Pair, sends: bool) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 0.2)
-    monkeypatch.setattr(disconnects, "DRAIN_BYTES", 2**40)  # the time alone must do
+    monkeypatch.setattr(peer_module, "DRAIN_BYTES", 2**40)  # the time alone must do
     welcome(pair)
     stop = threading.Event()
 
@@ -259,7 +257,7 @@ def test_a_ping_waits_for_nothing_that_is_done_beside_it(pair: Pair) -> None:
 
 def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 20)
-    monkeypatch.setattr(disconnects, "DRAIN_BYTES", 1000)
+    monkeypatch.setattr(peer_module, "DRAIN_BYTES", 1000)
     pair.client.sendall(b"\0" * 2000)
     started = time.monotonic()
     pair.peer.close()
@@ -370,7 +368,7 @@ def test_over_tls_that_has_failed_nothing_can_be_said(tmp_path: Path) -> None:
         layer.received(outgoing.read())
         incoming.write(layer.to_send())
     assert layer.sealed(b"something")
-    with pytest.raises(TlsFailed):
+    with pytest.raises(PeerGone):
         layer.received(b"\x17\x03\x03\x00\x20" + bytes(32))
-    with pytest.raises(TlsFailed):
+    with pytest.raises(PeerGone):
         layer.sealed(b"something")

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from relaax.server.rlx_server.connection.websocket_layer import MAX_REQUEST_BYTES
+from relaax.server.rlx_server.connection.channel import MAX_REQUEST_BYTES
 from relaax.server.rlx_server.listening import pending_connections as module
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection, PendingConnections
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from relaax.configuration import RlxServerSection
 from relaax.parameters.channel import Target
-from relaax.server.rlx_server.workers.planning import make_client
+from relaax.server.rlx_server.workers.plan import make_client
 from support.parameter_servers import gradient, registration, running
 
 

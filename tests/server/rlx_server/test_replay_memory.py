@@ -19,12 +19,11 @@ from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailabl
 from relaax.replay.local import LocalReplay
 from relaax.rlx import ErrorCode
 from relaax.server.replay_access import ReplayUse, replay_source
+from relaax.server.rlx_server.child_process import EXIT_DONE
 from relaax.server.rlx_server.clients.meters import Meters
-from relaax.server.rlx_server.exit_codes import EXIT_DONE
 from relaax.server.rlx_server.worker_reports import Grant, WorkerReports, answer_claim, report_line
 from relaax.server.rlx_server.workers import worker
-from relaax.server.rlx_server.workers.planning import plan_workers
-from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers.plan import WorkerPlan, plan_workers
 from support import replay_algorithm
 from support.offline_client import OfflineClient
 from support.rlx_pair import make_hello

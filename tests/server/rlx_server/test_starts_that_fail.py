@@ -19,10 +19,9 @@ from relaax.algorithm_base import load_algorithm
 from relaax.configuration import RlxServerSection
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.rlx_server.workers import spawner, spawning
-from relaax.server.rlx_server.workers.spawner import ForkSpawner
-from relaax.server.rlx_server.workers.spawning import PROGRAM, SpawnSpawner
-from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers import spawners
+from relaax.server.rlx_server.workers.plan import WorkerPlan
+from relaax.server.rlx_server.workers.spawners import COMMAND, ForkSpawner, SpawnSpawner
 from support.offline import ALGORITHM, SERVER, write_config, written_as_package
 from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until
@@ -64,8 +63,8 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     def fail() -> int:
         raise OSError(errno.EAGAIN, "no more processes")
 
-    monkeypatch.setattr(spawner, "_require_one_thread", lambda _: None)
-    monkeypatch.setattr(spawner.gc, "freeze", lambda: None)
+    monkeypatch.setattr(spawners, "_require_one_thread", lambda _: None)
+    monkeypatch.setattr(spawners.gc, "freeze", lambda: None)
     algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
     plan = WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineClient
@@ -93,7 +92,7 @@ def test_a_spawn_without_descriptors_leaves_none(
     monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, ends: tuple[socket.socket, socket.socket], free: int
 ) -> None:
     monkeypatch.setattr(SpawnSpawner, "_look", lambda _: None)
-    monkeypatch.setattr(spawning, "COMMAND", ("/there/is/no/such/program",))
+    monkeypatch.setattr(spawners, "COMMAND", ("/there/is/no/such/program",))
     started = spawns(folders)
     folders.made()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -135,7 +134,7 @@ if connection >= 0:
 def test_nobody_waits_for_long_orders_to_be_read(
     monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, ends: tuple[socket.socket, socket.socket]
 ) -> None:
-    monkeypatch.setattr(spawning, "COMMAND", (sys.executable, "-c", LATE))
+    monkeypatch.setattr(spawners, "COMMAND", (sys.executable, "-c", LATE))
     started = spawns(folders, {"colour": "x" * 2**20})
     pid, reports = started.spawn(ends[0], None, False, lambda: None)
     started.stop_workers()
@@ -149,7 +148,7 @@ def test_nobody_waits_for_long_orders_to_be_read(
 @pytest.mark.parametrize("safe", ["", "1"])
 def test_a_worker_imports_from_where_its_server_does(tmp_path: Path, safe: str) -> None:
     """Python puts the working directory first, or nothing: what is first in PYTHONPATH stays in both cases."""
-    program = PROGRAM[: PROGRAM.index("from relaax")] + "print(sys.path[0])"
+    program = COMMAND[2].partition("from relaax")[0] + "print(sys.path[0])"
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": safe}
     ran = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, check=True, text=True

@@ -17,7 +17,7 @@ from relaax.server.address import listen
 from relaax.server.rlx_server.listening import status, status_process
 from relaax.server.rlx_server.listening.status import StatusLine
 from relaax.server.rlx_server.listening.status_process import FAMILIES
-from relaax.server.rlx_server.workers.spawner import thread_count
+from relaax.server.rlx_server.workers.spawners import thread_count
 from support.metrics_page import documented_for_prometheus
 from support.processes import Running, wait_until
 from support.rlx_line import Line

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from relaax.server.rlx_server.listening.unproven_clients import MORE, TURN_SECONDS, UNPROVEN_SECONDS, UnprovenClients
+from relaax.server.rlx_server.listening.admission import MORE, TURN_SECONDS, UNPROVEN_SECONDS, UnprovenClients
 
 FREE = 4
 

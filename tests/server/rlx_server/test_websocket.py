@@ -15,7 +15,7 @@ from relaax import rlx
 from relaax.client import Client, VectorClient
 from relaax.conformance.websocket import CLOSE, PING, message, request
 from relaax.rlx import ErrorCode
-from relaax.server.rlx_server.connection.websocket_layer import MAX_REQUEST_BYTES, NO_GRPC, NO_PAGES
+from relaax.server.rlx_server.connection.channel import MAX_REQUEST_BYTES, NO_GRPC, NO_PAGES
 from relaax.server.rlx_server.listening.children import MAX_STALLED
 from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until

@@ -30,8 +30,8 @@ from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.codecs import codec_named
 from relaax.rlx.framing import frame
 from relaax.rlx.messages import MAX_REWARD
+from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.clients.meters import Meters
-from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.worker_reports import (
     ADMITTED,
     CLAIMS,

@@ -7,7 +7,7 @@ import pytest
 
 from relaax.metrics.system import Sampler
 from relaax.rlx import Actions, EpisodeReturns, Init, Ping, Pong, Reset, Step
-from relaax.server.rlx_server.workers.worker_metrics import WorkerMetrics
+from relaax.server.rlx_server.workers.session import WorkerMetrics
 from support.offline_client import OfflineMetrics
 
 INIT, STEP, RESET = Init([np.zeros((1, 1))]), Step(np.zeros(1), [np.zeros((1, 1))]), Reset(np.zeros(1))

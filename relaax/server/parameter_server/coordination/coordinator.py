@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 
 from relaax.checkpoint import Checkpoint, CheckpointManager
-from relaax.server.checkpointing import Checkpointer
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.spool import Spool
-from relaax.server.termination import Reason
+from relaax.server.checkpoints.checkpointing import Checkpointer
+from relaax.server.checkpoints.spool import Spool
+from relaax.server.command.termination import Reason
+from relaax.server.parameter_server.service.core import ParameterServerCore
 
 Fingerprints = Callable[[Mapping[str, Any]], str]
 """Return the fingerprint of the configured model, given a checkpoint's manifest. Raises ModelRefused."""

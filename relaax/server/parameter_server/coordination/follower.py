@@ -16,15 +16,15 @@ import grpc
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
 from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.parameters.grpc_options import message_bytes
-from relaax.server.checkpointing import ModelState
+from relaax.server.checkpoints.checkpointing import ModelState
+from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.coordinator import Coordinator, Fingerprints, roll_back
-from relaax.server.parameter_server.coordination.introduction import HOLD, PARAMETERS
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.resharding import parts_for
-from relaax.server.termination import EndRequests, Reason
+from relaax.server.parameter_server.coordination.members import HOLD, PARAMETERS
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.shard.model import ModelRefused
+from relaax.server.parameter_server.shard.persistence import parts_for
 
 _log = logging.getLogger(__name__)
 

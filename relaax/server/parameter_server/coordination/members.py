@@ -1,21 +1,124 @@
-"""The shards that have joined shard 0."""
+"""The shards that have joined shard 0: introductions, orders and answers."""
 
 from __future__ import annotations
 
 import logging
+import os
+import queue
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from concurrent.futures import Future
 from typing import Any
 
 import grpc
 
+from relaax.algorithm_base import first_difference
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
-from relaax.server.parameter_server.coordination.introduction import refusal
-from relaax.server.parameter_server.coordination.member import Member, ShardLost
+from relaax.server.parameter_server.shard.model import ShardPosition
 
 _log = logging.getLogger(__name__)
+
+# Seconds.
+HOLD = 2.0
+"""Maximum time updates wait for the barrier of a checkpoint; then they resume and the checkpoint is abandoned."""
+
+PARAMETERS = 2**20
+"""Elements that fit into the longest message between shards: with many workers a shard's ledger is long."""
+
+
+def introduction(position: ShardPosition, description: str, location: str) -> pb.Introduction:
+    """Return this process's introduction. `location`: of the store, for people; empty if no checkpoints are kept."""
+    if location and "://" not in location:
+        location = os.path.realpath(location)
+    return pb.Introduction(
+        shard=position.index,
+        shards=position.count,
+        instance=uuid.uuid4().hex,
+        description=description,
+        location=location,
+    )
+
+
+def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
+    """Return why a shard cannot join shard 0, whose introduction is `ours`; None if it can."""
+    who = f"shard {theirs.shard} of {theirs.shards} cannot join"
+    if theirs.shards != ours.shards:
+        return f"{who}: shard 0 was started as one of {ours.shards}; give all of them the same number"
+    if not 1 <= theirs.shard < ours.shards:
+        return f"{who}: there are shards 0 to {ours.shards - 1}, and this is shard 0"
+    try:
+        difference = first_difference(theirs.description, ours.description, f"at shard {theirs.shard}", "at shard 0")
+    except (ValueError, RecursionError):
+        return f"{who}: its description is no JSON"
+    if difference:
+        return f"{who}: its configuration differs from shard 0: {difference}"
+    if theirs.location != ours.location:
+        first, other = (location or "no checkpoints" for location in (ours.location, theirs.location))
+        return f"{who}: it keeps {_kept(other)}, shard 0 keeps {_kept(first)}; all shards need the same location"
+    return None
+
+
+def _kept(location: str) -> str:
+    return location if location == "no checkpoints" else f"checkpoints in {location}"
+
+
+class ShardLost(Exception):
+    """The stream of a shard has ended."""
+
+
+class Member:
+    """Orders to a shard and its answers. Thread-safe."""
+
+    def __init__(self, introduction: pb.Introduction) -> None:
+        self.shard = introduction.shard
+        self.instance = introduction.instance
+        self._name = f"shard {introduction.shard} of {introduction.shards}"
+        self._orders: queue.SimpleQueue[pb.JoinResponse | None] = queue.SimpleQueue()
+        self._unanswered: dict[int, Future[pb.Answer]] = {}
+        self._number = 0
+        self._lost = False
+        self.gone = threading.Event()
+        """Set once its stream has ended."""
+        self._lock = threading.Lock()
+
+    def __str__(self) -> str:
+        return self._name
+
+    def ask(self, **what: Any) -> Future[pb.Answer]:
+        """Send an order and return its future answer, which fails with ShardLost if the stream ends first."""
+        future: Future[pb.Answer] = Future()
+        with self._lock:
+            if self._lost:
+                future.set_exception(ShardLost(f"{self} is away"))
+                return future
+            self._number += 1
+            self._unanswered[self._number] = future
+            self._orders.put(pb.JoinResponse(order=self._number, **what))
+        return future
+
+    def answered(self, answer: pb.Answer) -> None:
+        """Deliver an answer; one to no pending order is ignored."""
+        with self._lock:
+            future = self._unanswered.pop(answer.order, None)
+        if future is not None:
+            future.set_result(answer)
+
+    def orders(self) -> Iterator[pb.JoinResponse]:
+        """Yield the orders to send, until the stream ends."""
+        while (order := self._orders.get()) is not None:
+            yield order
+
+    def lose(self) -> None:
+        """End the stream, and fail all pending orders."""
+        with self._lock:
+            self._lost = True
+            unanswered, self._unanswered = self._unanswered, {}
+        for future in unanswered.values():
+            future.set_exception(ShardLost(f"{self} is away"))
+        self._orders.put(None)
 
 
 class Members(pb_grpc.CoordinationServiceServicer):

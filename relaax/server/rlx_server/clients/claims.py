@@ -17,7 +17,7 @@ from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.clients.accounts import ClientAccount, ClientAccounts
 from relaax.server.rlx_server.clients.meters import STUCK, MeterReading, Meters
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant
-from relaax.server.strikes import network_of
+from relaax.server.security.strikes import network_of
 
 _log = logging.getLogger(__name__)
 

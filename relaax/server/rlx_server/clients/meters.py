@@ -15,7 +15,7 @@ import os
 import time
 from typing import NamedTuple
 
-from relaax.server.anonymous_file import anonymous_file
+from relaax.files import anonymous_file
 
 BURST_SECONDS = 1.0
 """A client may catch up on quota that it has not used in this time."""

@@ -30,18 +30,7 @@ from relaax.rlx import (
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.clients.meters import READING, WRITING, Meter
-from relaax.server.rlx_server.connection import disconnects
-from relaax.server.rlx_server.connection.channel import Channel
-from relaax.server.rlx_server.connection.dead_peers import notice_vanishing
-from relaax.server.rlx_server.connection.disconnects import (
-    PeerGone,
-    PeerLeft,
-    PeerSilent,
-    Revoked,
-    ServerStopping,
-    SlotTaken,
-)
-from relaax.server.rlx_server.connection.websocket_layer import begins_with_http
+from relaax.server.rlx_server.connection.channel import Channel, PeerGone, begins_with_http
 from relaax.server.rlx_server.worker_reports import REVOKED
 
 _log = logging.getLogger(__name__)
@@ -61,7 +50,30 @@ FINISH_SECONDS = 2.0
 """Time for a busy worker to finish once its server stops. The listener kills it after 5 seconds."""
 LOOK_SECONDS = 0.1
 """Maximum delay until a worker notices that it must end, or that a deadline has passed."""
+VANISHED_SECONDS = 30
+"""Time after its last acknowledgement until a client counts as gone: no probe answered, no data taken."""
+DRAIN_BYTES = 4 * 2**20
 _TLS = b"\x16\x03"  # the start of a client's first record: a handshake, version 3
+
+
+class PeerLeft(Exception):
+    """The client has said goodbye before it was answered."""
+
+
+class PeerSilent(Exception):
+    """The client sent nothing before the deadline."""
+
+
+class ServerStopping(Exception):
+    """The server is stopping its workers."""
+
+
+class SlotTaken(Exception):
+    """The server is stopping this worker: its client is unproven, and others wait for its place."""
+
+
+class Revoked(Exception):
+    """The server is stopping this worker: the client's token has been revoked."""
 
 
 class Peer:
@@ -80,7 +92,7 @@ class Peer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(1e6 * LOOK_SECONDS)))
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_vanishing(sock)
+        _notice_vanishing(sock)
         self._sock = sock
         self.connection = connection
         self.channel = Channel(connection, origins)
@@ -400,5 +412,34 @@ class Peer:
                     self._write(self.channel.farewell())
             more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)
-            disconnects.drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)
+            _drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)
         self._sock.close()
+
+
+def _notice_vanishing(sock: socket.socket) -> None:
+    """Make the kernel end the connection `VANISHED_SECONDS` after its peer has vanished, busy or idle.
+
+    Without TCP_USER_TIMEOUT (available on Linux) unacknowledged data is retransmitted for a quarter of an hour. A live
+    client that does not read is disconnected after the same time if data waits for it.
+    """
+    with contextlib.suppress(OSError):  # such as a socket of another family, which needs no detection
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", VANISHED_SECONDS // 2),
+            ("TCP_KEEPINTVL", VANISHED_SECONDS // 6),
+            ("TCP_KEEPCNT", 3),
+            ("TCP_USER_TIMEOUT", 1000 * VANISHED_SECONDS),
+        ):
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _drain(sock: socket.socket, buffer: memoryview, seconds: float) -> None:
+    """Discard incoming data until the client closes its end, for at most `seconds`. Raises OSError."""
+    deadline, drained = time.monotonic() + seconds, 0
+    while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
+        sock.settimeout(remaining)
+        count = sock.recv_into(buffer)
+        if not count:
+            break
+        drained += count

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaax.server.rlx_server import worker_reports as reports
+from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_TRAINING_FINISHED
 from relaax.server.rlx_server.clients.claims import Claims
-from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.listening.unproven_clients import UnprovenClients
-from relaax.server.strikes import network_of
+from relaax.server.rlx_server.listening.admission import UnprovenClients
+from relaax.server.security.strikes import network_of
 
 _log = logging.getLogger(__name__)
 

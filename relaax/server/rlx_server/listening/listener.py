@@ -8,15 +8,15 @@ How it stays open to honest clients whatever others do:
   worker has let its client in or told it why not. A worker that then waits for its client to close is one of
   `children.MAX_LEAVING`; beyond that the oldest is killed.
 - If there is no room for another worker, a client is told so by this process, unless it speaks TLS or WebSocket (see
-  `prompt_refusals`): clients that try a full server again and again cost those it serves next to nothing.
+  `say_no_room`): clients that try a full server again and again cost those it serves next to nothing.
 - A first frame of an impossible length gets a process too, which answers it, but only after every whole hello, and
   with a quarter of the places.
 - Over TLS a client has to send more before its hello. A worker that waits for that takes no place either; it is one
   of `children.MAX_STALLED`, and whether there is room for it is decided when the hello arrives. The same holds for
   WebSocket. With many such workers, whole hellos come first, then clients of the network with the fewest of them.
 - A client that has sent a hello and does not read its welcome loses its worker soon if others wait for the place (see
-  `unproven_clients`). If there are many such clients, the last to come is served first (see `admission_queue`).
-- An address whose handshakes fail repeatedly gets no process for a while (see `relaax.server.strikes`).
+  `UnprovenClients`). If there are many such clients, the last to come is served first (see `AdmissionQueue`).
+- An address whose handshakes fail repeatedly gets no process for a while (see `relaax.server.security.strikes`).
 - Queues are bounded: beyond `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
   for a new one, first among those that have not sent their hello.
 - Each turn does bounded work: it accepts at most 64 connections, handles the events that the kernel reports, and
@@ -36,22 +36,25 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.server.address import is_loopback
-from relaax.server.rlx_server.clients.authentication import OPEN, Authentication
+from relaax.server.rlx_server.clients.accounts import OPEN, Authentication
 from relaax.server.rlx_server.clients.claims import Claims
-from relaax.server.rlx_server.listening.admission import Admission
-from relaax.server.rlx_server.listening.admission_queue import AdmissionQueue
+from relaax.server.rlx_server.listening.admission import (
+    FREE,
+    Admission,
+    AdmissionQueue,
+    UnprovenClients,
+    say_no_room,
+    turn_away,
+)
 from relaax.server.rlx_server.listening.children import Children
-from relaax.server.rlx_server.listening.interfaces import Spawner
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection, PendingConnections
-from relaax.server.rlx_server.listening.prompt_refusals import say_no_room, turn_away
 from relaax.server.rlx_server.listening.status import StatusLine
-from relaax.server.rlx_server.listening.unproven_clients import FREE, UnprovenClients
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.strikes import Strikes
+from relaax.server.security.strikes import Strikes
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +65,16 @@ LINGER_SECONDS = 2.0
 FORK_RETRY_SECONDS = 1.0
 STARTS = 2
 """Workers that are started in a turn: before the next ones, the server looks who else has come."""
+
+
+class Spawner(Protocol):
+    """Start workers (see `relaax.server.rlx_server.workers.spawners`, which this module must not import)."""
+
+    def spawn(
+        self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
+    ) -> tuple[int, int]: ...
+
+    def stop_workers(self) -> None: ...
 
 
 class Listener:

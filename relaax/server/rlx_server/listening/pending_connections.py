@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES
 from relaax.rlx.framing import HEADER_BYTES
-from relaax.server.rlx_server.connection.websocket_layer import END_OF_REQUEST, MAX_REQUEST_BYTES, begins_with_http
+from relaax.server.rlx_server.connection.channel import END_OF_REQUEST, MAX_REQUEST_BYTES, begins_with_http
 
 _log = logging.getLogger(__name__)
 CRUMB_SECONDS = 0.25

@@ -13,20 +13,18 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from relaax.server.rlx_server.child_process import GROUP_SIGNALS, inheritable, program_of
-from relaax.server.tokens import without_tokens
+from relaax.server.rlx_server.child_process import command_of, start
+from relaax.server.security.tokens import without_tokens
 
 _log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
 RESTART_SECONDS = 2.0
 END_SECONDS = 2.0
-_MODULE = "relaax.server.rlx_server.listening.status_process"
 
 
 class StatusLine:
@@ -34,7 +32,8 @@ class StatusLine:
 
     def __init__(self, sock: socket.socket, log_level: str, log_format: str) -> None:
         self._sock = sock
-        self._arguments = (str(os.getpid()), log_level, log_format)
+        module = "relaax.server.rlx_server.listening.status_process"
+        self._command = (*command_of(module), str(os.getpid()), log_level, log_format)
         self._pid = 0
         self._write = -1
         self._unsaid = b""
@@ -86,12 +85,8 @@ class StatusLine:
     def _start(self) -> None:
         self._start_at = time.monotonic() + RESTART_SECONDS
         read, write = os.pipe()
-        given = [self._sock.fileno(), read]
-        environment = without_tokens(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        arguments = [sys.executable, "-c", program_of(_MODULE), *self._arguments, *map(str, given)]
         try:
-            with inheritable(given):
-                self._pid = os.posix_spawn(sys.executable, arguments, environment, setsigmask=GROUP_SIGNALS)
+            self._pid = start(self._command, [self._sock.fileno(), read], without_tokens(os.environ))
         except OSError as error:
             _log.error("the process of the status port cannot be started (%s); trying again", error)
             os.close(write)

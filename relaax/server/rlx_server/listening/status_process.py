@@ -6,23 +6,20 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import IO, Any
 
 import psutil
 
 from relaax import __version__
 from relaax.metrics.memory import available_memory
-from relaax.server.logs import configure_logging
-from relaax.server.metric_families import Families, Family, registry_of
-from relaax.server.rlx_server.child_process import GROUP_SIGNALS
-from relaax.server.status import StatusServer
+from relaax.server.command.logs import configure_logging
+from relaax.server.rlx_server.child_process import inherited
+from relaax.server.status import Families, Family, StatusServer, registry_of
 
 SILENT_SECONDS = 10.0
 """A server that sends no sample for this long is stuck or stopped, so it is not serving."""
@@ -30,30 +27,20 @@ SILENT_SECONDS = 10.0
 Sample = Mapping[str, Any]
 
 
-def _labelled(name: str) -> Any:
-    return lambda sample: {(label,): number for label, number in sample[name].items()}
-
-
-def _plain(name: str) -> Any:
-    return lambda sample: sample[name]
-
-
-def _of_clients(name: str, help_: str) -> Family[Sample]:
-    """Return the family of a figure of each client."""
+def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
+    """Return the family of a figure; with a label, of a table of figures; with the label `client`, of each client's."""
     key = name.removesuffix("_total")
+    by_client = label == "client"
 
     def read(sample: Sample) -> Any:
-        return {(client,): figures[key] for client, figures in sample["clients"].items()}
+        if by_client:
+            return {(client,): figures[key.removeprefix("client_")] for client, figures in sample["clients"].items()}
+        return {(each,): number for each, number in sample[key].items()} if label else sample[key]
 
-    return Family(f"client_{name}", f"{help_}, by client", read, ("client",))
-
-
-def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
-    key = name.removesuffix("_total")
-    return Family(name, help_, _labelled(key) if label else _plain(key), (label,) if label else ())
+    return Family(f"relaax_rlx_server_{name}", help_ + ", by client" * by_client, read, (label,) if label else ())
 
 
-_FAMILIES = (
+FAMILIES = (
     _family("serving", "1 if connections are accepted, otherwise 0"),
     _family("uptime_seconds", "seconds since the start of the process"),
     _family("workers", "processes that serve a client, or may yet do so"),
@@ -66,17 +53,20 @@ _FAMILIES = (
     _family("refusals_total", "connections refused, by reason", "reason"),
     _family("worker_failures_total", "workers that failed or were killed"),
     _family("training_finished", "1 if training has ended, otherwise 0"),
-    _of_clients("connections", "admitted connections"),
-    _of_clients("environments", "environments of admitted connections"),
-    _of_clients("stuck", "connections that have waited for their client for ten seconds, in a message or an answer"),
-    _of_clients("steps_total", "environment steps"),
-    _of_clients("bytes_total", "bytes received and sent"),
-    _of_clients("throttled_seconds_total", "seconds that quotas delayed connections"),
-    _of_clients("refusals_total", "connections refused by quotas, or because the token was revoked"),
+    _family("client_connections", "admitted connections", "client"),
+    _family("client_environments", "environments of admitted connections", "client"),
+    _family(
+        "client_stuck",
+        "connections that have waited for their client for ten seconds, in a message or an answer",
+        "client",
+    ),
+    _family("client_steps_total", "environment steps", "client"),
+    _family("client_bytes_total", "bytes received and sent", "client"),
+    _family("client_throttled_seconds_total", "seconds that quotas delayed connections", "client"),
+    _family("client_refusals_total", "connections refused by quotas, or because the token was revoked", "client"),
     _family("workers_memory_bytes", "total resident memory of all workers: shared memory counts for each"),
     _family("available_memory_bytes", "memory available to processes on this machine"),
 )
-FAMILIES = tuple(replace(family, name=f"relaax_rlx_server_{family.name}") for family in _FAMILIES)
 
 
 class Samples:
@@ -128,19 +118,15 @@ class Samples:
 
 def main() -> None:
     """Serve status. Arguments: server's process id, log level, log format, and descriptors of status port and line."""
-    for number in GROUP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    server, level, format_, port, line = sys.argv[-5:]
-    for descriptor in (port, line):
-        os.set_inheritable(int(descriptor), False)
+    port, line = inherited(2)
+    server, level, format_ = sys.argv[-5:-2]
     configure_logging(level, format_)
     samples = Samples(int(server))
     registry = registry_of(Families(FAMILIES, samples.view), pid=lambda: int(server))
-    status = StatusServer(socket.socket(fileno=int(port)), samples.health, registry)
+    status = StatusServer(socket.socket(fileno=port), samples.health, registry)
     threading.current_thread().name = "line"
     status.start()
-    with os.fdopen(int(line), encoding="utf-8") as lines:
+    with os.fdopen(line, encoding="utf-8") as lines:
         samples.read(lines)
     logging.shutdown()
     os._exit(0)  # does not wait for pending answers

@@ -12,7 +12,7 @@ import numpy as np
 from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.resuming import changed_keys
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError
-from relaax.checkpoint.flat_vectors import whole
+from relaax.checkpoint.checkpoint import whole
 from relaax.parameters.interfaces import (
     FlatVector,
     ParameterClientBase,
@@ -26,8 +26,8 @@ from relaax.parameters.interfaces import (
 from relaax.parameters.moments import from_arrays
 from relaax.policy.file import PARAMETERS
 from relaax.policy.fixed_parameters import NoMetrics
-from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.persistence import check_origin
+from relaax.server.parameter_server.shard.model import ModelRefused
+from relaax.server.parameter_server.shard.persistence import check_origin
 
 _log = logging.getLogger(__name__)
 

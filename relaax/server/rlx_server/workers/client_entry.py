@@ -9,13 +9,17 @@ import time
 
 from relaax.rlx import Hello, Mode, RemoteProtocolError
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.clients.authentication import SPEAKS_TLS, Authentication, Identity
-from relaax.server.rlx_server.connection.disconnects import PeerGone, PeerSilent, ServerStopping
-from relaax.server.rlx_server.connection.peer import Peer
-from relaax.server.rlx_server.connection.tls_layer import TlsFailed
-from relaax.server.rlx_server.connection.websocket_layer import HttpRefused
-from relaax.server.rlx_server.listening.prompt_refusals import NO_ROOM_RETRY_SECONDS
-from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant, NoAnswer, WorkerReports
+from relaax.server.rlx_server.clients.accounts import SPEAKS_TLS, Authentication, Identity
+from relaax.server.rlx_server.connection.channel import HttpRefused, PeerGone, TlsFailed
+from relaax.server.rlx_server.connection.peer import Peer, PeerSilent, ServerStopping
+from relaax.server.rlx_server.worker_reports import (
+    NO_ROOM_RETRY_SECONDS,
+    Claim,
+    ClaimRefusal,
+    Grant,
+    NoAnswer,
+    WorkerReports,
+)
 
 _log = logging.getLogger(__name__)
 

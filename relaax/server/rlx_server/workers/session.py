@@ -1,9 +1,9 @@
-"""Translation of a connection's messages for its agent. No I/O."""
+"""Translation of a connection's messages for its agent, and what is measured meanwhile. No I/O."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentBase, Leaves, StepResult
 from relaax.algorithm_base.error_place import described, place_of
 from relaax.metrics.names import CLIENTS
+from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.rlx import (
     Actions,
@@ -20,16 +21,68 @@ from relaax.rlx import (
     EpisodeReturns,
     Init,
     LocalProtocolError,
+    Message,
     Metrics,
     Mode,
+    Ping,
     Reset,
     ServerConnection,
+    ServerMessage,
     Step,
 )
 from relaax.rlx.metric_names import formed
-from relaax.server.rlx_server.workers.episodes import EpisodeCounter
 
 Mask = npt.NDArray[np.bool_]
+ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
+TELL_SECONDS = 0.5
+"""Seconds between two reports, each of which wakes a thread."""
+
+
+class EpisodeCounter:
+    """The current episode of each of N environments: return and length so far, and start time.
+
+    Times are seconds of one clock.
+    """
+
+    def __init__(self, environments: int) -> None:
+        self.returns = np.zeros(environments, np.float64)
+        self._steps = 0
+        self._before = np.zeros(environments, np.int64)  # steps before the episode
+        self._begun = np.zeros(environments, np.float64)
+        self._partial = np.zeros(environments, np.bool_)
+
+    def start(self, partial: Mask | None, now: float = 0.0) -> None:
+        """Start an episode in every environment; where `partial`, it was already in progress."""
+        self._begun[:] = now
+        self.returns[:] = 0
+        self._before[:] = self._steps
+        self._partial[:] = False if partial is None else partial
+
+    def count(self, rewards: npt.NDArray[np.float64], valid: Mask | None) -> None:
+        """Add the rewards of a step where `valid`, or everywhere if that is None.
+
+        Rewards are those of RLX, up to `MAX_REWARD`: it takes 10^15 of these for a sum beyond `MAX_NUMBER`.
+        """
+        if valid is not None:
+            rewards = np.where(valid, rewards, 0.0)
+            self._before += ~valid
+        self._steps += 1
+        self.returns += rewards
+
+    def begin(self, first: Mask, now: float) -> None:
+        """Set the start time of episodes where `first`: they begin later than the previous ones ended."""
+        self._begun[first] = now
+
+    def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[float, int, float]]:
+        """Yield return, length and seconds of each ended episode that is not partial; reset all that ended."""
+        for index in np.flatnonzero(ended).tolist():
+            if not self._partial[index]:
+                length = self._steps - int(self._before[index])
+                yield float(self.returns[index]), length, now - float(self._begun[index])
+        self.returns[ended] = 0
+        self._before[ended] = self._steps
+        self._begun[ended] = now
+        self._partial[ended] = False
 
 
 class AgentSession:
@@ -189,3 +242,38 @@ def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:
     """Add a client's scalars, with names in form and in the clients' namespace."""
     for name, value in message.scalars:
         metrics.scalar(f"{CLIENTS}{formed(name)}", value)
+
+
+class WorkerMetrics:
+    """Record measurements as metrics. Used by the answering thread, except for the sampler's beat."""
+
+    def __init__(self, metrics: MetricsRecorder, sampler: Sampler) -> None:
+        self._metrics = metrics
+        self._sampler = sampler
+        self._acted_at: float | None = None
+        self._acts: list[float] = []  # seconds
+        self._turnarounds: list[float] = []
+        self._told_at = 0.0
+
+    def answered(self, message: Message, answer: ServerMessage, read_at: float, now: float) -> None:
+        """Record that `message`, read completely at `read_at`, is answered at `now`, in seconds of one clock."""
+        if type(message) is Step:
+            self._acts.append(now - read_at)
+            if self._acted_at is not None:
+                self._turnarounds.append(read_at - self._acted_at)
+            self._acted_at = now
+            if now - self._told_at >= TELL_SECONDS:
+                self._told_at = now
+                self.tell()
+        elif not isinstance(message, Ping):
+            self._acted_at = now if isinstance(answer, Actions) else None
+
+    def tell(self) -> None:
+        """Report the measurements since the last report."""
+        for name, seconds in ((ACT, self._acts), (TURNAROUND, self._turnarounds)):
+            for each in seconds:
+                self._metrics.sample(name, 1e3 * each)
+            seconds.clear()
+        if self._sampler.found:
+            for name, value in self._sampler.take().items():
+                self._metrics.gauge(name, value)

@@ -9,7 +9,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
+from relaax.parameters.message_memory import share_one_arena
 from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.rlx import (
@@ -55,26 +57,17 @@ from relaax.rlx import (
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
-from relaax.server.logs import may_not_raise
-from relaax.server.rlx_server.clients.authentication import NO_TLS, OPEN, Authentication, Identity
+from relaax.server.command.logs import may_not_raise
+from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED, GROUP_SIGNALS
+from relaax.server.rlx_server.clients.accounts import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.clients.claims import REVOKED
 from relaax.server.rlx_server.clients.meters import Meter, Meters
-from relaax.server.rlx_server.connection.disconnects import (
-    PeerGone,
-    PeerLeft,
-    PeerSilent,
-    Revoked,
-    ServerStopping,
-    SlotTaken,
-)
-from relaax.server.rlx_server.connection.peer import Peer
-from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
+from relaax.server.rlx_server.connection.channel import PeerGone
+from relaax.server.rlx_server.connection.peer import Peer, PeerLeft, PeerSilent, Revoked, ServerStopping, SlotTaken
 from relaax.server.rlx_server.worker_reports import WorkerReports
 from relaax.server.rlx_server.workers.client_entry import ClientEntrance, called
-from relaax.server.rlx_server.workers.number_ranges import ranges
-from relaax.server.rlx_server.workers.session import AgentSession, agent_failure, tell_metrics
-from relaax.server.rlx_server.workers.worker_metrics import WorkerMetrics
-from relaax.server.rlx_server.workers.worker_plan import WorkerPlan
+from relaax.server.rlx_server.workers.plan import WorkerPlan
+from relaax.server.rlx_server.workers.session import AgentSession, WorkerMetrics, agent_failure, tell_metrics
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +80,7 @@ ENDS = "reconnect: this server ends connections after"
 FINISHED = "training has reached max_global_step"
 INTERRUPT = signal.SIGUSR1
 """Signal of a worker to itself: its heartbeat has noticed that it must end while it is busy."""
+MAX_RANGES = 8
 _Result = TypeVar("_Result")
 _STEPS = (Step, Reset)
 _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has sent one of these reads, or has gone
@@ -128,6 +122,15 @@ class Worker:
         self._works = False
         self._source = Path()  # of the algorithm, once it is loaded
 
+    def run(self, refusal: str | None, training_finished: bool) -> int:
+        """Serve as all that this process does (see `serve`)."""
+        signal.set_wakeup_fd(-1)
+        for number in (*GROUP_SIGNALS, signal.SIGHUP):  # SIGHUP makes the server read a file again
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        share_one_arena()
+        return self.serve(refusal, training_finished)
+
     def serve(self, refusal: str | None, training_finished: bool) -> int:
         """Serve until the connection ends. Returns the process's exit code.
 
@@ -135,7 +138,7 @@ class Worker:
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(INTERRUPT, self._on_interrupt)
-            self._peer.interrupt = _interrupt_main_thread
+            self._peer.interrupt = partial(signal.pthread_kill, threading.get_ident(), INTERRUPT)
         try:
             return self._serve(refusal, training_finished)
         except PeerGone:
@@ -164,12 +167,10 @@ class Worker:
         except (ParameterServerUnavailable, ReplayUnavailable) as error:
             _log.warning("%s", error)
             self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
-        except (ParameterServerUnauthenticated, ParameterServerUnusable) as error:
+        except (ParameterServerUnauthenticated, ParameterServerUnusable, ReplayError) as error:
             _log.error("%s", error)
-            self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its parameter server: {error}")
-        except ReplayError as error:
-            _log.error("%s", error)
-            self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its replay memory: {error}")
+            what = "replay memory" if isinstance(error, ReplayError) else "parameter server"
+            self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its {what}: {error}")
         except ParameterServerError as error:
             _log.warning("the parameter server refused: %s", error)
             self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
@@ -245,7 +246,7 @@ class Worker:
                 client=who.name,
             ),
         )
-        guest, actors = called(hello, who), ranges(registered.actors)
+        guest, actors = called(hello, who), _ranges(registered.actors)
         _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, actors)
         limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
         self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
@@ -364,12 +365,6 @@ class Worker:
             _log.info("the client has gone before it could hear that training has finished")
 
 
-def _interrupt_main_thread() -> None:
-    ident = threading.main_thread().ident
-    assert ident is not None
-    signal.pthread_kill(ident, INTERRUPT)
-
-
 def _use_device(device: str) -> None:
     from relaax.nn.devices import use_device  # not imported at module level, as the listener imports this module
 
@@ -387,3 +382,16 @@ def _answer(session: AgentSession, message: Message) -> ServerMessage | None:
         session.metrics(message)
         return None
     return Pong(message.nonce) if isinstance(message, Ping) else None
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Format ascending numbers as ranges: 0-3, 7, 9-12. Numbers beyond `MAX_RANGES` ranges are only counted."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    said = [str(first) if first == last else f"{first}-{last}" for first, last in found[:MAX_RANGES]]
+    more = sum(last - first + 1 for first, last in found[MAX_RANGES:])
+    return ", ".join(said) + (f" and {more} more" if more else "")

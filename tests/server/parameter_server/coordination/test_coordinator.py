@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
+from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination.coordinator import Alone
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.termination import Reason
+from relaax.server.parameter_server.service.core import ParameterServerCore
 
 
 def alone() -> Alone:

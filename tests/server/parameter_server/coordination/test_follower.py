@@ -14,12 +14,12 @@ import grpc
 import pytest
 
 from relaax.parameters.purposes import TRAIN
+from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.follower import Follower
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
-from relaax.server.termination import Reason
+from relaax.server.parameter_server.shard.model import ShardPosition
+from relaax.server.parameter_server.shard.state import SnapshotMemory
 from support.nobody import nobody
 from support.parameter_servers import Models, fingerprint
 from support.processes import wait_until

@@ -16,11 +16,11 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
 from relaax.parameters.interfaces import ParameterServerUnavailable
 from relaax.parameters.purposes import TRAIN
+from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
-from relaax.server.termination import Reason
+from relaax.server.parameter_server.shard.model import ShardPosition
+from relaax.server.parameter_server.shard.state import SnapshotMemory
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.processes import wait_until
 from support.raw_shard import RawShard, raw_shard
@@ -189,7 +189,7 @@ def test_memory_is_got_while_nobody_waits(
 def test_memory_is_given_back_where_a_shard_does_not_get_its_own(
     leader: OneShard, raw: RawShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relaax.server.parameter_server.coordination.barrier.PREPARE", 0.1)
+    monkeypatch.setattr("relaax.server.parameter_server.coordination.leader.PREPARE", 0.1)
     serve(leader, raw)
     outcome = save(leader)
     assert raw.order("prepare").prepare.memory
@@ -429,7 +429,7 @@ def test_the_end_holds_everybody_before_the_last_checkpoint(
     leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(leader, raw)
-    monkeypatch.setattr("relaax.server.parameter_server.coordination.barrier.HOLD", 0.0)  # nobody waits to go on
+    monkeypatch.setattr("relaax.server.parameter_server.coordination.leader.HOLD", 0.0)  # nobody waits to go on
     leader.ends.put(Reason.TERMINATED)
     while not (order := raw.order("hold")).hold.cut:
         raw.answer(order, state="raw")

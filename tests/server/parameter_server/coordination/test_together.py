@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.server.termination import Reason
+from relaax.server.command.termination import Reason
 from support.parameter_servers import SIZE, bridge_to, gradient, registration
 from support.shards import sharded
 

@@ -1,0 +1,1 @@
+"""The commands of the roles: options, configuration, logs, signals and exit codes."""

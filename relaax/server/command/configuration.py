@@ -1,0 +1,111 @@
+"""Configuration of the commands, loaded from all its sources, shown or checked on demand."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from relaax.algorithm_base import ConfigBase
+from relaax.algorithm_base.loader import load_config
+from relaax.configuration import (
+    Configuration,
+    ConfigurationError,
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    TensorBoardSection,
+    find_configuration,
+    load_configuration,
+    printed,
+    redacted,
+)
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.server.address import require_loopback, require_private
+from relaax.server.command.hardware import load_tensorflow_quietly
+from relaax.server.security.tokens import asks_for_token
+
+_HOGWILD = ("rms_prop", "momentum", "adagrad")
+
+
+def configured(name: str, overrides: Sequence[str]) -> Configuration:
+    """Load the configuration `name` with the environment variables and the overrides of the command line.
+
+    Raises ConfigurationError.
+    """
+    load_tensorflow_quietly()  # if the algorithm's module imports it
+    return load_configuration(find_configuration(name), overrides, os.environ, load_config)
+
+
+def whole(configuration: Configuration) -> Configuration:
+    """Check the sections against each other, and the addresses. Raises ConfigurationError and AddressError."""
+    require_private_ports(
+        *(configuration.parameter_server, configuration.replay_server, configuration.rlx_server),
+        *(configuration.learner, configuration.tensorboard),
+    )
+    configuration.algorithm_path  # noqa: B018 - raises if there is none
+    if isinstance(configuration.algorithm_config, ConfigBase):
+        check_bridge(configuration.rlx_server, configuration.algorithm_config)
+    return configuration
+
+
+def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
+    """Refuse keys of the algorithm that workers with the bridge hogwild cannot honor.
+
+    Raises ConfigurationError.
+    """
+    if settings.bridge != "hogwild":
+        return
+    refused = None
+    if config.combine != "fifo":
+        refused = f"algorithm.combine: {config.combine} needs gradients in an order: set it to fifo"
+    elif config.max_staleness is not None:
+        refused = f"algorithm.max_staleness: {config.max_staleness} is for gradients that are discarded: leave it out"
+    elif config.optimizer not in _HOGWILD:
+        refused = f"algorithm.optimizer: {config.optimizer} is none of {', '.join(_HOGWILD)}: set one of these"
+    if refused:
+        raise ConfigurationError(f"relaax-rlx-server.bridge: hogwild has no locks; {refused}, or set bridge to auto")
+
+
+def require_private_ports(
+    *sections: ParameterServerSection | ReplayServerSection | RlxServerSection | LearnerSection | TensorBoardSection,
+) -> None:
+    """Refuse ports that other machines can reach without authentication, unless anonymous access is allowed.
+
+    A client certificate that a server requires counts as a token. Raises AddressError.
+    """
+    for section in sections:
+        if isinstance(section, TensorBoardSection):
+            require_private(section.bind, section.allow_anonymous, "relaax-tensorboard.bind")
+            continue
+        if not isinstance(section, LearnerSection):  # which has a status port only
+            require_loopback(section.bind, section.allow_anonymous, _asks_for_proof(section))
+        require_private(section.status_bind, section.allow_anonymous)
+
+
+def _asks_for_proof(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:
+    """Return whether callers have to authenticate."""
+    if isinstance(section, RlxServerSection):
+        return asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
+    variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN
+    return asks_for_token(section.token_file, variable) or section.tls_client_ca is not None
+
+
+def show(name: str, configuration: Configuration, print_config: bool) -> None:
+    """Print a checked configuration without possible secrets, or a line that it can be used."""
+    if print_config:
+        print(printed(redacted(configuration.as_dict()), configuration.origins), end="")
+    else:
+        run = configuration.run
+        environment = f", environment {run.environment} {run.name}" if run.environment and run.name else ""
+        print(f"{name} can be used: algorithm {configuration.algorithm_path}{environment}")
+
+
+def description(algorithm: str, config: ConfigBase) -> str:
+    """Return canonical JSON of an algorithm and its configuration, as in a fingerprint but without secrets."""
+    return json.dumps(
+        {"algorithm": algorithm, "configuration": redacted(config.model_description())},
+        sort_keys=True,
+        separators=(",", ":"),
+    )

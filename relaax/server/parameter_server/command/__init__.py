@@ -1,0 +1,1 @@
+"""A running parameter server, assembled from its configuration."""

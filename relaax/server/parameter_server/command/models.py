@@ -1,0 +1,107 @@
+"""Make models from a configuration and a fingerprint: the only place where the parameter server meets the algorithm."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
+from relaax.algorithm_base.error_place import described, is_deliberate, place_of_function
+from relaax.algorithm_base.resuming import changed_keys
+from relaax.checkpoint import Damaged
+from relaax.parameters.moments import check_lengths
+from relaax.rlx import Space
+from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec
+from relaax.server.parameter_server.shard.shard import DelayCompensation
+
+_log = logging.getLogger(__name__)
+
+
+class AlgorithmModels:
+    """Makes the models of one algorithm in one configuration, for the spaces of a worker or a checkpoint."""
+
+    def __init__(self, algorithm: Algorithm, config: ConfigBase) -> None:
+        self._algorithm = algorithm
+        self._config = config
+
+    def __call__(self, description: str) -> ModelSpec:
+        """Return the model of a worker with this fingerprint.
+
+        Raises ModelRefused if the worker has another algorithm or configuration, or spaces that cannot be used.
+        """
+        try:
+            _, observation_space, action_space = parse_fingerprint(description)
+            ours = self._fingerprint(observation_space, action_space)
+            difference = first_difference(description, ours)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ModelRefused(f"the worker's fingerprint cannot be read: {error}") from None
+        if difference:
+            raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
+        return self._spec(observation_space, action_space)
+
+    def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
+        """Return the fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
+
+        Raises Damaged if the checkpoint's description cannot be read, and ModelRefused if keys have other values
+        now that are fixed when a run is resumed; all of them are named.
+        """
+        try:
+            there, observation_space, action_space = parse_fingerprint(json.dumps(manifest["fingerprint"]))
+            changed = changed_keys(there["configuration"], self._config)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise Damaged(f"the manifest's fingerprint cannot be read: {error!r}") from None
+        if changed and there["algorithm"] == self._algorithm.name:  # that of another algorithm is refused as such
+            raise ModelRefused(
+                f"checkpoint {manifest.get('id')} was made with another configuration, and what differs is fixed when "
+                f"a run is resumed: {'; '.join(map(str, changed))}. Use the values that it was made with, or begin "
+                "anew at another checkpoint location (relaax run --fresh)"
+            )
+        return self._fingerprint(observation_space, action_space)
+
+    def _fingerprint(self, observation_space: Space, action_space: Space) -> str:
+        return fingerprint(self._algorithm.name, self._config, observation_space, action_space)
+
+    def _spec(self, observation_space: Space, action_space: Space) -> ModelSpec:
+        config = self._config
+        try:
+            declared = self._algorithm.ParameterServer(config, observation_space, action_space)
+            initial = np.asarray(declared.initial_parameters(config.seed), np.float32)
+            optimizer = declared.optimizer()
+            statistics = check_lengths(declared.statistics())
+            target = declared.target_interval()
+        except MemoryError as error:
+            raise ModelRefused(f"the model does not fit into memory: {error}") from error
+        except Exception as error:
+            if isinstance(error, ValueError) and is_deliberate(error):  # spaces that the algorithm cannot handle
+                raise ModelRefused(str(error)) from error
+            _log.exception("the model cannot be made")
+            why = described(error, self._algorithm.source)
+            raise ModelRefused(
+                f"the model cannot be made: {why}; the parameter server's log has the traceback"
+            ) from error
+        if initial.ndim != 1:
+            raise ModelRefused(
+                f"{place_of_function(declared.initial_parameters)}: initial_parameters() returned an array of shape "
+                f"{list(initial.shape)}, no flat vector"
+            )
+        return ModelSpec(
+            initial=initial,
+            optimizer=optimizer,
+            schedule=config.schedule,
+            max_global_step=config.max_global_step,
+            max_staleness=config.staleness_bound,
+            statistics=statistics,
+            compensation=_compensation(config),
+            target=target,
+        )
+
+
+def _compensation(config: ConfigBase) -> DelayCompensation | None:
+    """Return what `algorithm.combine` says."""
+    if config.combine == "delay_compensated":
+        return DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
+    return None

@@ -1,0 +1,308 @@
+"""A running parameter server: gRPC, checkpoints, metrics, status, and the order in which they end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relaax import __version__
+from relaax.metrics import MetricsWriter
+from relaax.parameters.frames import FrameSocket
+from relaax.parameters.grpc_options import message_bytes
+from relaax.parameters.status import TrainingStatus
+from relaax.parameters.wire import add_to_server
+from relaax.server.address import listen
+from relaax.server.checkpoints.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
+from relaax.server.command.termination import EndRequests, Reason
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.credentials import Credentials
+from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample, labelled
+from relaax.server.local_port.local_server import LocalServer
+from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.parameter_server.command.credentials import JOIN
+from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
+from relaax.server.parameter_server.service.core import ParameterServerCore
+from relaax.server.parameter_server.service.service import ParameterService
+from relaax.server.parameter_server.service.transports import SERVICE, GrpcService, LocalConnection, shake_hands
+from relaax.server.status import Families, Family, StatusServer, registry_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StatusSample:
+    """The values of one scrape."""
+
+    status: TrainingStatus
+    pushes: Mapping[str, int]
+    repeated: Mapping[str, int]
+    checkpoint_failures: int
+    port: PortSample
+
+
+_FAMILIES: tuple[Family[StatusSample], ...] = (
+    Family("serving", "1 if workers are served, else 0", lambda v: v.port.serving),
+    Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
+    Family("global_step", "environment steps of the training", lambda v: v.status.global_step),
+    Family("max_global_step", "environment steps at which training ends", lambda v: v.status.max_global_step),
+    Family("finished", "1 if training has ended, else 0", lambda v: v.status.finished),
+    Family("frames_total", "emulator frames of the training", lambda v: v.status.frames),
+    Family("updates_total", "updates applied in the training", lambda v: v.status.updates),
+    Family(
+        "discarded_total",
+        "gradients discarded, by reason",
+        lambda v: labelled(v.status.discarded_for),
+        ("reason",),
+    ),
+    Family(
+        "samples_discarded_total", "samples that no statistic could be merged with", lambda v: v.status.dropped_samples
+    ),
+    Family(
+        "returns_discarded_total",
+        "episodes whose returns were left out of the means as outliers",
+        lambda v: v.status.discarded_returns,
+    ),
+    Family(
+        "outlying_clients",
+        "clients whose samples are left out of the statistics as outliers",
+        lambda v: v.status.outlying_clients,
+    ),
+    Family("episodes_total", "whole episodes of the training", lambda v: v.status.episodes),
+    Family("mean_return", "mean return of the last 100 episodes", lambda v: v.status.mean_return_100),
+    Family("agreed_return", "mean of recent returns that no client reaches alone", lambda v: v.status.agreed_return),
+    Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
+    Family("workers", "training workers heard of in the last minute", lambda v: v.status.workers),
+    Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),
+    Family("learners", "learners heard of in the last minute", lambda v: v.status.learners),
+    Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
+    Family(
+        "actor_staleness",
+        "versions since the parameters that workers without gradients act by, mean of recent pushes",
+        lambda v: v.status.mean_actor_staleness,
+    ),
+    Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
+    Family(
+        "checkpoint_timestamp_seconds",
+        "Unix time of the newest checkpoint",
+        lambda v: v.status.checkpoint_time,
+    ),
+    Family(
+        "checkpoint_global_step",
+        "global step of the newest checkpoint",
+        lambda v: v.status.checkpoint_global_step,
+    ),
+    Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
+    Family("pushes_total", "pushes answered, by the way they came", lambda v: labelled(v.pushes), ("bridge",)),
+    Family(
+        "pushes_repeated_total",
+        "pushes that came again, and were not applied again",
+        lambda v: labelled(v.repeated),
+        ("incarnation",),
+    ),
+    Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.port.by_memory),
+    *PORT_FAMILIES,
+)
+FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
+
+
+def status_server(
+    address: str,
+    core: ParameterServerCore,
+    port: GrpcPort,
+    calls: Mapping[str, CallCounter],
+    offers: SharedMemoryOffers,
+    checkpointer: Checkpointer | None,
+) -> StatusServer:
+    """Return a status server that is bound to `address` and not started. `calls`: by transport. Raises AddressError."""
+    meter = PortMeter(port, calls, offers)
+
+    def view() -> StatusSample:
+        failures = checkpointer.failures if checkpointer else 0
+        return StatusSample(
+            core.status(),
+            meter.answered("Push"),
+            core.repeated,
+            failures,
+            meter.sample(),
+        )
+
+    def healthy() -> tuple[bool, Mapping[str, Any]]:
+        status = core.status()
+        return port.serving, {
+            "server": "relaax-parameter-server",
+            "version": __version__,
+            "incarnation": status.incarnation,
+            "global_step": status.global_step,
+            "workers": status.workers,
+            "exploit_workers": status.exploit_workers,
+            "learners": status.learners,
+            "finished": status.finished,
+        }
+
+    return StatusServer(listen(address), healthy, registry_of(Families(FAMILIES, view)))
+
+
+SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. After the end of training the server stays at least `linger` and at most `grace`, so that workers are
+    told; `drain` is what calls in flight get when it stops.
+    """
+
+    grace: float = 10.0
+    linger: float = 3.0
+    drain: float = 2.0
+
+
+class Server:
+    """Serves `core` at `address` until `ends` has a reason: a signal, or the end of training. The first one counts.
+
+    `parameters` bounds the length of messages: the vector's length if it is known, else the longest allowed.
+    `coordinator`: how this shard acts together with others; by default it is alone.
+    """
+
+    def __init__(
+        self,
+        core: ParameterServerCore,
+        address: str,
+        parameters: int,
+        ends: EndRequests,
+        checkpointer: Checkpointer | None = None,
+        metrics: MetricsWriter | None = None,
+        timing: Timing | None = None,
+        status_bind: str | None = None,
+        credentials: Credentials | None = None,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        self._core = core
+        self._checkpointer = checkpointer
+        self._metrics = metrics
+        self._timing = timing or Timing()
+        self._ends = ends
+        self._coordinator = coordinator = coordinator or Alone(core)
+        parameters = max(parameters, coordinator.message_parameters)
+        calls = CallCounter()
+        self._port = GrpcPort(
+            SERVICE,
+            message_bytes(parameters),
+            credentials or Credentials(),
+            calls,
+            more_threads=coordinator.threads,
+            lost=core.registry.lost,
+            lasting=(JOIN,),
+        )
+        self.keeper, self._grpc = self._port.keeper, self._port.server
+        offers, local_calls = SharedMemoryOffers(), CallCounter()
+        service = ParameterService(core, offers)
+
+        def let_in(frames: FrameSocket, deadline: float) -> tuple[str, LocalConnection]:
+            worker_id, shared = shake_hands(frames, core, offers, deadline)
+            return worker_id, LocalConnection(frames, shared, service, core, local_calls)
+
+        add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
+        self._local = LocalServer(offers, let_in, core.registry.lost)
+        coordinator.add_to_server(self._grpc)
+        coordinator.save_now = self._save_now
+        coordinator.on_refused = lambda: ends.put(Reason.REFUSED)
+        self.health = self._port.health
+        coordinator.on_serving = self.health.serve
+        self.address = self._port.bind(address)
+        self._status = None
+        if status_bind is not None:
+            self._status = status_server(
+                status_bind,
+                core,
+                self._port,
+                {"grpc": calls, "shared_memory": local_calls},
+                offers,
+                checkpointer,
+            )
+
+    @property
+    def status_address(self) -> str | None:
+        """HOST:PORT of /healthz and /metrics, if they are served."""
+        return self._status.address if self._status else None
+
+    def start(self) -> None:
+        """Start to answer."""
+        if self._status:
+            self._status.start()
+        self._local.start()
+        self._port.start()
+        self._coordinator.start()  # workers are served when all shards are there
+        if self._checkpointer:
+            self._checkpointer.start()
+        if self._metrics:
+            self._metrics.start()
+
+    def run(self) -> tuple[Reason, bool]:
+        """Serve until the end. Return the reason, and whether the last checkpoint is safe."""
+        while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
+            self._core.shared.sweep()
+        _log.info("ending: %s", reason.name.lower())
+        self.health.end()  # before the port closes: who watches is told, and sends nobody here any more
+        safe = self._end_finished() if reason is Reason.FINISHED else self._end_stopped(reason)
+        if self._status:
+            self._status.close()
+        return reason, safe
+
+    def _end_stopped(self, reason: Reason) -> bool:
+        """Stop updates and save the last checkpoint. Return whether it is safe."""
+        safe = self._coordinator.stop(reason, self._save_last, self._stop_calls)
+        self._close_metrics()
+        return safe
+
+    def _end_finished(self) -> bool:
+        """Save the last checkpoint while workers are told that training has finished."""
+        begun = time.monotonic()
+        safe = self._save_last()
+        while time.monotonic() - begun < self._timing.grace:
+            if time.monotonic() - begun >= self._timing.linger and self._core.registry.count() == 0:
+                break
+            if self._ends.get(timeout=0.05) is not None:
+                break  # somebody wants it to end now
+        self._coordinator.end(safe)
+        self._stop_calls()
+        self._close_metrics()
+        return safe
+
+    def _stop_calls(self) -> None:
+        """Answer the present calls, and no further ones."""
+        stopped = self._grpc.stop(self._timing.drain)
+        self._local.stop(self._timing.drain)
+        stopped.wait()
+        self.keeper.stop()
+
+    def _save_last(self) -> bool:
+        if self._checkpointer is None:
+            return True
+        self._checkpointer.stop()
+        return self._checkpointer.save(LAST_SECONDS, last=True, attempts=LAST_ATTEMPTS)
+
+    def _save_now(self) -> bool:
+        return self._checkpointer is None or self._checkpointer.save(attempts=LAST_ATTEMPTS)
+
+    @property
+    def kept(self) -> bool:
+        """Whether this machine keeps the last checkpoint because the store did not accept it."""
+        return self._checkpointer is not None and self._checkpointer.kept
+
+    @property
+    def not_saved(self) -> str:
+        """Why the last attempt at a checkpoint failed, if it did."""
+        return self._core.status().checkpoint_error or "shard 0 has not written it"
+
+    @property
+    def refusal(self) -> str:
+        """Why shard 0 refuses this shard or cannot continue itself, if that was the reason to end."""
+        return self._coordinator.refusal
+
+    def _close_metrics(self) -> None:
+        if self._metrics:
+            self._metrics.close()

@@ -1,0 +1,399 @@
+"""One shard's parameter server without its network: model, workers, metrics and the end of training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from relaax import __version__
+from relaax.algorithm_base.fingerprint import SPACES
+from relaax.checkpoint import Checkpoint
+from relaax.checkpoint.manifest import require_model
+from relaax.configuration import redacted
+from relaax.metrics import Aggregator
+from relaax.metrics.memory import available_memory
+from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
+from relaax.parameters.status import TrainingStatus
+from relaax.server.checkpoints.checkpointing import Late, ModelState, Saved
+from relaax.server.local_port.shared_budget import SharedBudget
+from relaax.server.parameter_server.service.metrics import PeriodicMetrics, Rates
+from relaax.server.parameter_server.service.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
+from relaax.server.parameter_server.shard.model import (
+    Difference,
+    Model,
+    ModelAccess,
+    ModelFactory,
+    ModelRefused,
+    ShardPosition,
+    make_model,
+)
+from relaax.server.parameter_server.shard.persistence import (
+    as_written,
+    check_origin,
+    describe_shard,
+    restore_shard,
+    shard_arrays,
+)
+from relaax.server.parameter_server.shard.shard import Applied, Push
+from relaax.server.parameter_server.shard.snapshot_segments import Segments
+from relaax.server.parameter_server.shard.state import Counters
+
+_log = logging.getLogger(__name__)
+
+CUT = 30.0
+"""Seconds in which the only shard of a model must stop and copy its state, or the checkpoint is late."""
+SHARED_PART = 1 / 2
+"""Part of the available memory that workers of this host may share, as measured at the start."""
+
+
+class ParameterServerCore:
+    """The state behind the parameter service. Thread-safe.
+
+    `position` says which shard of the model this is. `access` is passed by whoever calls on behalf of a worker.
+    `facts` go into every checkpoint's manifest as they are: configuration, seed, versions of libraries.
+    `on_finished` is called once, by whichever thread applies the update that ends training.
+    """
+
+    def __init__(
+        self,
+        model_factory: ModelFactory,
+        difference: Difference,
+        *,
+        incarnation: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        on_finished: Callable[[], None] = lambda: None,
+        registry: Registry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        position: ShardPosition = ShardPosition(),  # noqa: B008 - it is a value
+        access: ModelAccess | None = None,
+    ) -> None:
+        self.position = position
+        self.access = access or ModelAccess()
+        # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
+        self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
+        self.origin = self.incarnation, 0
+        """Incarnation, and the global step from which it continues."""
+        self.shared = SharedBudget(available_memory() * SHARED_PART)
+        """The memory that workers of this host share with this server."""
+        self.segments = Segments(self.shared)
+        """The memory of snapshots, which workers of this host can read."""
+        self.metrics = Aggregator()
+        self.figures = PeriodicMetrics(clock)
+        self.registry = registry or Registry()
+        self.description = ""
+        """Algorithm and configuration for status requests; set by the assembly."""
+        self._model_factory = model_factory
+        self._difference = difference
+        self._facts = dict(facts or {})
+        self._on_finished = on_finished
+        self._finished_told = False
+        self._began_finished = False
+        self._clock = clock
+        self._rates = Rates(clock)
+        self._workers_written = 0
+        self._begun: float | None = None
+        self._model: Model | None = None
+        self._saved: Saved | None = None
+        self._not_saved = ""
+        self._repeated: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> Model | None:
+        """The model; None before the first worker if no checkpoint gave one."""
+        return self._model
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has reached its last global step."""
+        model = self._model
+        return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
+
+    def is_over_for(self, purpose: Purpose) -> bool:
+        """Return whether a worker is told that training has finished.
+
+        Who starts a server on a finished model wants to act with it: then workers that only act are served for ever.
+        """
+        return self.finished and not (purpose.outlives_training and self._began_finished)
+
+    @property
+    def global_step(self) -> int:
+        """The environment steps so far."""
+        model = self._model
+        return model.shard.counters.env_steps if model else 0
+
+    def resume(self, checkpoint: Checkpoint, fingerprint: str) -> None:
+        """Continue from a checkpoint, under a new incarnation. Called before the first worker registers.
+
+        `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be those
+        of the checkpoint; anything else may have changed. Raises ModelRefused and Damaged.
+        """
+        require_model(checkpoint.manifest)
+        self.roll_back(checkpoint, fingerprint, max(checkpoint.manifest["incarnation"] + 1, self.incarnation))
+        if self.finished:
+            self._began_finished = True
+            _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
+
+    def roll_back(self, checkpoint: Checkpoint | None, fingerprint: str, incarnation: int) -> None:
+        """Return to a checkpoint, or without one to the state before the first worker, under another incarnation.
+
+        All workers are forgotten and must register again. Called while no update can be applied: before the first, or
+        while the access is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
+        """
+        model = None
+        if checkpoint is not None:
+            require_model(checkpoint.manifest)
+            check_origin(checkpoint, fingerprint)
+            model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
+            restore_shard(model.shard, self.position, model.parameters, checkpoint)
+        with self._lock:
+            if checkpoint is not None and self.position.index == 0:
+                with as_written("actors"):
+                    self.registry.restore_actors(checkpoint.manifest["actors"])
+                with as_written("returns"):
+                    self.metrics.restore_returns(checkpoint.manifest["returns"])
+            self.incarnation = incarnation
+            self._model = model
+            self.origin = incarnation, self.global_step
+            self._not_saved = ""  # what was not saved is no more
+            self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
+            for worker_id in self.registry.clear():
+                self.figures.forget(worker_id)
+                self.metrics.forget(worker_id)
+
+    def register(
+        self,
+        worker_id: str,
+        fingerprint: str,
+        session: str,
+        environments: int,
+        purpose: Purpose,
+        frame_skip: int,
+        origin: WorkerOrigin = UNKNOWN_ORIGIN,
+    ) -> tuple[Model, RegisteredWorker]:
+        """Register a worker. Raises ModelRefused if its configuration differs from the model's."""
+        with self._lock:
+            model = self._model
+            if model is None:
+                model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
+                self._model = model
+                _log.info("new model: %d parameters", model.shard.size)
+            if self._begun is None and purpose.acts:
+                self._begun = self._clock()
+        if model.fingerprint != fingerprint:
+            self._refuse_difference(fingerprint, model.fingerprint)
+        self.sweep()
+        return model, self.registry.register(worker_id, session, environments, purpose, frame_skip, origin)
+
+    def push(self, push: Push) -> Applied | None:
+        """Apply an update of a registered worker. Returns None, and does nothing, if training has ended.
+
+        Raises PushRefused and PushOutOfOrder.
+        """
+        model = self._model
+        assert model is not None, "a worker cannot be registered without a model"
+        if self.finished:
+            return self._repeat("same", push.worker, push.push_id)
+        applied = model.shard.push(push)
+        if applied.repeated:
+            self._count_repeated("same")
+        if not applied.repeated:
+            if push.gradient is not None or push.applied:
+                self.metrics.staleness(applied.outcome.staleness)
+            elif push.env_steps and not push.withheld:
+                self.metrics.actor_staleness(applied.counters.version - push.base_version)
+        self._tell_if_finished()
+        return applied
+
+    def repeat_of_earlier(self, worker_id: str, push_id: int) -> Applied | None:
+        """Return the answer to a push of an earlier incarnation that the checkpoint contains, or None."""
+        return self._repeat("earlier", worker_id, push_id)
+
+    @property
+    def repeated(self) -> Mapping[str, int]:
+        """Pushes that were answered from the ledger, by the incarnation in which they were made."""
+        with self._lock:
+            return {incarnation: self._repeated[incarnation] for incarnation in ("same", "earlier")}
+
+    def leave(self, worker_id: str) -> None:
+        """Remove a worker; nothing happens if it is unknown."""
+        self.registry.leave(worker_id)
+        self._forget(worker_id)
+
+    def sweep(self) -> None:
+        """Forget workers that were silent for very long."""
+        for worker_id in self.registry.forgotten():
+            self._forget(worker_id)
+
+    def checkpoint_saved(self, saved: Saved) -> None:
+        """Note the newest checkpoint."""
+        self._saved, self._not_saved = saved, ""
+
+    def checkpoint_late(self, why: str) -> None:
+        """Note that the last attempt at a checkpoint failed."""
+        self._not_saved = why
+
+    def scalars(self) -> tuple[int, dict[str, float]]:
+        """Return the global step and the scalars to write at it; none if nothing happened. For one caller."""
+        model = self._model
+        if model is None:
+            return 0, {}
+        counters, workers = model.shard.counters, self.registry.count(TRAIN)
+        scalars = {**self.metrics.drain(), **self.figures.scalars()}
+        rates = self._rates({"steps": counters.env_steps, "updates": counters.version})
+        if scalars or any(rates.values()) or workers != self._workers_written:
+            scalars.update((f"speed/{name}_per_second", value) for name, value in rates.items())
+            scalars["workers/connected"] = float(workers)
+            scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
+            scalars.update((f"discarded/{reason}", float(count)) for reason, count in counters.discarded_for.items())
+            scalars["discarded/samples"] = float(model.shard.dropped_samples)
+            scalars["outliers/returns"] = float(self.metrics.returns_left_out)
+            scalars["outliers/clients"] = float(model.shard.outlying_clients)
+            if (age := model.shard.target_age) is not None:
+                scalars[f"target/age_{age[0]}"] = float(age[1])
+            self._workers_written = workers
+        return counters.env_steps, scalars
+
+    def status(self) -> TrainingStatus:
+        """Return the state of training."""
+        model = self._model
+        episodes, mean, best, staleness = self.metrics.progress()
+        counters, saved, (p50, p99) = model.shard.counters if model else Counters(), self._saved, self.figures.act_ms()
+        return TrainingStatus(
+            incarnation=self.incarnation,
+            global_step=counters.env_steps,
+            frames=counters.frames,
+            updates=counters.version,
+            discarded=counters.discarded,
+            discarded_stale=counters.discarded_stale,
+            discarded_not_finite=counters.discarded_not_finite,
+            discarded_loss=counters.discarded_loss,
+            dropped_samples=model.shard.dropped_samples if model else 0,
+            episodes=episodes,
+            mean_return_100=mean,
+            best_mean_return_100=best,
+            workers=self.registry.count(TRAIN),
+            exploit_workers=self.registry.count(EXPLOIT),
+            learners=self.registry.count(LEARN),
+            mean_staleness=staleness,
+            staleness_p95=self.metrics.staleness_p95(),
+            mean_actor_staleness=self.metrics.mean_actor_staleness(),
+            learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
+            checkpoint=saved.location if saved else "",
+            checkpoint_global_step=saved.global_step if saved else None,
+            checkpoint_time=saved.time if saved else None,
+            checkpoint_error=self._not_saved,
+            max_global_step=model.spec.max_global_step if model else 0,
+            finished=self.finished,
+            training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
+            act_ms_p50=p50,
+            act_ms_p99=p99,
+            version=__version__,
+            description=self.description,
+            spaces=model.spaces if model else "",
+            agreed_return=self.metrics.agreed_return({worker.client for worker in self.registry.connected()}),
+            discarded_returns=self.metrics.returns_left_out,
+            outlying_clients=model.shard.outlying_clients if model else 0,
+        )
+
+    def mark(self) -> object | None:
+        """Return the `mark` that `state` would have now, without copying; None before there is a model."""
+        model = self._model
+        return None if model is None else model.shard.mark
+
+    def prepare(self) -> None:
+        """Allocate the memory that the next `state` needs, so that it is fast."""
+        if (model := self._model) is not None:
+            model.shard.prepare()
+
+    def let_go(self) -> None:
+        """Free what `prepare` allocated and no `state` has used."""
+        if (model := self._model) is not None:
+            model.shard.let_go()
+
+    def cut(self) -> ModelState | None:
+        """Return the state at a moment without a pending update; None before there is a model.
+
+        What an update brings, its episodes too, is in there as a whole or not at all. Raises Late if an update took too
+        long.
+        """
+        self.prepare()
+        try:
+            unbroken = self.access.hold(CUT)
+            try:
+                state = self.state()
+            finally:
+                unbroken &= self.access.release()
+        finally:
+            self.let_go()
+        if not unbroken:
+            raise Late("an update took too long")
+        return state
+
+    def state(self) -> ModelState | None:
+        """Return the state of a checkpoint; None before there is a model. Called while no update is pending."""
+        model = self._model
+        if model is None:
+            return None
+        snapshot = model.shard.snapshot()
+        counters = snapshot.counters
+        _, mean, best, _ = self.metrics.progress()
+        fingerprint = json.loads(model.fingerprint)
+        if "configuration" in fingerprint:
+            fingerprint["configuration"] = redacted(fingerprint["configuration"])
+        manifest = {
+            **self._facts,
+            "incarnation": self.incarnation,
+            "fingerprint": fingerprint,
+            "frames": counters.frames,
+            "updates": counters.version,
+            "shards": [describe_shard(self.position, model.shard, snapshot)],
+            "actors": self.registry.actors_as_json(),
+            "returns": self.metrics.returns_as_json(),
+            "mean_return": mean,
+            "best_mean_return": best,
+        }
+        return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
+
+    def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> Applied | None:
+        model = self._model
+        applied = model.shard.repeat(worker_id, push_id) if model else None
+        if applied is not None:
+            self._count_repeated(incarnation)
+        return applied
+
+    def _count_repeated(self, incarnation: Literal["same", "earlier"]) -> None:
+        with self._lock:
+            self._repeated[incarnation] += 1
+
+    def _refuse_difference(self, theirs: str, ours: str) -> None:
+        try:
+            difference = self._difference(theirs, ours) or ""
+        except (ValueError, RecursionError):
+            raise ModelRefused("the worker's fingerprint is no JSON") from None
+        if difference.partition(":")[0] in SPACES:
+            raise ModelRefused(
+                f"the client's environment does not fit the model, whose spaces the first client or a checkpoint gave: "
+                f"{difference}; connect environments of the same spaces, or train in another run"
+            )
+        if difference:
+            raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
+
+    def _forget(self, worker_id: str) -> None:
+        self.figures.forget(worker_id)
+        self.metrics.forget(worker_id)
+        if self._model is not None:
+            self._model.shard.forget(worker_id)
+
+    def _tell_if_finished(self) -> None:
+        if self.finished and not self._began_finished:
+            with self._lock:
+                told, self._finished_told = self._finished_told, True
+            if not told:
+                _log.info("training has ended at global step %d", self.global_step)
+                self._on_finished()

@@ -1,0 +1,1 @@
+"""A shard of the model: parameters, optimizer and counters, and their part of a checkpoint."""

@@ -1,0 +1,246 @@
+"""Merge the samples of all workers, except clients whose samples are outliers."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from relaax.metrics.rate_limited_log import RateLimitedLog
+from relaax.parameters.moments import MAX_STATISTIC_NAME, Float64Vector, Moments, NotUsable
+from relaax.server.parameter_server.shard.state import Statistics
+
+_log = logging.getLogger(__name__)
+
+OUTLYING = 100.0
+"""A client is an outlier if the root mean square of its samples, in one of their elements, is more than this times the
+median over the clients, or than this where the median is below 1.
+"""
+JUDGES = 3
+"""Minimum number of clients with samples: of two that differ, either may be wrong."""
+PROVEN = 1000
+"""Samples from which on a client is compared only with clients of as many: the first steps of episodes may be small."""
+COMPARED_CLIENTS = 64
+"""Clients with sums of their own; beyond it, the samples of the least recent client are merged permanently."""
+REFRESH = 256
+"""Pushes with samples after which clients are compared again."""
+LOOK = 7
+"""Pushes of one client between two looks at whether it has left its limit."""
+
+
+class MergedStatistics:
+    """The moments of each client, and the merged moments of all clients except outliers. Not thread-safe.
+
+    A client is compared by all of its samples. It counts again when their mean square is within the limit again, which
+    follows the other clients. Samples from a checkpoint are compared in the same way.
+    """
+
+    def __init__(self, lengths: Mapping[str, int]) -> None:
+        self._statistics = {name: _Statistic(name, length) for name, length in lengths.items()}
+        self.dropped_samples = 0
+        """Samples that could not be merged, in this process's life."""
+        self._complain = RateLimitedLog(_log)
+        self._merge_all()
+
+    @property
+    def merged(self) -> Statistics:
+        """The merged samples by name. Replaced, never changed."""
+        return self._merged
+
+    @property
+    def outlying_clients(self) -> int:
+        """How many clients are outliers now."""
+        return len(set[str]().union(*(each.outlying for each in self._statistics.values())) - {_EARLIER})
+
+    def check(self, samples: Statistics) -> None:
+        """Raise ValueError if a name is unknown or a length is another one."""
+        for name, moments in samples.items():
+            if name not in self._statistics:
+                raise ValueError(f"there is no statistic named {name[:MAX_STATISTIC_NAME]!r}")
+            size = self._merged[name].size
+            if moments.size != size:
+                raise ValueError(
+                    f"statistic {name!r}: samples of {size} numbers cannot be merged with samples of {moments.size}"
+                )
+
+    def add(self, client: str, samples: Statistics) -> None:
+        """Add samples of a client that `check` has accepted."""
+        if not samples:
+            return
+        for name, moments in samples.items():
+            statistic = self._statistics[name]
+            try:
+                statistic.add(client, moments)
+            except NotUsable as why:  # the client may be honest: what it cannot be merged with may be another's
+                self.dropped_samples += 1
+                self._complain("a sample of the statistic %s is left out (%s): %s", name, client or "unnamed", why)
+                continue
+            for each in statistic.news():
+                _log.warning("%s", each)
+        self._merge_all()
+
+    def restore(self, statistics: Statistics) -> None:
+        """Continue from merged moments. A statistic with unusable moments starts empty, and a warning is logged."""
+        for name, statistic in self._statistics.items():
+            statistic.restore(_usable(name, statistics[name]))
+        self._merge_all()
+
+    def _merge_all(self) -> None:
+        self._merged = MappingProxyType({name: each.merged for name, each in self._statistics.items()})
+
+
+_EARLIER = "earlier samples"
+_PUSHES_OF_EACH = 32  # between two comparisons, whose time grows with the clients
+
+
+class _Samples:
+    """Sums over the samples of one client, which a push adds to in place.
+
+    They are of differences from the mean of the first samples, so that a large mean costs no precision.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        self.count = moments.count
+        self.pushes = 1
+        self._origin = moments.mean
+        self._sum = np.zeros(moments.size)
+        self._squares = moments.m2.copy()
+
+    def add(self, moments: Moments) -> None:
+        """Add samples within the limits of `Moments`."""
+        difference = moments.mean - self._origin
+        weighted = difference * moments.count
+        self.pushes += 1
+        self.count += moments.count
+        self._sum += weighted
+        weighted *= difference
+        self._squares += weighted
+        self._squares += moments.m2
+
+    @property
+    def mean_square(self) -> Float64Vector:
+        """The mean of the squares of all samples, float64 [D]; there is at least one."""
+        squares: Float64Vector = self._squares + self._origin * (2 * self._sum + self.count * self._origin)
+        squares /= self.count
+        return squares
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether only clients with as many samples are compared with this one."""
+        return self.count >= PROVEN
+
+    @property
+    def moments(self) -> Moments:
+        """The moments of all samples; there is at least one."""
+        mean = self._sum / self.count
+        return Moments(self.count, self._origin + mean, np.maximum(self._squares - self._sum * mean, 0.0))
+
+
+class _Statistic:
+    """One statistic: the samples of each client, and the moments `merged` over all clients except outliers."""
+
+    def __init__(self, name: str, length: int) -> None:
+        self._name = name
+        self._apart: OrderedDict[str, _Samples] = OrderedDict()  # the longest silent first
+        self._news: list[str] = []
+        self.restore(Moments.zeros(length))
+
+    def restore(self, moments: Moments) -> None:
+        """Continue from moments of all clients."""
+        self.merged = moments
+        self._earlier = _Samples(moments)  # of clients that are not kept apart any more, and of the server's past lives
+        self._apart.clear()
+        self.outlying: set[str] = set()
+        self._limit: Float64Vector | None = None  # of the mean square
+        self._has_proven_limit = False
+        self._until_refresh = 0
+
+    def add(self, client: str, moments: Moments) -> None:
+        """Add samples. Raises NotUsable; then nothing has changed."""
+        if moments.count < 1:
+            return
+        if client in self.outlying:
+            moments.usable()
+        else:
+            self.merged = self.merged.merged(moments)
+        samples = self._apart.get(client)
+        if samples is None:
+            self._apart[client] = _Samples(moments)
+            is_due = True
+        else:
+            was_proven = samples.is_proven
+            samples.add(moments)
+            self._apart.move_to_end(client)
+            is_due = samples.is_proven is not was_proven or (samples.pushes % LOOK == 0 and self._has_changed(client))
+        self._until_refresh -= 1
+        if is_due or self._until_refresh <= 0:
+            self._refresh()
+
+    def news(self) -> list[str]:
+        """Return sentences about clients that became outliers, or ceased to be, since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def _refresh(self) -> None:
+        """Compare the clients. If the set of outliers has changed, merge all samples again."""
+        self._until_refresh = max(REFRESH, _PUSHES_OF_EACH * len(self._apart))
+        if len(self._apart) > COMPARED_CLIENTS:
+            client, samples = self._apart.popitem(last=False)
+            if client not in self.outlying:
+                self._earlier.add(samples.moments)
+            self.outlying.discard(client)
+        if len(self._apart) < JUDGES:
+            return
+        proven = [samples for samples in self._apart.values() if samples.is_proven]
+        self._has_proven_limit = len(proven) >= JUDGES
+        judges = proven if self._has_proven_limit else self._apart.values()
+        squares = np.median([samples.mean_square for samples in judges], axis=0)
+        self._limit = OUTLYING**2 * np.maximum(squares, 1.0)
+        outlying = {client for client, samples in self._parts() if self._is_outlier(client, samples)}
+        if outlying == self.outlying:
+            return
+        self._tell(outlying - self.outlying, f"are left out: more than {OUTLYING:g} times as large as other clients'")
+        self._tell(self.outlying - outlying, "count again")
+        self.outlying = outlying
+        self.merged = _sum(samples.moments for client, samples in self._parts() if client not in outlying)
+
+    def _has_changed(self, client: str) -> bool:
+        """Return whether a client is on the other side of its limit than at the last comparison."""
+        return self._is_outlier(client, self._apart[client]) is not (client in self.outlying)
+
+    def _is_outlier(self, client: str, samples: _Samples) -> bool:
+        if self._limit is None or (samples.is_proven and not self._has_proven_limit):
+            return client in self.outlying
+        return bool((samples.mean_square > self._limit).any())
+
+    def _parts(self) -> Iterable[tuple[str, _Samples]]:
+        if self._earlier.count:
+            yield _EARLIER, self._earlier
+        yield from self._apart.items()
+
+    def _tell(self, clients: Iterable[str], what: str) -> None:
+        whose = (client if client == _EARLIER else f"samples of {client or 'unnamed workers'}" for client in clients)
+        self._news += [f"statistic {self._name}: {each} {what}" for each in sorted(whose)]
+
+
+def _sum(parts: Iterable[Moments]) -> Moments:
+    """Return the moments of all samples. What cannot be merged with the rest is left out."""
+    first, *others = parts
+    merged = first
+    for moments in others:
+        try:
+            merged = merged.merged(moments)
+        except NotUsable:
+            continue
+    return merged
+
+
+def _usable(name: str, moments: Moments) -> Moments:
+    try:
+        return moments.usable()
+    except NotUsable as why:
+        _log.warning("the checkpoint's statistic %s is unusable and starts empty: %s", name, why)
+        return Moments.zeros(moments.size)

@@ -1,0 +1,200 @@
+"""A model: its description, the shard that is made of it, and whether calls may use it now."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.target_interval import TargetInterval
+from relaax.nn.devices import computes_on_gpu
+from relaax.nn.recycled_memory import Empty, own_memory
+from relaax.optim.optimizers import OptimizerSpec
+from relaax.parameters.grpc_options import MAX_PARAMETERS
+from relaax.parameters.message_memory import keep_freed_memory
+from relaax.parameters.shard_client import shard_range
+from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPosition:
+    """Shard `index`, from 0, of `count`. Shard 0 leads: it counts steps, allots actors and publishes checkpoints."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def part(self) -> str:
+        """The name of this shard's part in a checkpoint."""
+        return f"shard-{self.index}"
+
+    def range(self, parameters: int) -> tuple[int, int]:
+        """Return the first element of a vector of `parameters` that it owns, and one past its last."""
+        return shard_range(parameters, self.index, self.count)
+
+    def __str__(self) -> str:
+        return f"shard {self.index} of {self.count}"
+
+
+class ModelRefused(Exception):
+    """A worker's or a checkpoint's description does not fit this parameter server. The message says in what."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model before its first update. `initial` is the flat vector, float32 [P]; `statistics` are name to length;
+    `target` is how often the target network is renewed, if there is one.
+    """
+
+    initial: npt.NDArray[np.float32]
+    optimizer: OptimizerSpec
+    schedule: Schedule
+    max_global_step: int
+    max_staleness: int | None = None
+    statistics: Mapping[str, int] = field(default_factory=dict)
+    compensation: DelayCompensation | None = None
+    target: TargetInterval | None = None
+
+
+ModelFactory = Callable[[str], ModelSpec]
+"""Return the model that a fingerprint describes. Raises ModelRefused."""
+
+Difference = Callable[[str, str], str | None]
+"""Return the first difference of two fingerprints, a worker's and ours; None if they agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is being trained: its description, its constants and its shard.
+
+    `spec.initial` is that of the shard's range; `parameters` is the length of the whole vector.
+    """
+
+    fingerprint: str
+    spec: ModelSpec
+    shard: Shard
+    parameters: int
+
+    @property
+    def spaces(self) -> str:
+        """Return the spaces of the fingerprint, canonical JSON as that is."""
+        description = json.loads(self.fingerprint)
+        spaces = {name: description.get(name) for name in ("action_space", "observation_space")}
+        return json.dumps(spaces, sort_keys=True, separators=(",", ":"))
+
+
+def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:
+    """Return the model before its first update, with the range of the vector that the shard owns. Raises ModelRefused.
+
+    `empty` makes the memory of snapshots.
+    """
+    spec = factory(fingerprint)
+    parameters = len(spec.initial)
+    if parameters < position.count:
+        raise ModelRefused(f"the model has {parameters} parameters: too few for {position.count} shards")
+    start, end = position.range(parameters)
+    if end - start > MAX_PARAMETERS:
+        raise ModelRefused(
+            f"the model has {parameters} parameters: one shard holds up to {MAX_PARAMETERS}, so at least "
+            f"{-(-parameters // MAX_PARAMETERS)} are needed"
+        )
+    keep_freed_memory(4 * (end - start))
+    if position.count > 1:  # what other shards own is not kept; statistics are shard 0's
+        own = spec.statistics if position.index == 0 else {}
+        spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own)
+    shard = Shard(
+        spec.initial,
+        spec.optimizer,
+        spec.schedule,
+        start=start,
+        max_staleness=spec.max_staleness,
+        statistics=spec.statistics,
+        compensation=spec.compensation,
+        target=spec.target,
+        on_device=computes_on_gpu(),
+        empty=empty,
+    )
+    return Model(fingerprint, spec, shard, parameters)
+
+
+class ModelUnavailable(Exception):
+    """The model cannot be used for now. The message says what it waits for."""
+
+
+class ModelAccess:
+    """Access to the model: open, held for a moment, or closed with a sentence. Thread-safe.
+
+    While it is held, updates wait and everything else passes; a hold ends by itself, so that who asked for it cannot
+    stop training by vanishing. While it is closed nothing passes, and callers are told to come back.
+    """
+
+    def __init__(self, closed: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._closed = closed
+        self._clock = clock
+        self._held_until = -math.inf
+        self._updates = 0
+        self._readers = 0
+        self._changed = threading.Condition()
+
+    @property
+    def closed(self) -> str:
+        """The reason why nothing passes; empty if it is open."""
+        return self._closed
+
+    @contextlib.contextmanager
+    def passing(self, *, update: bool = False) -> Iterator[None]:
+        """Keep the access open while inside, for an update also not held. Raises ModelUnavailable."""
+        with self._changed:
+            while update and not self._closed and (left := self._held_until - self._clock()) > 0:
+                self._changed.wait(left)
+            if self._closed:
+                raise ModelUnavailable(self._closed)
+            if update:
+                self._updates += 1
+            else:
+                self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                if update:
+                    self._updates -= 1
+                else:
+                    self._readers -= 1
+                self._changed.notify_all()
+
+    def hold(self, seconds: float) -> bool:
+        """Make updates wait for `seconds`. Return whether none is being applied any more."""
+        with self._changed:
+            self._held_until = self._clock() + seconds
+            return self._changed.wait_for(lambda: not self._updates, seconds)
+
+    def release(self) -> bool:
+        """Let updates pass again. Return False if the hold had already expired: some may have passed since."""
+        with self._changed:
+            unbroken = self._clock() < self._held_until
+            self._held_until = -math.inf
+            self._changed.notify_all()
+            return unbroken
+
+    def close(self, sentence: str) -> None:
+        """Let nothing pass, and wait until nobody is inside. Callers get `sentence`."""
+        with self._changed:
+            self._closed = sentence
+            self._held_until = -math.inf
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._updates and not self._readers)
+
+    def open(self) -> None:
+        """Let everything pass."""
+        with self._changed:
+            self._closed = ""
+            self._changed.notify_all()

@@ -1,0 +1,208 @@
+"""Convert a shard to its part of a checkpoint, and back, also from another number of shards."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import without_bounds
+from relaax.algorithm_base.fingerprint import SPACES, space_text
+from relaax.checkpoint import Arrays, Checkpoint, Damaged
+from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
+from relaax.optim.vector import FlatVector
+from relaax.parameters.moments import Moments, from_arrays, to_arrays
+from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition
+from relaax.server.parameter_server.shard.shard import Shard
+from relaax.server.parameter_server.shard.state import Counters, Ledger, Snapshot, TargetCopy
+from relaax.server.parameter_server.shard.target import GENERATION, TARGET, restored_generation
+
+_log = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+SLOT = "slots/"
+
+
+def parts_for(manifest: Mapping[str, Any], position: ShardPosition) -> list[str]:
+    """Return the parts of a checkpoint that a shard reads: its own, or those that it overlaps. Raises Damaged."""
+    start, end = position.range(length(manifest))
+    return [shard["part"] for shard in overlapping(manifest, start, end)]
+
+
+def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[np.float32], dict[str, Array]]:
+    """Return parameters and slots of the shard's range. Raises Damaged.
+
+    A slot with one float32 for each element of its part is cut like the parameters. Any other, such as Adam's count of
+    updates, is the largest of those that the parts have.
+    """
+    start, end = position.range(length(checkpoint.manifest))
+    shards = overlapping(checkpoint.manifest, start, end)
+    names = sorted({name for shard in shards for name in checkpoint.parts[shard["part"]] if name.startswith(SLOT)})
+    slots: dict[str, Array] = {}
+    for name in names:
+        parts = [(shard["end"] - shard["start"], checkpoint.parts[shard["part"]].get(name)) for shard in shards]
+        found = [(size, array) for size, array in parts if array is not None]
+        if all(array.shape == (size,) and array.dtype == np.float32 for size, array in found):
+            slots[name.removeprefix(SLOT)] = cut(checkpoint, name, start, end)
+        else:
+            slots[name.removeprefix(SLOT)] = max((array for _, array in found), key=lambda array: tuple(array.ravel()))
+    return np.asarray(cut(checkpoint, "parameters", start, end), np.float32), slots
+
+
+_NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
+"""Slots of which optimizers take the root, or by powers of which they divide."""
+_MUST_AGREE = ("algorithm", "observation_space", "action_space")
+
+
+def shard_arrays(snapshot: Snapshot) -> Arrays:
+    """Return the arrays of a shard's part: the parameters, each slot of the optimizer, each statistic's moments, and
+    the target network if there is one.
+    """
+    arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
+    arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
+    if snapshot.target is not None:
+        arrays[TARGET] = snapshot.target.vector
+    return arrays | to_arrays(snapshot.statistics)
+
+
+def describe_shard(position: ShardPosition, shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
+    """Return the manifest's description of a shard."""
+    return {
+        "part": position.part,
+        "start": shard.start,
+        "end": shard.start + shard.size,
+        "version": snapshot.counters.version,
+        "counters": asdict(snapshot.counters),
+        "ledger": dict(snapshot.ledger),
+        **({GENERATION: snapshot.target.generation} if snapshot.target is not None else {}),
+    }
+
+
+def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkpoint: Checkpoint) -> None:
+    """Restore parameters, slots, statistics, target network, counters and ledger; `parameters` is the length of the
+    whole vector.
+
+    A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
+    counted can be said of its own shards only. Raises ModelRefused if it does not fit, and Damaged if it is not
+    what a shard has ever written.
+    """
+    manifest = checkpoint.manifest
+    check_parts(checkpoint, "parameters")
+    try:
+        if length(manifest) != parameters:
+            raise ValueError(f"the model has {parameters} parameters, the checkpoint {length(manifest)}")
+        if len(manifest["shards"]) == position.count:
+            snapshot = _snapshot(manifest["shards"][position.index], position.range(parameters), checkpoint)
+        else:
+            snapshot = _recut_snapshot(position, checkpoint)
+        shard.restore(replace(snapshot, target=_target(shard, checkpoint, snapshot.parameters, position.count)))
+    except ValueError as error:
+        raise ModelRefused(
+            f"checkpoint {checkpoint.checkpoint_id} does not fit this configuration: {error}; use another checkpoint "
+            "directory, or the configuration that it was made with"
+        ) from None
+
+
+@contextmanager
+def as_written(what: str) -> Iterator[None]:
+    """Turn errors while reading what a server has written into Damaged."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise Damaged(f"its {what} cannot be read: {error if isinstance(error, ValueError) else repr(error)}") from None
+
+
+def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Checkpoint) -> Snapshot:
+    if (described["start"], described["end"]) != own:
+        raise Damaged(
+            f"a shard of elements {own[0]} to {own[1]} has those of {described['start']} to {described['end']}"
+        )
+    arrays = checkpoint.parts[described["part"]]
+    slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
+    _check(slots)
+    parameters: npt.NDArray[np.float32] = np.asarray(cut(checkpoint, "parameters", *own), np.float32)
+    counters = Counters.from_json(described["counters"])
+    with as_written("ledger"):
+        Ledger().restore(described["ledger"])
+    return Snapshot(parameters, slots, counters, described["ledger"], _statistics(arrays))
+
+
+def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuse values that no optimizer writes and none could continue from. Raises Damaged."""
+    for name in _NEVER_NEGATIVE:
+        if name in slots and slots[name].size and (least := slots[name].min()) < 0:
+            raise Damaged(f"its optimizer's {name} has {least:g}, and no square or count is negative")
+
+
+def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
+    with as_written("statistics"):
+        return from_arrays(arrays)
+
+
+def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot:
+    shards = checkpoint.manifest["shards"]
+    parameters, slots = recut(checkpoint, position)
+    _check(slots)
+    version = max(shard["version"] for shard in shards)
+    if position.index:
+        return Snapshot(parameters, slots, Counters(version=version), {})
+    counters = _counters_of_shard_0(shards, position.count)
+    first = checkpoint.parts.get(shards[0]["part"], {})
+    return Snapshot(parameters, slots, counters, {}, _statistics(first))
+
+
+def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Counters:
+    """Return the counters with which the first of `count` shards continues."""
+    counters = dict(shards[0]["counters"])
+    if len(shards) != count:
+        counters["version"] = max(shard["version"] for shard in shards)
+    return Counters.from_json(counters)
+
+
+def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count: int) -> TargetCopy | None:
+    """Return the target network of the shard's range, one of `count`; None if the algorithm declares none.
+
+    It is `parameters`, those that are restored, if the parts do not hold one and the same. Raises Damaged.
+    """
+    if shard.target_interval is None:
+        return None
+    shards = checkpoint.manifest["shards"]
+    generation, whole = restored_generation(shards, _counters_of_shard_0(shards, count), shard.target_interval)
+    if not whole:
+        _log.info("checkpoint %s has no target network: it is the parameters now", checkpoint.checkpoint_id)
+        return TargetCopy(generation, parameters)
+    vector = cut(checkpoint, TARGET, shard.start, shard.start + shard.size)
+    return TargetCopy(generation, np.asarray(vector, np.float32))
+
+
+def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this server's") -> None:
+    """Refuse a checkpoint of another algorithm or other spaces. The algorithm's keys declare what else must not change
+    (see `relaax.algorithm_base.resuming`).
+
+    `whose`: the words for the spaces of the fingerprint. Raises ModelRefused that names all that differs.
+    """
+    there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
+    there["observation_space"] = without_bounds(there.get("observation_space"))  # older versions wrote them
+    here: Mapping[str, Any] = json.loads(fingerprint)
+    holders = {"algorithm": "this server's"}
+    different = [
+        f"its {key} is {_text(key, there.get(key))}, {holders.get(key, whose)} is {_text(key, here.get(key))}"
+        for key in _MUST_AGREE
+        if there.get(key) != here.get(key)
+    ]
+    if different:
+        raise ModelRefused(
+            f"checkpoint {checkpoint.checkpoint_id} is of another model: {'; '.join(different)}. Use the configuration "
+            "that it was made with, or begin anew at another checkpoint location (relaax run --fresh)"
+        )
+
+
+def _text(key: str, value: object, limit: int = 200) -> str:
+    text = space_text(value) if key in SPACES else json.dumps(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."

@@ -1,0 +1,104 @@
+"""Plan of a server's workers, from the configuration: made once in a server that forks, and in each spawned worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm
+from relaax.checkpoint import StoreError
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.libraries import missing
+from relaax.parameters.interfaces import ParameterClientBase
+from relaax.replay.interfaces import ReplayMemory
+from relaax.rlx import Hello, Mode
+from relaax.server.command.configuration import check_bridge
+from relaax.server.command.hardware import device_of, load_tensorflow_quietly
+from relaax.server.replay_access import MakeReplay, replay_source, use_of
+from relaax.server.targets import targets
+
+if TYPE_CHECKING:
+    from relaax.parameters.channel import Target
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Data common to all workers of a server.
+
+    device: where they compute (see `relaax.nn.devices`).
+    make_replay: connects to the replay memory; None if the algorithm has none, or workers only act.
+    """
+
+    settings: RlxServerSection
+    algorithm: Algorithm
+    config: ConfigBase
+    device: str
+    make_client: Callable[[], ParameterClientBase]
+    make_replay: MakeReplay | None = None
+
+    def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
+        """Return the memory of a connection that has registered; None if it has none. Raises ReplayError.
+
+        `client`: the name that the connection's token proves.
+        """
+        if self.make_replay is None or hello.mode == Mode.EXPLOIT:
+            return None
+        spaces = hello.observation_space, hello.action_space
+        return self.make_replay(
+            use_of(self.algorithm, self.config, spaces, actors=actors, session=session, client=client)
+        )
+
+
+def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
+    """Import the algorithm at `path`, relative to `folder`, with what its agents need, and check its `section`.
+
+    Raises ConfigurationError.
+    """
+    load_tensorflow_quietly()
+    from relaax.parameters.precision import prepare
+
+    prepare(settings.wire_precision)  # compiled before the fork, for all workers
+    algorithm = load_algorithm(path, folder)
+    config = algorithm.configure(section)
+    check_bridge(settings, config)
+    source = parameter_source(settings, config)
+    replay = replay_source(settings, algorithm)
+    device = device_of(settings, config)
+    algorithm.prepare(config, device)
+    return WorkerPlan(settings, algorithm, config, device, source, replay)
+
+
+def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:
+    """Return what makes a worker's client: of the parameter server, or of checkpoints. Raises ConfigurationError."""
+    if settings.checkpoint is None:
+        servers = targets(settings)
+        return lambda: make_client(settings, servers)
+    from relaax.checkpoint.location import open_location
+    from relaax.server.rlx_server.workers.checkpoint_client import CheckpointClient  # before the fork: workers share it
+
+    location = settings.checkpoint
+    try:
+        open_location(location, settings.aws_keys, settings.aws_endpoint)
+    except (StoreError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"relaax-rlx-server.checkpoint: {missing(error) or error}") from None
+    # A worker opens a store of its own: connections to S3 do not survive a fork.
+    return lambda: CheckpointClient(open_location(location, settings.aws_keys, settings.aws_endpoint), config)
+
+
+def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ParameterClientBase:
+    """Return a worker's client of the parameter server at `servers`.
+
+    Called in the worker, as a gRPC object does not survive a fork.
+    """
+    from relaax.nn.devices import use_one_thread
+    from relaax.parameters.client import ParameterClient
+
+    use_one_thread()
+    return ParameterClient(
+        servers,
+        unavailable_after=settings.parameter_server_patience,
+        way=settings.bridge,
+        wire_precision=settings.wire_precision,
+    )

@@ -1,0 +1,1 @@
+"""Tokens, certificates and failures counted by address."""
