@@ -20,7 +20,7 @@ from relaax.cli import completion
 from relaax.cli.options import EndpointOption, NoProgressOption, OverridesOption, cores
 from relaax.cli.reporting import reported
 from relaax.configuration import ConfigurationError, unknown
-from relaax.log_lines import log_to_stderr
+from relaax.console import log_to_stderr
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
@@ -175,8 +175,8 @@ def _evaluated(
 ) -> dict[str, Any]:
     """Play, and return the result. Raises ConfigurationError and PlayingError."""
     from relaax import __version__
-    from relaax.client.address import LOCAL
     from relaax.client.command import NOOP
+    from relaax.client.connection.address import LOCAL
     from relaax.evaluation import report
     from relaax.evaluation.playing import EpisodesAsked, play, statistics_of
 
@@ -218,8 +218,8 @@ def _evaluated(
 
 
 def _say(result: dict[str, Any], json_: str | None) -> None:
-    from relaax.atomic_file import write_whole
     from relaax.evaluation import report
+    from relaax.files import write_whole
 
     text = json.dumps(result, indent=2) + "\n"
     if json_ == "-":
@@ -310,8 +310,8 @@ class _Asked:
 
     def _exported(self, location: str) -> Description:
         """Export the checkpoint that is asked for."""
-        from relaax.atomic_file import write_whole
         from relaax.cli.checkpoints import catalogue
+        from relaax.files import write_whole
         from relaax.policy import exporting
 
         store = catalogue.opened(location, self.aws_keys, self.aws_endpoint)

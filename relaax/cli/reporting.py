@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 import typer
 
 from relaax.configuration import ConfigurationError
-from relaax.log_lines import print_error
+from relaax.console import print_error
 
 if TYPE_CHECKING:
     from relaax.plain_console import PlainConsole

@@ -19,8 +19,7 @@ from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
-from relaax.log_lines import log_to_stderr, print_error
-from relaax.number_format import shown
+from relaax.console import log_to_stderr, print_error, shown
 from relaax.plain_console import visible
 
 if TYPE_CHECKING:

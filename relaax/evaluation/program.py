@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relaax import rlx
-from relaax.client.failure import Failure
-from relaax.client.local_agent import Game, playing
-from relaax.client.random_agent import RandomAgent
+from relaax.client.connection.failure import Failure
+from relaax.client.program.agents import Game, RandomAgent, playing
+from relaax.console import print_error
 from relaax.evaluation.playing import Played
-from relaax.log_lines import print_error
 from relaax.policy import Policy, PolicyError, load
 
 SECONDS_PER_REPORT = 1.0

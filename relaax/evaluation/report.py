@@ -16,8 +16,8 @@ from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from relaax.console import shown
 from relaax.evaluation import scores
-from relaax.number_format import shown
 from relaax.plain_console import PlainConsole
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from relaax.cli.bench.programs import Form, forms
 from relaax.cli.options import cores
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.client import command
-from relaax.client.address import RANDOM
-from relaax.client.alone import step_alone
+from relaax.client.connection.address import RANDOM
+from relaax.client.program.measuring import step_alone
 
 ROUNDS = 3
 

@@ -25,8 +25,8 @@ from relaax import rlx
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.plan import make_plan
 from relaax.client import run
-from relaax.server.rlx_server.disconnects import PeerGone
-from relaax.server.rlx_server.peer import Peer
+from relaax.server.rlx_server.connection.channel import PeerGone
+from relaax.server.rlx_server.connection.peer import Peer
 from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 60.0

@@ -23,8 +23,8 @@ from environments.OpenAI_Gym import main as gym
 from relaax.algorithm_base import Box, Discrete
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
-from relaax.client.address import LOCAL
-from relaax.client.local_agent import Game, playing
+from relaax.client.connection.address import LOCAL
+from relaax.client.program.agents import Game, playing
 from relaax.evaluation.playing import seed_of
 from relaax.policy import exporting
 from relaax.policy.file import PARAMETERS, read

@@ -16,7 +16,7 @@ import typer
 from relaax.cli.options import ClientsOption, ConfigArgument, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.cli.reporting import console_of, give_up, promise, reported
 from relaax.configuration import ConfigurationError, overrides_of, redacted
-from relaax.log_lines import log_to_stderr
+from relaax.console import log_to_stderr
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan

@@ -29,7 +29,7 @@ from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
 from relaax.replay.spec import TableSpec
-from relaax.server.tokens import read_token
+from relaax.server.security.tokens import read_token
 
 LONG = 5_000_000
 """Parameters from which 10 calls of each kind must do in place of 100: they take a second each."""

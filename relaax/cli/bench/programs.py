@@ -14,8 +14,8 @@ import psutil
 
 from relaax.cli.options import cores
 from relaax.cli.run.plan import Plan
-from relaax.client.address import RANDOM
-from relaax.client.parallel_connections import measure_file
+from relaax.client.connection.address import RANDOM
+from relaax.client.program.process import measure_file
 from relaax.evaluation.protocols import is_ale
 from relaax.supervision.process import Process, StartError
 

@@ -8,20 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import (
-    Checkpoint,
-    CheckpointManager,
-    Damaged,
-    Store,
-    StoreError,
-    copying,
-    highest_fence,
-    manifest_key,
-)
-from relaax.checkpoint.copying import Advance
+from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError, highest_fence, manifest_key
+from relaax.checkpoint import manager as copying
 from relaax.checkpoint.evaluation import Evaluation, evaluations, ranked
 from relaax.checkpoint.lease import Lease
 from relaax.checkpoint.location import checkpoints_of, open_location
+from relaax.checkpoint.manager import Advance
 from relaax.configuration import unknown
 
 

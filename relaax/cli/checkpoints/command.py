@@ -18,9 +18,8 @@ from relaax.cli import completion
 from relaax.cli.options import EndpointOption
 from relaax.cli.reporting import console_of, give_up, reported
 from relaax.configuration import nearest
-from relaax.log_lines import log_to_stderr
-from relaax.number_format import shown
-from relaax.server.options import command_app
+from relaax.console import log_to_stderr, shown
+from relaax.server.command.options import command_app
 
 if TYPE_CHECKING:
     from relaax.cli.checkpoints.catalogue import Entry

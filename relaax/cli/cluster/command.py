@@ -22,9 +22,9 @@ from relaax.cli.fitting import Column, FittingTable
 from relaax.cli.reporting import console_of, reported
 from relaax.cluster.control import PANEL, STATUS
 from relaax.configuration import ConfigurationError
-from relaax.extras import named
+from relaax.libraries import named
 from relaax.plain_console import PlainConsole
-from relaax.server.options import SetOption, command_app
+from relaax.server.command.options import SetOption, command_app
 
 if TYPE_CHECKING:
     from relaax.cluster.trainings import Training, Trainings

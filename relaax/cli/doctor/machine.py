@@ -12,7 +12,7 @@ from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.metrics.memory import available_memory
 from relaax.parameters import segments
 from relaax.parameters.frames import BrokenFrame, Frame, FrameSocket
-from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED
+from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED
 
 _SERVER_BYTES = 600e6
 """TensorFlow's memory in a server, needed once (docs/operating.md)."""

@@ -27,7 +27,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.server.address import AddressError, listen, split_address
-from relaax.server.command_configuration import description
+from relaax.server.command.configuration import description
 from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
 from relaax.server.targets import replay_target, replay_targets, shard_target, targets
 

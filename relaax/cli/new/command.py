@@ -20,7 +20,7 @@ import typer
 from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.cli import completion
 from relaax.configuration import unknown
-from relaax.server.options import command_app
+from relaax.server.command.options import command_app
 
 new = command_app(
     no_args_is_help=True,

@@ -20,7 +20,7 @@ from relaax.configuration import ConfigurationError, overrides_of
 from relaax.planning.advice import Advice, advice
 from relaax.planning.forecast import Forecast, forecast
 from relaax.planning.workload import GIGABYTE, MachineSize, Workload
-from relaax.server.options import SetOption
+from relaax.server.command.options import SetOption
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan

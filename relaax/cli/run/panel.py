@@ -22,7 +22,7 @@ from relaax.cli.fitting import shortened
 from relaax.cli.reporting import resilient
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ReplayProgress
-from relaax.number_format import shown
+from relaax.console import shown
 from relaax.plain_console import PlainConsole, visible
 
 LINE_SECONDS = 10.0

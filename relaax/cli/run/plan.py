@@ -21,8 +21,8 @@ from relaax.configuration import (
     unknown,
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN, Role
-from relaax.server.command_configuration import configured
-from relaax.server.tls import parameter_server_token, replay_server_token, rlx_server_token
+from relaax.server.command.configuration import configured
+from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 
 GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"

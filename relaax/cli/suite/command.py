@@ -142,8 +142,8 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
 
 def _tabulate(record: SuiteRecord, folder: Path) -> None:
     """Write and print the tables of what is there."""
-    from relaax.atomic_file import write_whole
     from relaax.evaluation.report import score_tables
+    from relaax.files import write_whole
 
     results: dict[str, dict[int, Any]] = {}
     for name, (environment, seed) in record.plan.names().items():

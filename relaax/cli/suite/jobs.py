@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError
+from relaax.files import write_whole
 from relaax.supervision.process import EXIT_REFUSED, ending_with_parent
 
 FILE = "suite.json"
