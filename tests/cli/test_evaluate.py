@@ -26,6 +26,7 @@ from relaax.client import Episode
 from relaax.client.connection.address import LOCAL
 from relaax.client.program.agents import Game, playing
 from relaax.evaluation.playing import seed_of
+from relaax.files import write_whole
 from relaax.policy import exporting
 from relaax.policy.file import PARAMETERS, read
 from support.films import film

@@ -19,6 +19,7 @@ from relaax.cli.options import EndpointOption
 from relaax.cli.reporting import console_of, give_up, reported
 from relaax.configuration import nearest
 from relaax.console import log_to_stderr, shown
+from relaax.files import write_whole
 from relaax.server.command.options import command_app
 
 if TYPE_CHECKING:

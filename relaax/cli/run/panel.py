@@ -23,6 +23,7 @@ from relaax.cli.reporting import resilient
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ReplayProgress
 from relaax.console import shown
+from relaax.files import write_whole
 from relaax.plain_console import PlainConsole, visible
 
 LINE_SECONDS = 10.0
