@@ -7,9 +7,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -17,9 +16,10 @@ from rich.text import Text
 
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
+from relaax.cli.reporting import console_of, reported
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
-from relaax.console import log_to_stderr, print_error, shown
+from relaax.console import log_to_stderr, shown
 from relaax.plain_console import visible
 
 if TYPE_CHECKING:
@@ -34,16 +34,6 @@ _ANSWER_SECONDS = 5.0
 _LIST_BYTES = 2**24
 """Longest list of workers: 16,384 of 110 bytes, and as many whose names are as long as they may be."""
 _LISTENING = re.compile(r" listening on (\S+:\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardView:
-    """A shard's answer: its status and its workers, or the `error` in their place."""
-
-    address: str
-    error: str | None = None
-    status: pb.GetStatusResponse | None = None
-    workers: Sequence[pb.WorkerDescription] = ()
 
 
 def top(
@@ -80,16 +70,13 @@ def top(
     shard answers, with --once; 2: this cannot be asked.
     """
     log_to_stderr("relaax top: %(message)s")
+    with reported("relaax top"):
+        from relaax.server.targets import replay_targets, targets
+
+        section = _asked(where, replay_server, token_file, tls_ca)
+        watcher = ServiceWatcher(targets(section), replay_targets(section))
     try:
-        asked = _targets(where, replay_server, token_file, tls_ca)
-    except ConfigurationError as error:
-        _give_up(str(error), 2)
-    watcher = ServiceWatcher(*asked)
-    try:
-        if as_json or once:
-            _print(watcher, every, once, as_json)
-        else:
-            _live(watcher, every)
+        _show(watcher, every, once, as_json)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
     finally:
@@ -112,17 +99,19 @@ class ServiceWatcher:
         """Return what the service does now, as it is printed by --json."""
         from relaax.parameters.purposes import TRAIN
 
-        views = [self._ask(target) for target in self._targets]
-        first = views[0].status
-        workers = [self._worker(worker) for worker in views[0].workers]
-        speed = None if first is None else self._speed("service", first.global_step)
-        if speed is None and first is not None:  # the first time: what those who train say
+        asked = [self._ask(target) for target in self._targets]
+        shards = [shard for shard, _ in asked]
+        workers = [self._worker(worker) for worker in asked[0][1]]
+        steps = [shard.pop("global_step", None) for shard in shards]
+        step = steps[0]
+        speed = None if step is None else self._speed("service", step)
+        if speed is None and step is not None:  # the first time: what those who train say
             speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == TRAIN.mode)
         return {
             "time": time.time(),
-            "global_step": None if first is None else first.global_step,
+            "global_step": step,
             "steps_per_second": speed,
-            "shards": [self._shard(view) for view in views],
+            "shards": shards,
             "replay": [self._replay_shard(view) for view in self._replay.look()],
             "servers": _servers(workers),
             "workers": workers,
@@ -134,35 +123,31 @@ class ServiceWatcher:
             channel.close()
         self._replay.close()
 
-    def _ask(self, target: Target) -> ShardView:
+    def _ask(self, target: Target) -> tuple[dict[str, Any], Sequence[pb.WorkerDescription]]:
+        """Return what a shard tells of itself, and its workers; the error in their place."""
         import grpc
 
         from relaax.parameters import parameter_server_pb2 as pb
         from relaax.parameters import parameter_server_pb2_grpc as rpc
         from relaax.parameters.channel import authentication_error, open_channel
 
-        channel = self._channels.get(target.address)
-        if channel is None:
-            channel = self._channels[target.address] = open_channel(target, _LIST_BYTES)
-        stub = rpc.ParameterServerServiceStub(channel)
+        address = target.address
+        if address not in self._channels:
+            self._channels[address] = open_channel(target, _LIST_BYTES)
+        stub = rpc.ParameterServerServiceStub(self._channels[address])
         try:
             status = stub.GetStatus(pb.GetStatusRequest(), timeout=_ANSWER_SECONDS)
             workers = stub.ListWorkers(pb.ListWorkersRequest(), timeout=_ANSWER_SECONDS).workers
         except grpc.RpcError as error:
-            self._channels.pop(target.address).close()  # a new one dials at once, and does not wait
+            self._channels.pop(address).close()  # a new one dials at once, and does not wait
             refused = authentication_error(error, target)
-            return ShardView(target.address, str(refused) if refused else f"{error.code().name}: {error.details()}")
-        return ShardView(target.address, None, status, workers)
-
-    def _shard(self, view: ShardView) -> dict[str, Any]:
-        status = view.status
-        if status is None:
-            return {"address": view.address, "error": view.error}
+            return {"address": address, "error": str(refused or f"{error.code().name}: {error.details()}")}, ()
         return {
-            "address": view.address,
+            "address": address,
             "error": None,
+            "global_step": status.global_step,
             "updates": status.updates,
-            "updates_per_second": self._speed(f"shard {view.address}", status.updates),
+            "updates_per_second": self._speed(f"shard {address}", status.updates),
             "mean_staleness": status.mean_staleness,
             "mean_actor_staleness": _optional(status, "mean_actor_staleness"),
             "discarded": status.discarded,
@@ -175,7 +160,7 @@ class ServiceWatcher:
             "checkpoint_error": status.checkpoint_error or None,
             "finished": status.finished,
             "version": status.version,
-        }
+        }, workers
 
     def _replay_shard(self, view: ReplayShardView) -> dict[str, Any]:
         from relaax.cli.run.progress import table_row
@@ -239,27 +224,19 @@ def _optional(message: Any, name: str) -> float | None:
 
 def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the RLX servers that workers belong to, in the order in which they came. Learners belong to none."""
-    workers = [worker for worker in workers if worker["actor"] is not None]
-    names = dict.fromkeys(worker["server"] for worker in workers)
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for worker in workers:
+        if worker["actor"] is not None:
+            found.setdefault(worker["server"], []).append(worker)
     return [
         {
             "server": name,
-            "workers": sum(worker["server"] == name for worker in workers),
-            "environments": sum(worker["environments"] for worker in workers if worker["server"] == name),
-            "steps_per_second": sum(one["steps_per_second"] or 0.0 for one in workers if one["server"] == name),
+            "workers": len(own),
+            "environments": sum(worker["environments"] for worker in own),
+            "steps_per_second": sum(worker["steps_per_second"] or 0.0 for worker in own),
         }
-        for name in names
+        for name, own in found.items()
     ]
-
-
-def _targets(
-    where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None
-) -> tuple[list[Target], list[Target]]:
-    """Return the shards and the replay servers to ask. Raises ConfigurationError."""
-    from relaax.server.targets import replay_targets, targets
-
-    section = _asked(where, replay, token_file, tls_ca)
-    return targets(section), replay_targets(section)
 
 
 def _asked(where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
@@ -298,24 +275,21 @@ def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path 
 
 
 def _listening_of(run: Path, role: Role) -> str:
-    """Return the addresses at which the processes of a role listen, by their number, with commas between."""
+    """Return the addresses at which the processes of a role last said to listen, by number, with commas between."""
     logs = sorted((run / "logs").glob(f"{role.name}*.log"), key=lambda log: (len(log.name), log.name))
-    addresses = [_listening(log) for log in logs]
-    return ",".join(address for address in addresses if address is not None)
+    found = [_LISTENING.findall(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
+    return ",".join(addresses[-1] for addresses in found if addresses)
 
 
-def _listening(log: Path) -> str | None:
-    """Return the address in the last line of a log that says where its server listens."""
-    found = _LISTENING.findall(log.read_text(encoding="utf-8", errors="replace"))
-    return str(found[-1]) if found else None
+def _show(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
+    from rich.live import Live
 
-
-def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
-    from relaax.plain_console import PlainConsole
-
-    console = PlainConsole()
-    if not console.is_terminal:
-        console.width = _WIDTH
+    console = console_of(_WIDTH)
+    if console.is_terminal and not (as_json or once):
+        with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(picture(watcher.look()), refresh=True)
     while True:
         seen = watcher.look()
         if as_json:
@@ -327,25 +301,6 @@ def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> 
                 raise typer.Exit(1)
             return
         time.sleep(every)
-
-
-def _live(watcher: ServiceWatcher, every: float) -> None:
-    from rich.live import Live
-
-    from relaax.plain_console import PlainConsole
-
-    console = PlainConsole()
-    if not console.is_terminal:
-        _print(watcher, every, once=False, as_json=False)
-    with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(every)
-            live.update(picture(watcher.look()), refresh=True)
-
-
-def _give_up(sentence: str, code: int) -> NoReturn:
-    print_error("relaax top", sentence)
-    raise typer.Exit(code) from None
 
 
 def picture(seen: Mapping[str, Any]) -> Any:

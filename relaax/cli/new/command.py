@@ -13,12 +13,13 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.cli import completion
+from relaax.cli.reporting import reported
 from relaax.configuration import unknown
 from relaax.server.command.options import command_app
 
@@ -52,7 +53,7 @@ def algorithm(
 
     Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
-    try:
+    with reported("relaax new algorithm", (ScaffoldError,)):
         check_name(name, "algorithms")
         if source is None:
             where, test = f"{name}.py", f"test_{name}.py"
@@ -65,8 +66,6 @@ def algorithm(
             where, more = f"{name}/", {}
             write(copied(source, name))
             written = where
-    except ScaffoldError as refused:
-        _refuse("algorithm", refused)
     print(f"wrote {written}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
         print("it needs gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
@@ -91,7 +90,7 @@ def environment(
     Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
     folder = Path(name)
-    try:
+    with reported("relaax new environment", (ScaffoldError,)):
         check_name(name, "environments")
         if browser:
             write(browser_game(name), executables=[folder / "main.py"])
@@ -101,19 +100,12 @@ def environment(
         files = {folder / "main.py": filled(ENVIRONMENT, ".py", name)}
         files |= {Path(f"{name}{suffix}"): filled(ENVIRONMENT, suffix, name) for suffix in (".yaml", ".Procfile")}
         write(files, executables=[folder / "main.py"], links={folder / "main": "main.py"})
-    except ScaffoldError as refused:
-        _refuse("environment", refused)
     print(f"wrote {name}/main.py, {name}.yaml and {name}.Procfile")
     more = {
         f"relaax check {name}.yaml": "plays it at random and reports its faults and mean return",
         f"relaax eval runs/{name}": "scores what a run has learned",
     }
     _say_next(name, "the environment", f"{name}/main.py", more=more)
-
-
-def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
-    print(f"relaax new {what}: {reason}", file=sys.stderr)
-    raise typer.Exit(2)
 
 
 def _say_next(
