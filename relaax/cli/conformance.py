@@ -85,7 +85,7 @@ def conformance(
     if server is not None:
         with _refusing("", ValueError):
             endpoint = parse_endpoint(server)
-        tls = client_context() if endpoint and endpoint.tls else None
+        tls = client_context() if endpoint.tls else None
     console, status = console_of(WIDTH), PlainConsole(stderr=True).status("")
     log_to_stderr("relaax conformance: %(message)s")
     if token_file is not None:
