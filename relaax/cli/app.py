@@ -18,7 +18,7 @@ COMMANDS = {
     "run": "relaax.cli.run.command:run",
     "list": "relaax.cli.listing:list_",
     "check": "relaax.cli.check:check",
-    "eval": "relaax.cli.evaluate.command:evaluate",
+    "eval": "relaax.cli.evaluate:evaluate",
     "suite": "relaax.cli.suite.command:suite",
     "top": "relaax.cli.top:top",
     "plot": "relaax.cli.plot:plot",

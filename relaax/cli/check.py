@@ -8,12 +8,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from relaax.cli.reporting import reported
 from relaax.configuration import ConfigurationError, nearest
 from relaax.console import print_error
 
@@ -57,23 +58,14 @@ def check(
 
     Exit code 0: no errors, perhaps warnings; 1: errors; 2: there is no such environment, or it cannot be made.
     """
-    try:
-        code = _check(environment, words or [], envs, _options(episodes, steps), set_ or [])
-    except ConfigurationError as error:
-        print_error("relaax check", error)
-        code = 2
-    except KeyboardInterrupt:
-        code = 130
+    limits = [] if episodes is None else ["--episodes", str(episodes)]
+    limits += [] if steps is None else ["--steps", str(steps)]
+    with reported("relaax check"):
+        code = _check(environment, words or [], envs, limits, set_ or [])
     raise typer.Exit(code)
 
 
-def _options(episodes: int | None, steps: int | None) -> Iterator[str]:
-    for name, number in (("--episodes", episodes), ("--steps", steps)):
-        if number is not None:
-            yield from (name, str(number))
-
-
-def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[str], overrides: Sequence[str]) -> int:
+def _check(environment: str, words: Sequence[str], envs: int, limits: Sequence[str], overrides: Sequence[str]) -> int:
     """Return the exit code. Raises ConfigurationError."""
     from relaax.client.program.check_report import CheckReport
 
@@ -82,7 +74,7 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Iterable[s
         file = Path(folder) / "report.json"
         code = _run([*command, *limits, "--report", str(file)])
         if not file.exists() and code == 0:
-            from relaax.cli.run.own_program import environment_class
+            from relaax.cli.run.environment_check import environment_class
 
             made = environment_class(Path(environment))
             way_out = f"; its class is {made}" if made else ""

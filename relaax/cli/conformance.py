@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from relaax.console import log_to_stderr, print_error
+from relaax.cli.reporting import console_of, give_up
+from relaax.console import log_to_stderr
 from relaax.files import read_bounded_text
 from relaax.tls import client_context, reason_of
 
@@ -63,29 +66,39 @@ def conformance(
     """Run the command; its help is HELP."""
     if (client is None) == (server is None) and not (list_ and client is None):
         _refuse("give either --client COMMAND or --server HOST:PORT")
-    if client is not None:
-        _no_server_options(token_file, tls_ca, codec, exploit, observation_space, action_space)
+    for_servers = (token_file, tls_ca, codec, observation_space, action_space)
+    if client is not None and (exploit or any(option is not None for option in for_servers)):
+        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; pass a client its own arguments")
     if codec not in (None, "protobuf", "json"):
         _refuse(f"--codec {codec}: protobuf or json is expected")
     if (observation_space is None) != (action_space is None):
         _refuse("--observation-space and --action-space go together")
     # These are slow to import.
+    from relaax.client.connection.address import parse_endpoint
     from relaax.conformance.adaptation import Settings
     from relaax.conformance.client import check_client, client_rules
     from relaax.conformance.report import WIDTH
     from relaax.conformance.server import check_server, server_checks
     from relaax.plain_console import PlainConsole
 
-    endpoint = None if server is None else _endpoint(server)
-    console, status = PlainConsole(), PlainConsole(stderr=True).status("")
+    endpoint, token, tls = None, "", None
+    if server is not None:
+        with _refusing("", ValueError):
+            endpoint = parse_endpoint(server)
+        tls = client_context() if endpoint.tls else None
+    console, status = console_of(WIDTH), PlainConsole(stderr=True).status("")
     log_to_stderr("relaax conformance: %(message)s")
-    if not console.is_terminal:
-        console.width = WIDTH
+    if token_file is not None:
+        with _refusing(f"--token-file {token_file}: ", OSError, UnicodeDecodeError):
+            token = read_bounded_text(token_file).strip()
+    if tls_ca is not None:
+        with _refusing(f"--tls-ca {tls_ca}: cannot read a certificate (PEM): ", OSError, ValueError):
+            tls = client_context(read_bounded_text(tls_ca, "ascii"))
     settings = Settings(
         observation_space=_space("--observation-space", observation_space),
         action_space=_space("--action-space", action_space),
-        token="" if token_file is None else _token(token_file),
-        tls=_context(tls_ca) if tls_ca is not None else client_context() if endpoint and endpoint.tls else None,
+        token=token,
+        tls=tls,
         exploit=exploit,
         codec=codec,
         deadline=deadline,
@@ -102,9 +115,8 @@ def conformance(
     if list_:
         return
     with status:
-        if server is not None:
-            assert endpoint is not None
-            _reachable(endpoint, server, settings)
+        if endpoint is not None:
+            _reach(endpoint, server or "", settings)
             report = check_server(endpoint, settings, checks, status.update)
         else:
             command = _command(client or "")
@@ -125,13 +137,16 @@ conformance.__doc__ = HELP
 
 
 def _refuse(sentence: str) -> NoReturn:
-    print_error("relaax conformance", sentence)
-    raise typer.Exit(2)
+    give_up("relaax conformance", sentence)
 
 
-def _no_server_options(*options: object) -> None:
-    if any(option not in (None, False) for option in options):
-        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; pass a client its own arguments")
+@contextlib.contextmanager
+def _refusing(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Refuse an option if what is made of it raises one of these errors."""
+    try:
+        yield
+    except errors as error:
+        _refuse(f"{what}{error}")
 
 
 def _space(option: str, text: str | None) -> Any:
@@ -145,30 +160,7 @@ def _space(option: str, text: str | None) -> Any:
         _refuse(f'{option} {text}: {error}; such as \'{{"box":{{"dtype":"DTYPE_FLOAT32","shape":[4]}}}}\'')
 
 
-def _endpoint(text: str) -> Endpoint:
-    from relaax.client.connection.address import parse_endpoint
-
-    try:
-        return parse_endpoint(text)
-    except ValueError as error:
-        _refuse(str(error))
-
-
-def _token(path: Path) -> str:
-    try:
-        return read_bounded_text(path).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        _refuse(f"--token-file {path}: {error}")
-
-
-def _context(path: Path) -> ssl.SSLContext:
-    try:
-        return client_context(read_bounded_text(path, "ascii"))
-    except (OSError, ValueError) as error:
-        _refuse(f"--tls-ca {path}: cannot read a certificate (PEM): {error}")
-
-
-def _reachable(address: Endpoint, text: str, settings: Settings) -> None:
+def _reach(address: Endpoint, text: str, settings: Settings) -> None:
     from relaax.conformance.server_talk import connected
     from relaax.conformance.wire import Wrong
 
@@ -183,10 +175,8 @@ def _reachable(address: Endpoint, text: str, settings: Settings) -> None:
 
 
 def _command(text: str) -> list[str]:
-    try:
+    with _refusing(f"--client {text}: ", ValueError):
         command = shlex.split(text)
-    except ValueError as error:
-        _refuse(f"--client {text}: {error}")
     if not command:
         _refuse("--client: no command was given")
     return command if "{address}" in text else [*command, "{address}"]

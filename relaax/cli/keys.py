@@ -8,12 +8,13 @@ import os
 import re
 import secrets
 import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from relaax.cli.reporting import give_up
 
 TOKEN, PARAMETER_SERVER_TOKEN, REPLAY_SERVER_TOKEN = "token", "parameter-server-token", "replay-server-token"
 _TOKEN_BYTES = 32
@@ -102,17 +103,24 @@ def keys(
     The tokens are three; one authority signs the certificates of servers and workers. With --client: make tokens of
     named clients. Only you can read the files. Nothing is ever overwritten.
     """
-    if client:
-        _clients(folder, list(dict.fromkeys(client)))
-        return
+    try:
+        if client:
+            _clients(folder, list(dict.fromkeys(client)))
+        else:
+            _all(folder, host or [], days)
+    except OSError as error:
+        give_up("relaax keys", f"{error.filename}: {error.strerror}")
+    except ValueError as error:
+        give_up("relaax keys", error)
+
+
+def _all(folder: Path, host: list[str], days: int) -> None:
+    """Write all tokens and certificates, and print the configuration of the servers."""
     from relaax.server.security.certificates import LOCAL
 
-    hosts = list(dict.fromkeys([*LOCAL, *(host or [])]))
-    try:
-        contents = _made(hosts, days)
-        _write(folder, contents)
-    except (OSError, ValueError) as error:
-        raise _refused(error) from None
+    hosts = list(dict.fromkeys([*LOCAL, *host]))
+    contents = _made(hosts, days)
+    _write(folder, contents)
     paths = {name: str(folder.absolute() / name) for name in contents}
     said = {
         "folder": folder.absolute(),
@@ -127,28 +135,19 @@ def keys(
     print(_HINT.format(**said), end="")
 
 
-def _refused(error: OSError | ValueError) -> typer.Exit:
-    sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-    print(f"relaax keys: {sentence}", file=sys.stderr)
-    return typer.Exit(2)
-
-
 def _clients(folder: Path, names: list[str]) -> None:
     """Write the tokens of clients, each to a file named after it, and print the entries that admit them."""
     from relaax.server.security.tokens import CLIENT_NAME, WHAT_A_NAME_IS
 
     tokens = {name: _token() for name in names}
-    try:
-        for name in names:
-            if not re.fullmatch(CLIENT_NAME, name):
-                raise ValueError(f"{name!r} is not a client name: {WHAT_A_NAME_IS}")
-            if (folder / f"{name}.token").exists():
-                raise ValueError(f"{folder / name}.token exists and is not overwritten: choose another name")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, token in tokens.items():
-            _write_new(folder / f"{name}.token", token)
-    except (OSError, ValueError) as error:
-        raise _refused(error) from None
+    for name in names:
+        if not re.fullmatch(CLIENT_NAME, name):
+            raise ValueError(f"{name!r} is not a client name: {WHAT_A_NAME_IS}")
+        if (folder / f"{name}.token").exists():
+            raise ValueError(f"{folder / name}.token exists and is not overwritten: choose another name")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, token in tokens.items():
+        _write_new(folder / f"{name}.token", token)
     lines = [
         f'{_in_yaml(name)}:\n  token-sha256: "{hashlib.sha256(token.strip()).hexdigest()}"'
         for name, token in tokens.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import glob
 import logging
 import math
@@ -11,14 +12,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from relaax.cli import completion
 from relaax.cli.fitting import shortened
+from relaax.cli.reporting import give_up
 from relaax.configuration import ConfigurationError, nearest
-from relaax.console import print_error, shown
+from relaax.console import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +46,7 @@ UNITS = (
     ("^staleness/", "versions"),
 )
 """Patterns of names, the first that fits counts, and units, as docs/metrics.md has them."""
+_refuse = functools.partial(give_up, "relaax plot")
 Curve = list[tuple[int, float, float]]
 """Tuples of global step, seconds since the run's first value, and value."""
 
@@ -124,11 +127,6 @@ def plot(
         step, seconds, value = run.curve[-1]
         print(f"{run.name}: {scalar} {shown(value)} at step {step:,} after {seconds / 60:.1f} minutes")
     print(f"drawn into {output}")
-
-
-def _refuse(sentence: str) -> NoReturn:
-    print_error("relaax plot", sentence)
-    raise typer.Exit(2)
 
 
 def _height(text: str) -> tuple[str, float]:

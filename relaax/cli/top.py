@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
 from relaax.cli import completion
+from relaax.cli.fitting import Column, FittingTable
+from relaax.cli.reporting import console_of, reported
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
-from relaax.console import log_to_stderr, print_error
+from relaax.console import log_to_stderr, shown
+from relaax.plain_console import visible
 
 if TYPE_CHECKING:
     import grpc
 
-    from relaax.cli.replay_shards import ReplayShardView
+    from relaax.cli.run.progress import ReplayShardView
     from relaax.parameters import parameter_server_pb2 as pb
     from relaax.transport.channel import Target
 
@@ -29,16 +34,6 @@ _ANSWER_SECONDS = 5.0
 _LIST_BYTES = 2**24
 """Longest list of workers: 16,384 of 110 bytes, and as many whose names are as long as they may be."""
 _LISTENING = re.compile(r" listening on (\S+:\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class ShardView:
-    """A shard's answer: its status and its workers, or the `error` in their place."""
-
-    address: str
-    error: str | None = None
-    status: pb.GetStatusResponse | None = None
-    workers: Sequence[pb.WorkerDescription] = ()
 
 
 def top(
@@ -75,16 +70,13 @@ def top(
     shard answers, with --once; 2: this cannot be asked.
     """
     log_to_stderr("relaax top: %(message)s")
+    with reported("relaax top"):
+        from relaax.server.targets import replay_targets, targets
+
+        section = _asked(where, replay_server, token_file, tls_ca)
+        watcher = ServiceWatcher(targets(section), replay_targets(section))
     try:
-        asked = _targets(where, replay_server, token_file, tls_ca)
-    except ConfigurationError as error:
-        _give_up(str(error), 2)
-    watcher = ServiceWatcher(*asked)
-    try:
-        if as_json or once:
-            _print(watcher, every, once, as_json)
-        else:
-            _live(watcher, every)
+        _show(watcher, every, once, as_json)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
     finally:
@@ -96,7 +88,7 @@ class ServiceWatcher:
 
     def __init__(self, targets: Sequence[Target], replay: Sequence[Target] = ()) -> None:
         """`replay`: the replay servers."""
-        from relaax.cli.replay_shards import ReplayShards
+        from relaax.cli.run.progress import ReplayShards
 
         self._targets = targets
         self._replay = ReplayShards(replay)
@@ -107,17 +99,19 @@ class ServiceWatcher:
         """Return what the service does now, as it is printed by --json."""
         from relaax.parameters.interfaces import TRAIN
 
-        views = [self._ask(target) for target in self._targets]
-        first = views[0].status
-        workers = [self._worker(worker) for worker in views[0].workers]
-        speed = None if first is None else self._speed("service", first.global_step)
-        if speed is None and first is not None:  # the first time: what those who train say
+        asked = [self._ask(target) for target in self._targets]
+        shards = [shard for shard, _ in asked]
+        workers = [self._worker(worker) for worker in asked[0][1]]
+        steps = [shard.pop("global_step", None) for shard in shards]
+        step = steps[0]
+        speed = None if step is None else self._speed("service", step)
+        if speed is None and step is not None:  # the first time: what those who train say
             speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == TRAIN.mode)
         return {
             "time": time.time(),
-            "global_step": None if first is None else first.global_step,
+            "global_step": step,
             "steps_per_second": speed,
-            "shards": [self._shard(view) for view in views],
+            "shards": shards,
             "replay": [self._replay_shard(view) for view in self._replay.look()],
             "servers": _servers(workers),
             "workers": workers,
@@ -129,7 +123,8 @@ class ServiceWatcher:
             channel.close()
         self._replay.close()
 
-    def _ask(self, target: Target) -> ShardView:
+    def _ask(self, target: Target) -> tuple[dict[str, Any], Sequence[pb.WorkerDescription]]:
+        """Return what a shard tells of itself, and its workers; the error in their place."""
         import grpc
 
         from relaax.parameters import parameter_server_pb2 as pb
@@ -137,28 +132,23 @@ class ServiceWatcher:
         from relaax.parameters.calls import authentication_error
         from relaax.transport.channel import open_channel
 
-        channel = self._channels.get(target.address)
-        if channel is None:
-            channel = self._channels[target.address] = open_channel(target, _LIST_BYTES)
-        stub = rpc.ParameterServerServiceStub(channel)
+        address = target.address
+        if address not in self._channels:
+            self._channels[address] = open_channel(target, _LIST_BYTES)
+        stub = rpc.ParameterServerServiceStub(self._channels[address])
         try:
             status = stub.GetStatus(pb.GetStatusRequest(), timeout=_ANSWER_SECONDS)
             workers = stub.ListWorkers(pb.ListWorkersRequest(), timeout=_ANSWER_SECONDS).workers
         except grpc.RpcError as error:
-            self._channels.pop(target.address).close()  # a new one dials at once, and does not wait
+            self._channels.pop(address).close()  # a new one dials at once, and does not wait
             refused = authentication_error(error, target)
-            return ShardView(target.address, str(refused) if refused else f"{error.code().name}: {error.details()}")
-        return ShardView(target.address, None, status, workers)
-
-    def _shard(self, view: ShardView) -> dict[str, Any]:
-        status = view.status
-        if status is None:
-            return {"address": view.address, "error": view.error}
+            return {"address": address, "error": str(refused or f"{error.code().name}: {error.details()}")}, ()
         return {
-            "address": view.address,
+            "address": address,
             "error": None,
+            "global_step": status.global_step,
             "updates": status.updates,
-            "updates_per_second": self._speed(f"shard {view.address}", status.updates),
+            "updates_per_second": self._speed(f"shard {address}", status.updates),
             "mean_staleness": status.mean_staleness,
             "mean_actor_staleness": _optional(status, "mean_actor_staleness"),
             "discarded": status.discarded,
@@ -171,10 +161,10 @@ class ServiceWatcher:
             "checkpoint_error": status.checkpoint_error or None,
             "finished": status.finished,
             "version": status.version,
-        }
+        }, workers
 
     def _replay_shard(self, view: ReplayShardView) -> dict[str, Any]:
-        from relaax.cli.replay_shards import table_row
+        from relaax.cli.run.progress import table_row
 
         status, place = view.status, view.address
         if status is None:
@@ -235,27 +225,19 @@ def _optional(message: Any, name: str) -> float | None:
 
 def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the RLX servers that workers belong to, in the order in which they came. Learners belong to none."""
-    workers = [worker for worker in workers if worker["actor"] is not None]
-    names = dict.fromkeys(worker["server"] for worker in workers)
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for worker in workers:
+        if worker["actor"] is not None:
+            found.setdefault(worker["server"], []).append(worker)
     return [
         {
             "server": name,
-            "workers": sum(worker["server"] == name for worker in workers),
-            "environments": sum(worker["environments"] for worker in workers if worker["server"] == name),
-            "steps_per_second": sum(one["steps_per_second"] or 0.0 for one in workers if one["server"] == name),
+            "workers": len(own),
+            "environments": sum(worker["environments"] for worker in own),
+            "steps_per_second": sum(worker["steps_per_second"] or 0.0 for worker in own),
         }
-        for name in names
+        for name, own in found.items()
     ]
-
-
-def _targets(
-    where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None
-) -> tuple[list[Target], list[Target]]:
-    """Return the shards and the replay servers to ask. Raises ConfigurationError."""
-    from relaax.server.access import replay_targets, targets
-
-    section = _asked(where, replay, token_file, tls_ca)
-    return targets(section), replay_targets(section)
 
 
 def _asked(where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
@@ -294,25 +276,21 @@ def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path 
 
 
 def _listening_of(run: Path, role: Role) -> str:
-    """Return the addresses at which the processes of a role listen, by their number, with commas between."""
+    """Return the addresses at which the processes of a role last said to listen, by number, with commas between."""
     logs = sorted((run / "logs").glob(f"{role.name}*.log"), key=lambda log: (len(log.name), log.name))
-    addresses = [_listening(log) for log in logs]
-    return ",".join(address for address in addresses if address is not None)
+    found = [_LISTENING.findall(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
+    return ",".join(addresses[-1] for addresses in found if addresses)
 
 
-def _listening(log: Path) -> str | None:
-    """Return the address in the last line of a log that says where its server listens."""
-    found = _LISTENING.findall(log.read_text(encoding="utf-8", errors="replace"))
-    return str(found[-1]) if found else None
+def _show(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
+    from rich.live import Live
 
-
-def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
-    from relaax.cli.top_picture import picture
-    from relaax.plain_console import PlainConsole
-
-    console = PlainConsole()
-    if not console.is_terminal:
-        console.width = _WIDTH
+    console = console_of(_WIDTH)
+    if console.is_terminal and not (as_json or once):
+        with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(picture(watcher.look()), refresh=True)
     while True:
         seen = watcher.look()
         if as_json:
@@ -326,21 +304,98 @@ def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> 
         time.sleep(every)
 
 
-def _live(watcher: ServiceWatcher, every: float) -> None:
-    from rich.live import Live
-
-    from relaax.cli.top_picture import picture
-    from relaax.plain_console import PlainConsole
-
-    console = PlainConsole()
-    if not console.is_terminal:
-        _print(watcher, every, once=False, as_json=False)
-    with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(every)
-            live.update(picture(watcher.look()), refresh=True)
+def picture(seen: Mapping[str, Any]) -> Any:
+    """Return the tables of what `ServiceWatcher.look` has seen, for rich."""
+    blank = Text()
+    replay = [_replay_table(seen), *_errors(seen["replay"]), blank] if seen["replay"] else []
+    shards = [_shard_table(seen), *_errors(seen["shards"]), blank]
+    return Group(*shards, *replay, _server_table(seen), blank, _worker_table(seen))
 
 
-def _give_up(sentence: str, code: int) -> NoReturn:
-    print_error("relaax top", sentence)
-    raise typer.Exit(code) from None
+def _errors(shards: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return what the shards report: that they do not answer, or that they cannot write checkpoints."""
+    reports = [(shard["address"], shard["error"] or shard.get("checkpoint_error")) for shard in shards]
+    return [Text(visible(f"{address}: {error}"), "red") for address, error in reports if error]
+
+
+def _shard_table(seen: Mapping[str, Any]) -> FittingTable:
+    step, speed = seen["global_step"], seen["steps_per_second"]
+    title = "shards" if step is None else f"shards: global step {step:,}, {_number(speed)} steps/s"
+    stale = seen["shards"][0].get("mean_actor_staleness")
+    title += "" if stale is None else f", actors {_number(stale)} versions behind"
+    title += ", finished" if seen["shards"][0].get("finished") else ""
+    table = FittingTable(
+        title, Column("shard"), Column("address", name=True, keep_end=True), Column("updates"), Column("per second"),
+        Column("staleness", spare=1), Column("discarded", spare=2), Column("mean return"), Column("checkpoint"),
+    )  # fmt: skip
+    for index, shard in enumerate(seen["shards"]):
+        name = str(index), shard["address"]
+        if shard["error"] is not None:
+            table.add_row(*name, style="red")
+            continue
+        rates = _number(shard["updates_per_second"]), _number(shard["mean_staleness"])
+        table.add_row(
+            *name, _count(shard["updates"]), *rates, _count(shard["discarded"]),
+            _number(shard["mean_return_100"]), _count(shard["checkpoint_global_step"]),
+        )  # fmt: skip
+    return table
+
+
+def _replay_table(seen: Mapping[str, Any]) -> FittingTable:
+    table = FittingTable(
+        "replay servers", Column("shard"), Column("address", name=True, keep_end=True), Column("table", name=True),
+        Column("items"), Column("capacity", spare=1), Column("inserts/s"), Column("samples/s"), Column("per insert"),
+        Column("age", spare=2), Column("overruns", spare=3), Column("stale updates", spare=5), Column("GB", spare=4),
+    )  # fmt: skip
+    for index, shard in enumerate(seen["replay"]):
+        name = str(index), shard["address"]
+        if shard["error"] is not None:
+            table.add_row(*name, style="red")
+        for one in shard["tables"]:
+            several = f" x {one['tables']}" if one["tables"] != 1 else ""
+            table.add_row(
+                *name, f"{one['name']}{several}", _count(one["size"]), _count(one["capacity"]),
+                _number(one["inserts_per_second"]), _number(one["samples_per_second"]),
+                _number(one["samples_per_insert"]), _count(round(one["mean_age"])), _count(one["overruns"]),
+                _count(one["stale_updates"]), _number(one["bytes"] / 1e9),
+            )  # fmt: skip
+        if shard["error"] is None and not shard["tables"]:
+            table.add_row(*name, "none yet")
+    return table
+
+
+def _server_table(seen: Mapping[str, Any]) -> FittingTable:
+    table = FittingTable(
+        "RLX servers", Column("server", name=True, keep_end=True), Column("workers"), Column("environments"),
+        Column("steps/s"),
+    )  # fmt: skip
+    for server in seen["servers"]:
+        counts = _count(server["workers"]), _count(server["environments"])
+        table.add_row(server["server"] or "–", *counts, _number(server["steps_per_second"]))
+    return table
+
+
+def _worker_table(seen: Mapping[str, Any]) -> FittingTable:
+    here = Counter(worker["mode"] for worker in seen["workers"])
+    learners = f", {here['learn']} learn" if here["learn"] else ""
+    title = f"workers: {here['train']} train, {here['exploit']} exploit{learners}"
+    table = FittingTable(
+        title, Column("actor"), Column("environment", name=True), Column("host", name=True, spare=2),
+        Column("mode", name=True), Column("N"), Column("steps/s"), Column("answer ms"), Column("episodes", spare=1),
+        Column("mean return"), Column("minutes", spare=3),
+    )  # fmt: skip
+    for worker in seen["workers"]:
+        table.add_row(
+            _count(worker["actor"]), worker["environment"] or "–", worker["host"] or "–", worker["mode"],
+            _count(worker["environments"]), _number(worker["steps_per_second"]), _number(worker["act_ms_p50"]),
+            _count(worker["episodes"]), _number(worker["mean_return_100"]), f"{worker['seconds'] / 60:,.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else shown(value)
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"

@@ -12,48 +12,113 @@ import json
 import runpy
 import socket
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from relaax.client.program.agents import Game, playing
+from relaax import rlx
+from relaax.client.connection.failure import Failure
+from relaax.client.program.agents import Game, RandomAgent, playing
 from relaax.console import print_error
-from relaax.evaluation.players import EvaluationPlayer
-from relaax.policy import PolicyError, load
+from relaax.evaluation.playing import Played
+from relaax.policy import Policy, PolicyError, load
 
+SECONDS_PER_REPORT = 1.0
 USAGE = 2
+
+
+class EvaluationPlayer:
+    """Plays the games that the process at the other end of `lines` gives, by a policy, or at random if it is None.
+
+    What is drawn in an episode begins with that episode's seed: so an episode is the same whichever were played before
+    it.
+    """
+
+    def __init__(self, policy: Policy | None, lines: TextIO) -> None:
+        self._policy, self._lines = policy, lines
+        self._action_space: rlx.Space | None = None
+        self._random: RandomAgent | None = None
+        self._game = Game(0, 0)
+        self._steps = 0
+        self._next_report = time.monotonic() + SECONDS_PER_REPORT
+
+    def meet(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
+        """Take note of the environment. Raises Failure if the policy was trained on other spaces."""
+        self._action_space = action_space
+        if self._policy is not None:
+            for what, here, trained in (
+                ("observations", observation_space, self._policy.observation_space),
+                ("actions", action_space, self._policy.action_space),
+            ):
+                if not _alike(here, trained):
+                    raise Failure(
+                        f"the environment's {what} are {here}, and the policy was trained on {trained}",
+                        rlx.ErrorCode.SPACE_MISMATCH,
+                    )
+        self._send({"frame_skip": frame_skip})
+
+    def games(self) -> Iterator[Game]:
+        """Return the games, each after the one before was told."""
+        while True:
+            self._send({"next": True})
+            answer = json.loads(self._lines.readline() or "null")
+            if answer is None:
+                return
+            self._game = Game(**answer)
+            yield self._game
+
+    def act(self, observation: Any, first: bool) -> Any:
+        """Return the action. Raises Failure if the observation does not fit."""
+        self._count(first)
+        if self._policy is None:
+            if first or self._random is None:
+                self._random = RandomAgent(self._action_space, None, self._game.seed)
+            return self._random.init(observation)
+        try:
+            if first:
+                self._policy.reset(seed=self._game.seed)
+            return self._policy.act(observation)
+        except PolicyError as error:
+            raise Failure(str(error)) from None
+
+    def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
+        """Tell what the episode was."""
+        self._send(asdict(Played(game.number, episode.episode_return, episode.length, steps, cut)))
+
+    def _count(self, first: bool) -> None:
+        self._steps = 0 if first else self._steps + 1
+        if (now := time.monotonic()) >= self._next_report:
+            self._next_report = now + SECONDS_PER_REPORT
+            self._send({"playing": self._game.number, "steps": self._steps})
+
+    def _send(self, message: Any) -> None:
+        self._lines.write(json.dumps(message) + "\n")
+        self._lines.flush()
+
+
+def _alike(one: rlx.Space, other: rlx.Space) -> bool:
+    """Return whether values of one space are values of the other, bounds apart: a trained space has none."""
+    return len(list(one.elements())) == len(list(other.elements())) and all(
+        type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and getattr(a, "n", 0) == getattr(b, "n", 0)
+        for a, b in zip(one.elements(), other.elements(), strict=True)
+    )
 
 
 def main() -> None:
     """Play, as the program MAIN with its arguments."""
     descriptor, options, program, *arguments = sys.argv[1:]
     with socket.socket(fileno=int(descriptor)) as connection, connection.makefile("rw", encoding="utf-8") as lines:
-
-        def send(message: Any) -> None:
-            lines.write(json.dumps(message) + "\n")
-            lines.flush()
-
-        def next_game() -> Game | None:
-            send({"next": True})
-            answer = json.loads(lines.readline() or "null")
-            return None if answer is None else Game(**answer)
-
         wanted = json.loads(options)
         try:
             policy = None if wanted is None else load(**wanted)
         except PolicyError as error:
             print_error("relaax eval", error)
             sys.exit(USAGE)
-        player = EvaluationPlayer(
-            policy,
-            next_game,
-            lambda played: send(asdict(played)),
-            lambda frame_skip: send({"frame_skip": frame_skip}),
-            lambda number, steps: send({"playing": number, "steps": steps}),
-        )
         sys.argv = [program, *arguments]
         sys.path[0] = str(Path(program).parent)  # as if the program had been started itself
-        with playing(player):
+        with playing(EvaluationPlayer(policy, lines)):
             runpy.run_path(program, run_name="__main__")
 
 

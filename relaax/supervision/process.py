@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relaax.configuration import without_variables
-from relaax.server.security.tokens import without_tokens
+from relaax.configuration.environment import SECRETS
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,8 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     inherited = without_variables(os.environ)
     if secrets is None:
         return {**_ENVIRONMENT, **inherited}
-    return {**_ENVIRONMENT, **without_tokens(inherited), **secrets}
+    without_tokens = {name: value for name, value in inherited.items() if name not in SECRETS}
+    return {**_ENVIRONMENT, **without_tokens, **secrets}
 
 
 def open_directly(url: str, timeout: float) -> Any:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from relaax.algorithm_base import LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.cli.bench.replay_load import AT_ONCE, insertions
+from relaax.cli.bench.exchange import AT_ONCE, insertions
 from relaax.configuration import load_configuration
 from relaax.hosting.fingerprint import parse_fingerprint
 from relaax.nn.devices import use_device, use_one_thread

@@ -32,6 +32,7 @@ from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
 
 CARTPOLE = "da3c_gym_cartpole"
+BARE = Path(__file__).with_name("bare_grpc.py")
 SYNC_SECONDS = 120.0
 """Which a synchronization's processes may take beside the time that is measured."""
 MILLION = 1_000_000
@@ -104,9 +105,9 @@ def synchronized(length: int, count: int, seconds: float) -> Figures:
             processes.start_server(server, "--config", path, "--shard", f"{i}/{count}", "--first-shard", first)[1]
             for i in range(1, count)
         ]
-        bare = processes.start(sys.executable, "-m", "relaax.cli.bench.raw_server", length)
+        bare = processes.start(sys.executable, BARE, "serve", length)
         arguments = [",".join([first, *others]), bare.wait_for_address(), description, seconds, folder / "sync.json"]
-        worker = processes.start(sys.executable, "-m", "relaax.cli.bench.sync", *arguments)
+        worker = processes.start(sys.executable, BARE, "compare", *arguments)
         if worker.wait(10 * seconds + SYNC_SECONDS):
             raise RuntimeError(worker.report())
         times = json.loads((folder / "sync.json").read_text("utf-8"))

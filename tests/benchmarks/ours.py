@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.cli.bench.command import ENDLESS
-from relaax.cli.bench.emulator import Form, forms
+from relaax.cli.bench.programs import Form, forms
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan, make_plan
 

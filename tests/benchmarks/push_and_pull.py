@@ -27,6 +27,7 @@ from support.processes import Processes
 BAR = 1.25
 SHARED_MEMORY_BAR = 3.0
 ATARI = 677_747
+BARE = Path(__file__).with_name("bare_grpc.py")
 
 
 def main() -> int:
@@ -57,16 +58,16 @@ def started(processes: Processes, folder: Path, options: argparse.Namespace) -> 
     path = configuration(folder, options.parameters, options.optimizer)
     (description := folder / "fingerprint.json").write_text(fingerprint_of(path))
     _, server = processes.start_server("relaax-parameter-server", "--config", path)
-    raw_server = processes.start(sys.executable, "-m", "relaax.cli.bench.raw_server", options.parameters)
+    raw_server = processes.start(sys.executable, BARE, "serve", options.parameters)
     raw = raw_server.wait_for_address()
     return [(server, raw, description, folder / f"{number}.json") for number in range(options.repetitions)]
 
 
 def compared(processes: Processes, servers: tuple[str, str, Path, Path], options: argparse.Namespace) -> dict[str, Any]:
-    """One repetition: see `relaax.cli.bench.sync.compare`."""
+    """One repetition: see `bare_grpc.compare`."""
     server, raw_server, description, output = servers
     arguments = [server, raw_server, description, options.seconds, output]
-    worker = processes.start(sys.executable, "-m", "relaax.cli.bench.sync", *arguments)
+    worker = processes.start(sys.executable, BARE, "compare", *arguments)
     if worker.wait(options.seconds + 120.0):
         raise RuntimeError(worker.report())
     result: dict[str, Any] = json.loads(output.read_text("utf-8"))

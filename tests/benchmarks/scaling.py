@@ -30,10 +30,9 @@ import psutil
 from ours import ROOT, plan_of
 from rows import Rows, write_tables
 
-from relaax.cli.bench import machine, results
-from relaax.cli.bench.processor_time import processor_seconds
-from relaax.cli.bench.programs import Programs
-from relaax.cli.plan.described import described
+from relaax.cli.bench import results
+from relaax.cli.bench.programs import Programs, processor_seconds
+from relaax.cli.plan.workload import described
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.metrics.system import MEGABYTE
@@ -259,7 +258,7 @@ def main(arguments: list[str]) -> int:
     result = json.loads(given.measured.read_text("utf-8"))
     given.output.mkdir(parents=True, exist_ok=True)
     rows, begun = Rows(given.output / "scaling.csv"), time.monotonic()
-    facts = {"date": time.strftime("%Y-%m-%d"), "command": " ".join(arguments), "machine": machine.describe()}
+    facts = {"date": time.strftime("%Y-%m-%d"), "command": " ".join(arguments), "machine": results.describe_machine()}
     with Namespaces(1, given.gigabits, given.delay) as namespaces:
         has_delay = namespaces.has_delay
     facts["delay_ms"] = given.delay if has_delay else 0.0

@@ -25,7 +25,7 @@ from peers.venvs import DEFAULT, PEERS
 from rows import Rows, write_tables
 from speed_parts import PARTS, UPDATES, Figures, Study
 
-from relaax.cli.bench import machine
+from relaax.cli.bench import results
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "speed"
@@ -141,8 +141,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
     options.output.mkdir(parents=True, exist_ok=True)
     rows = Rows(options.output / f"{NAME}.csv")
-    facts = machine.describe()
-    for warning in machine.warnings(facts):
+    facts = results.describe_machine()
+    for warning in results.busy_machine(facts):
         print(f"warning: {warning}", file=sys.stderr)
     command = " ".join([".venv/bin/python tests/benchmarks/speed.py", *arguments])
     about = {"date": time.strftime("%Y-%m-%d"), "command": command, "machine": facts, "peers": PEERS}

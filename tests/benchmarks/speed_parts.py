@@ -10,7 +10,7 @@ from pathlib import Path
 from ours import alone, fastest_alone, learned, plan_of, service, training
 from theirs import Peer, run
 
-from relaax.cli.bench.emulator import Form
+from relaax.cli.bench.programs import Form
 from relaax.cli.bench.results import percentile
 from relaax.cli.run.plan import Plan
 

@@ -16,14 +16,13 @@ import psutil
 import pytest
 from rich.console import Console
 
-from relaax.cli.bench import machine, results
-from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
+from relaax.cli.bench import results
 from relaax.cli.bench.benchmark import CROWD, LARGEST_CROWD
-from relaax.cli.bench.command import _promise
-from relaax.cli.bench.emulator import ale_vector_form, cores, forms
-from relaax.cli.bench.programs import Measurements, Programs
-from relaax.cli.bench.replay_load import WARM_UP, insertions, load
+from relaax.cli.bench.exchange import WARM_UP, insertions, load
+from relaax.cli.bench.programs import Measurements, Programs, forms
 from relaax.cli.bench.service import MeasuredService
+from relaax.cli.options import cores
+from relaax.cli.reporting import promise
 from relaax.cli.run.plan import make_plan
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
@@ -37,11 +36,8 @@ FIGURES = {
     "training_steps_per_second": 2_500.0,
     "training_over_emulator": 0.641,
     "act_latency_ms": {"p50": 0.84, "p99": 3.1, "count": 4000},
-    "client_us_per_step": 14.2,
     "bridge": "shared_memory",
     "sync_ms": {"p50": 4.6, "p99": 9.0, "count": 900},
-    "raw_grpc_ms": {"p50": 4.0, "p99": 8.0, "count": 900},
-    "sync_over_raw_grpc": 1.15,
     "replay_inserts_per_second": 30_000.0,
     "replay_insert_ms": {"p50": 1.6, "p99": 4.0, "count": 900},
     "replay_samples_per_second": 50_000.0,
@@ -92,21 +88,20 @@ def test_the_table_says_what_each_figure_means() -> None:
         "mean 120, max 121 MB",
         "1,000 updates",
         "0.60 s",
-        "14.20 us",
         "shared_memory",
     ):
         assert words in " ".join(text.split()), words
-    assert "ale_vector_env_steps_per_second" not in text, "no row for what was not measured"
+    assert "shared_memory_ms" not in text, "no row for what was not measured"
     assert results.MEANING.keys() >= FIGURES.keys()
     assert all(meaning.endswith(".") for meaning in results.MEANING.values())
 
 
 def test_a_machine_that_was_not_idle_is_told() -> None:
-    facts = machine.describe()
+    facts = results.describe_machine()
     assert facts["cores"] == cores() >= 1
     assert {"relaax", "tensorflow", "grpcio"} <= facts["versions"].keys()
-    assert machine.warnings({**facts, "busy_percent": 3.0}) == []
-    (sentence,) = machine.warnings({**facts, "busy_percent": 42.0})
+    assert results.busy_machine({**facts, "busy_percent": 3.0}) == []
+    (sentence,) = results.busy_machine({**facts, "busy_percent": 42.0})
     assert "42 %" in sentence
 
 
@@ -139,10 +134,7 @@ def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
     for form in found:
         assert sum(int(command[4]) for command in form.commands) == 12, form
         assert {command[2] for command in form.commands} == {"random"}
-    ale = ale_vector_form(plan)
-    assert (ale is None) == (config == "da3c_gym_cartpole")
-    if ale is not None:
-        assert ale.commands[0][2] in ale_vector_doc
+    if config == "da3c_ale_boxing":
         assert len(found) == 3
 
 
@@ -156,16 +148,6 @@ def test_programs_end_with_their_block(tmp_path: Path) -> None:
     assert programs.measured[0].steps[0][1] == 0
     assert programs.measured[0].act_ms == [], "environments alone: nobody is asked for an action"
     assert json.loads(programs.measured[0].file.read_text().splitlines()[-1]).keys() == {"time", "steps"}
-
-
-def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(tmp_path: Path) -> None:
-    plan = make_plan("da3c_ale_boxing", ["run.clients=1", "run.envs_per_client=2"])
-    ale = ale_vector_form(plan)
-    assert ale is not None
-    for form in (forms(plan)[-1], ale):
-        with Programs("emulator", form.commands, tmp_path) as programs:
-            assert programs.window(0.1, 2.0) > 0, form.name
-        assert programs.measured[0].act_ms == []
 
 
 @pytest.mark.slow
@@ -191,14 +173,14 @@ def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -> None:
     new, old, folder = tmp_path / "some" / "new.json", tmp_path / "old.json", tmp_path / "folder"
-    _promise(new)
+    promise("--json", new)
     assert not new.exists()
     old.write_text("{}")
-    _promise(old)
+    promise("--json", old)
     assert old.read_text() == "{}"
     folder.mkdir()
     with pytest.raises(ConfigurationError, match=f"--json {folder}"):
-        _promise(folder)
+        promise("--json", folder)
 
 
 def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
@@ -287,17 +269,15 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     assert sorted(windows["training"])[1] == result["training_steps_per_second"]
     assert 0 < result["training_over_emulator"] < 2
     assert 0 <= result["training_discarded_share"] <= 1
-    for name in ("act_latency_ms", "sync_ms", "raw_grpc_ms"):
+    for name in ("act_latency_ms", "sync_ms"):
         assert 0 < result[name]["p50"] <= result[name]["p99"]
         assert result[name]["count"] >= 100
     assert result["parameters"] == 9_155
-    assert min(result["request_bytes"], result["response_bytes"]) > 4 * result["parameters"]
     memory = result["worker_memory_mb"]
     assert memory["workers"] == 2
     assert 5 < memory["mean"] <= memory["max"] < 1000
     assert memory["updates"] >= int(updates)
     assert result["bridge"] in ("shared_memory", "grpc")
-    assert 0 < result["client_us_per_step"] < result["client_us_per_message"]
     assert 0 < result["worker_start_s"] < 60
     assert len(result["worker_starts_s"]) == 5
     assert result["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))

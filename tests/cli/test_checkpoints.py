@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from relaax.checkpoint import CheckpointManager, Lease, LocalStore, StoreError, highest_fence
 from relaax.cli.app import app
-from relaax.cli.checkpoints import catalogue, transfer
+from relaax.cli.checkpoints import catalogue
 from support.s3_server import S3Server, keys_file, s3_server
 from support.stores import MemoryStore
 
@@ -269,7 +269,7 @@ def test_what_is_deleted_meanwhile_is_left_out(run: Path) -> None:
     save(run / "checkpoints", 40)
     wanted, target = catalogue.entries(store), MemoryStore()
     (run / "checkpoints" / FIRST / "manifest.json").unlink()
-    assert transfer.copy(store, target, wanted, lambda _: None) == ["00000004-40", THIRD]
+    assert catalogue.copy(store, target, wanted, lambda _: None) == ["00000004-40", THIRD]
     assert CheckpointManager(target).published() == ["00000004-40", THIRD]
 
 
@@ -286,7 +286,7 @@ class LosesAnswers(MemoryStore):
 def test_a_copy_whose_end_is_not_known_leaves_no_half_of_it(run: Path) -> None:
     source, target = LocalStore(run / "checkpoints"), LosesAnswers()
     with pytest.raises(StoreError, match="no answer"):
-        transfer.copy(source, target, catalogue.entries(source), lambda _: None)
+        catalogue.copy(source, target, catalogue.entries(source), lambda _: None)
     assert [key for key in target.list() if key != "lease.json"] == []
 
 

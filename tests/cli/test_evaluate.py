@@ -25,7 +25,7 @@ from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
 from relaax.client.connection.address import LOCAL
 from relaax.client.program.agents import Game, playing
-from relaax.evaluation.result import seed_of
+from relaax.evaluation.playing import seed_of
 from relaax.files import write_whole
 from relaax.policy.file import PARAMETERS, policy_of, read
 from support.films import film

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relaax.cli.evaluate import report
+from relaax.evaluation import report
 
 RESULT = {
     "environment": "courier:Courier",

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from relaax.bundled import bundled_folder
 from relaax.cli import check
 from relaax.cli.app import app
-from relaax.cli.run.own_program import FirstConnection, environment_class, never_connected
+from relaax.cli.run.environment_check import FirstConnection, environment_class, never_connected
 
 BUNDLED = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 CLIENT: Any = SimpleNamespace(last_words=lambda lines: "  refused\n", log="logs/client-0.log")

@@ -13,8 +13,7 @@ from rich.cells import cell_len
 from relaax.cli.run import panel
 from relaax.cli.run.panel import ProgressPanel, ProgressView, step_limit, time_left
 from relaax.cli.run.plan import Plan, make_plan
-from relaax.cli.run.progress import Progress
-from relaax.cli.run.replay_progress import ReplayProgress
+from relaax.cli.run.progress import Progress, ReplayProgress
 from relaax.plain_console import PlainConsole
 from support.processes import Processes, wait_until
 

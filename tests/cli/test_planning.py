@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
-from relaax.cli.plan.described import described, multiplications
+from relaax.cli.plan.workload import described, multiplications
 from relaax.cli.run.plan import make_plan
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.planning.costs import UnusableMeasurement, measured

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from relaax.cli.run.plan import make_plan
+from relaax.cli.run.plan import make_plan, run_tokens
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
 from relaax.configuration import ConfigurationError, load_configuration
 from relaax.configuration.roles import LEARNER, REPLAY_SERVER, REPLAY_TOKEN, RLX_SERVER, WORKERS_TOKEN
 from support import replay_algorithm

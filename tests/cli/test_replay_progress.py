@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from relaax.cli.replay_shards import ReplayShards
-from relaax.cli.run import replay_progress
-from relaax.cli.run.replay_progress import ReplayProgress, ReplayProgressReader
-from relaax.transport.channel import Target
+from relaax.cli.run import progress as replay_progress
+from relaax.cli.run.progress import ReplayProgress, ReplayProgressReader, ReplayShards
+from relaax.parameters.channel import Target
 from support.followed import free_ports
 from support.processes import wait_until
 from support.replay_servers import client_of, numbered, numbers, serving

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import rich.progress
 
-from relaax.cli.evaluate import progress
-from relaax.cli.evaluate.progress import EvaluationProgress
+from relaax.cli import evaluate as progress
+from relaax.cli.evaluate import EvaluationProgress
 from relaax.cli.run.experiment import _await_evaluation, _exit_code
 from relaax.cli.run.plan import make_plan
-from relaax.evaluation.result import Played
+from relaax.evaluation.playing import Played
 from support.processes import Processes
 from support.run import PATIENCE, SMALL, Runs
 from support.service import RELAAX

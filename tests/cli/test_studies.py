@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from relaax import rlx
+from relaax.cli.bench.programs import Programs, forms
 from relaax.cli.run.plan import make_plan
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -119,3 +121,20 @@ def test_a_study_that_makes_no_sense_is_refused(
         module(study).main(arguments)
     assert caught.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "observation", [rlx.Box(shape=(4,)), rlx.Dict({"place": rlx.Discrete(3, start=5), "seen": rlx.MultiBinary(2)})]
+)
+def test_what_a_message_and_a_step_cost(module: Any, tmp_path: Path, observation: rlx.Space) -> None:
+    found = module("client_overhead").client_overhead(observation, rlx.Discrete(2), 4, tmp_path, messages=60)
+    assert found["us_per_message"] > 0
+    assert found["us_per_step"] == pytest.approx(found["us_per_message"] / 4, abs=0.01)
+
+
+def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(module: Any, tmp_path: Path) -> None:
+    plan = make_plan("da3c_ale_boxing", ["run.clients=1", "run.envs_per_client=2"])
+    for form in (forms(plan)[-1], module("ale_vector").bare_form(plan)):
+        with Programs("emulator", form.commands, tmp_path) as programs:
+            assert programs.window(0.1, 2.0) > 0, form.name
+        assert programs.measured[0].act_ms == []

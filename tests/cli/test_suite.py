@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from relaax.cli.suite.jobs import JobRunner
-from relaax.cli.suite.record import SuitePlan, opened
-from relaax.cli.suite.table import csv_of, tables
+from relaax.cli.suite.jobs import JobRunner, SuitePlan, opened
 from relaax.configuration import ConfigurationError
+from relaax.evaluation.report import score_tables
 
 RELAAX = str(Path(sys.executable).with_name("relaax"))
 PLAN = SuitePlan("da3c_ale_pong", ["pong", "ALE/Boxing-v5"], [0, 7], [], 1000.0, None, 30, [])
@@ -29,8 +28,8 @@ def result(mean: float, protocol: str = "noop") -> dict[str, Any]:
 
 def test_the_table_has_medians_and_the_papers_beside_them() -> None:
     found = {"pong": {0: result(-20.7), 1: result(14.6), 2: result(0.0)}, "boxing": {0: result(12.1), 2: result(0.1)}}
-    ours, human = tables(found)
-    header, *rows = csv.reader(csv_of(ours).splitlines())
+    ours, human = score_tables(found)
+    header, *rows = csv.reader(ours.csv().splitlines())
     cells = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
     assert list(cells) == ["pong", "boxing", "mean, human-normalised %", "median, human-normalised %"]
     assert cells["pong"]["relaax, median"] == "0.0"
@@ -46,7 +45,7 @@ def test_the_table_has_medians_and_the_papers_beside_them() -> None:
 
 
 def test_other_environments_have_their_means_alone() -> None:
-    (table,) = tables({"CartPole-v1": {0: result(100.0, "none"), 1: result(300.0, "none")}})
+    (table,) = score_tables({"CartPole-v1": {0: result(100.0, "none"), 1: result(300.0, "none")}})
     assert table.rows == {"CartPole-v1": [200.0, 100.0, 300.0]}
     assert list(table.columns) == ["median", "seed 0", "seed 1"]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from relaax.cli.suite.jobs import JobRunner
-from relaax.cli.suite.record import SuitePlan, SuiteRecord, opened
+from relaax.cli.suite.jobs import JobRunner, SuitePlan, SuiteRecord, opened
 from relaax.configuration import ConfigurationError
 
 PLAN = SuitePlan("da3c_gym_cartpole", ["CartPole-v1"], [0, 7], ["run.clients=3"], None, 100.0, 5, ["--best"])

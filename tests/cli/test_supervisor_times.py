@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relaax.cli.run.plan import make_plan
+from relaax.cli.run.plan import make_plan, run_tokens
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
@@ -88,7 +87,7 @@ from pathlib import Path
 from relaax.cli.run import experiment
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
+from relaax.cli.run.plan import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 experiment.IMPATIENCE_SECONDS = 0
 plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"])

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from relaax.cli.replay_shards import ReplayShardView, table_row
-from relaax.cli.top import ServiceWatcher, _listening_of
-from relaax.cli.top_picture import picture
+from relaax.cli.run.progress import ReplayShardView, table_row
+from relaax.cli.top import ServiceWatcher, _listening_of, picture
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
 from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from relaax.bundled import BundledConfiguration, bundled_configurations, bundled_names
 from relaax.cli.app import app
-from relaax.cli.run.fitting import require_fitting
+from relaax.cli.run.environment_check import require_fitting
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file, write_file
 from relaax.configuration import ConfigurationError

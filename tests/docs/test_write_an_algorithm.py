@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.cli.new.scaffold import ALGORITHM, filled
+from relaax.cli.new.command import ALGORITHM, filled
 from support.pages import DOCS, parts
 from support.run import Runs
 

@@ -7,7 +7,7 @@ import pytest
 from ale_py import roms
 
 from relaax.evaluation import scores
-from relaax.evaluation.result import seed_of, statistics_of
+from relaax.evaluation.playing import seed_of, statistics_of
 
 
 def test_every_game_of_both_tables_is_one_of_the_emulator():

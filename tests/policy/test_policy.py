@@ -12,7 +12,7 @@ import pytest
 
 import relaax.policy
 from relaax.algorithm_base import AgentBase, Box, Dict, Discrete, Space, StepResult, load_algorithm
-from relaax.cli.new.scaffold import ALGORITHM, filled
+from relaax.cli.new.command import ALGORITHM, filled
 from relaax.policy import Policy, PolicyError
 from support.policy_files import bundled, write
 

@@ -17,7 +17,7 @@ class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], rate: float) -> None:
         super().__init__(env)
-        self._seconds = 0.0 if "relaax.evaluation.players" in sys.modules else 1 / rate
+        self._seconds = 0.0 if "relaax.evaluation.program" in sys.modules else 1 / rate
         self._due = time.monotonic()
 
     def reset(self, **options: Any) -> Any:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from relaax.cli.run.plan import Plan
+from relaax.cli.run.plan import Plan, run_tokens
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised

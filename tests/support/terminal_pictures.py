@@ -16,9 +16,8 @@ from rich.terminal_theme import MONOKAI
 
 from relaax.cli.run.panel import ProgressPanel
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.progress import Progress
-from relaax.cli.run.replay_progress import ReplayProgress
-from relaax.cli.top_picture import picture
+from relaax.cli.run.progress import Progress, ReplayProgress
+from relaax.cli.top import picture
 from relaax.plain_console import PlainConsole
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relaax.cli import completion
-from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
+from relaax.cli.options import ClientsOption, ConfigArgument, ConnectionsOption, EnvironmentsOption, SeedOption
+from relaax.cli.reporting import console_of, give_up, promise, reported
 from relaax.configuration import ConfigurationError, overrides_of, redacted
-from relaax.console import log_to_stderr, print_error
+from relaax.console import log_to_stderr
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
@@ -29,9 +28,7 @@ TABLE_WIDTH = 110
 
 
 def bench(
-    config: Annotated[
-        str, typer.Argument(autocompletion=completion.configurations, help="A YAML file, or the name of a bundled one.")
-    ] = DEFAULT,
+    config: ConfigArgument = DEFAULT,
     seconds: Annotated[float, typer.Option(help="Duration of each measurement: environments alone, training.")] = 30.0,
     clients: ClientsOption = None,
     envs_per_client: EnvironmentsOption = None,
@@ -48,8 +45,8 @@ def bench(
     """Measure how fast an experiment is on this machine.
 
     Each figure is explained. Measured are: the speed of the environments alone and of training, in alternating windows;
-    the latency of an action; a worker's exchange with the parameter server, compared to bare gRPC, and with replay
-    servers, if the algorithm has a replay memory; memory and start of a worker. The machine should be otherwise idle.
+    the latency of an action; a worker's exchange with the parameter server, and with replay servers, if the algorithm
+    has a replay memory; memory and start of a worker. The machine should be otherwise idle.
     With the default --seconds it takes six to seven minutes for Atari on two cores, and two for CartPole: three times
     --seconds, until the workers have made their updates, and a minute for the rest.
 
@@ -64,32 +61,27 @@ def bench(
         "algorithm.seed": seed,
         "algorithm.max_global_step": ENDLESS,
     }
-    from relaax.supervision.process import StartError
-
-    try:
+    with reported("relaax bench"):
         from relaax.cli.run.plan import make_plan
 
         if not 0 < seconds < math.inf:
             raise ConfigurationError(f"--seconds {seconds:g}: a number of seconds above 0 is needed, such as 30")
         plan = make_plan(config, [*(set_ or []), *overrides_of(given)])
         if json_file is not None:
-            _promise(json_file)
+            promise("--json", json_file)
         result = _measure(plan, seconds, updates)
         if json_file is not None:
-            _write(json_file, result)
-    except ConfigurationError as error:
-        _give_up(str(error), 2)
-    except StartError as error:
-        _give_up(error.refused or str(error), 2 if error.refused else 1)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+            try:
+                json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            except OSError as error:
+                give_up("relaax bench", f"--json {json_file}: {error.strerror}", 1)
 
 
 def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     """Show and return all figures. Raises StartError."""
     from relaax.cli.bench import results
     from relaax.cli.bench.benchmark import Benchmark
-    from relaax.cli.bench.emulator import counted
+    from relaax.cli.bench.programs import counted
     from relaax.plain_console import PlainConsole
 
     begun = time.monotonic()
@@ -119,37 +111,9 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     if plan.run.connections_per_client > 1:
         clients += f" of {plan.run.connections_per_client} connections"
     shape = f"{clients} of {counted(plan.run.envs_per_client, 'environment', 'environments')}"
-    table = PlainConsole()
-    if not table.is_terminal:
-        table.width = TABLE_WIDTH
-    table.print(results.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}"))
+    console_of(TABLE_WIDTH).print(
+        results.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}")
+    )
     for warning in result["warnings"]:
         print(f"warning: {warning}")
     return result
-
-
-def _promise(path: Path) -> None:
-    """Ensure, before minutes are spent, that the figures can be written there. Raises ConfigurationError.
-
-    An existing file is left as it is; no new file remains.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not os.path.lexists(path)
-        path.open("a").close()
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise ConfigurationError(f"--json {path}: {error.strerror}") from None
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        _give_up(f"--json {path}: {error.strerror}", 1)
-
-
-def _give_up(sentence: str, code: int) -> NoReturn:
-    print_error("relaax bench", sentence)
-    raise typer.Exit(code) from None

@@ -1,73 +1,165 @@
-"""A worker's exchange with the parameter server, compared to bare gRPC with as many bytes, and with replay servers."""
+"""Time a worker's exchange with parameter or replay servers, in a process of its own that has them for itself.
+
+`python -m relaax.cli.bench.exchange parameters|replay SERVERS CONFIGURATION FINGERPRINT_FILE SECONDS OUTPUT`. The
+output is JSON: `sync_ms` (push and pull by gRPC) and `shared_memory_ms` (empty if server and worker are on different
+hosts); or `insert_ms` and `sample_ms` of each call, how many items each had, and items per second of both.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import sys
-import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.bench.service import MeasuredService
-from relaax.supervision.process import Process, StartError
+import numpy as np
 
-START_SECONDS = 60.0
+from relaax.algorithm_base import load_algorithm, parse_fingerprint
+from relaax.configuration import load_configuration
+from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.parameters.channel import Target
+from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import Registration
+from relaax.replay.client import ReplayClient
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Insertion
+from relaax.replay.spec import TableSpec
+from relaax.server.security.tokens import read_token
+
+LONG = 5_000_000
+"""Parameters from which 10 calls of each kind must do in place of 100: they take a second each."""
+ENV_STEPS = 1  # the value does not affect speed: it is only counted
+AT_ONCE = 50
+"""Items of an insert (Horgan et al. 2018)."""
+BATCH = 32
+"""Items of a sample, if the algorithm's configuration does not say."""
+TURN_SECONDS = 0.5
+WARM_UP = 5
+Calls = Mapping[str, Callable[[], Any]]
 
 
-def exchange(service: MeasuredService, folder: Path, seconds: float) -> dict[str, Any]:
-    """Return the result of `sync.compare`. `service` must have trained and stopped. Raises StartError."""
-    fingerprint, parameters = service.fingerprint()
-    raw = Process("raw-grpc", folder / "raw-grpc.log", server=True, secrets={})
-    try:
-        server = service.parameter_server_again()
-        raw.start([sys.executable, "-m", "relaax.cli.bench.raw_server", str(parameters)])
-        arguments = [server, raw.wait_ready(START_SECONDS, threading.Event()), _written(fingerprint, folder)]
-        return _measured("sync", arguments, service.worker_secrets, folder, seconds)
-    finally:
-        _end(raw)
+def milliseconds(call: Callable[[], Any]) -> float:
+    """Return how long a call takes."""
+    before = time.perf_counter()
+    call()
+    return (time.perf_counter() - before) * 1e3
 
 
-def replay_exchange(service: MeasuredService, folder: Path, seconds: float) -> dict[str, Any] | None:
-    """Return the result of `replay_load.load`; None if there are no replay servers.
+@contextlib.contextmanager
+def pushes(servers: str, fingerprint: str) -> Iterator[tuple[dict[str, Callable[[], Any]], int]]:
+    """Yield calls that push a gradient and pull parameters, by the names of their figures, and the vector's length."""
+    targets = [Target(shard, read_token(None, "", WORKERS_TOKEN) or "") for shard in servers.split(",")]
+    calls: dict[str, Callable[[], Any]] = {}
+    with contextlib.ExitStack() as stack:
+        for name, client in (
+            ("sync_ms", ParameterClient(targets)),
+            ("shared_memory_ms", ParameterClient(targets, way="auto")),
+        ):
+            stack.callback(client.close)
+            length = client.register(Registration(fingerprint)).parameters
+            client.pull()
+            gradient = np.random.default_rng(0).normal(scale=1e-3, size=length).astype(np.float32)
+            if not calls or client.shares_memory:
+                calls[name] = functools.partial(client.push, gradient, ENV_STEPS)
+        yield calls, length
 
-    `service` must have trained and stopped. Raises StartError.
+
+def alternated(calls: Calls, length: int, seconds: float) -> dict[str, list[float]]:
+    """Return milliseconds of calls that take turns for `seconds`; at least 100 of each, or 10 for long vectors."""
+    warm_up, least = (2, 10) if length > LONG else (20, 100)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    rounds, ends = 0, time.monotonic() + seconds
+    while rounds < warm_up + least or time.monotonic() < ends:
+        rounds += 1
+        for name, call in calls.items():
+            times[name].append(milliseconds(call))
+    return {name: taken[warm_up:] for name, taken in times.items()}
+
+
+def insertions(spec: TableSpec, count: int) -> Iterator[Insertion]:
+    """Yield insertions of `count` items of random numbers. Each item of a stack brings one frame that is new."""
+    random = np.random.default_rng(0)
+    columns: dict[str, Any] = {
+        name: random.random((count, *field.shape)).astype(field.dtype) for name, field in spec.plain.items()
+    }
+    if spec.frame is None:
+        while True:
+            yield Insertion(columns, random.random(count))
+    longest = max(field.frames for field in spec.stacked.values())
+    frames = random.integers(0, 256, (count + longest - 1, *spec.frame), np.uint8)
+    first = 0
+    while True:
+        for name, field in spec.stacked.items():
+            columns[name] = first + np.arange(count)[:, None] + np.arange(field.frames)
+        yield Insertion(dict(columns), random.random(count), frames, first)
+        first += count
+
+
+def load(targets: Sequence[Target], declaration: TableDeclaration, batch: int, seconds: float) -> dict[str, Any]:
+    """Fill replay servers and draw from them, by turns; return the result.
+
+    The table is as declared, except that nothing waits for `samples_per_insert`.
     """
-    servers = service.replay_servers_again()
-    if not servers:
-        return None
-    fingerprint, _ = service.fingerprint()
-    arguments = [",".join(servers), str(service.configuration), _written(fingerprint, folder)]
-    return _measured("replay_load", arguments, service.replay_secrets, folder, seconds)
+    free = replace(declaration, samples_per_insert=None, min_size=1, error_buffer=None)
+    count = min(AT_ONCE, free.spec.capacity)
+    client = ReplayClient(targets, free, actors=range(len(targets)), session="relaax bench")
+    streams = [insertions(free.spec, count) for _ in client.writers]  # each writer numbers its own frames
+    inserted = 0
 
+    def insert() -> None:
+        nonlocal inserted
+        client.writers[inserted % len(client.writers)].insert(next(streams[inserted % len(streams)]))
+        inserted += 1
 
-def _written(fingerprint: Mapping[str, Any], folder: Path) -> str:
-    """Write a fingerprint to a file; return its name."""
-    description = folder / "fingerprint.json"
-    description.write_text(json.dumps(fingerprint, sort_keys=True, separators=(",", ":")), encoding="utf-8")
-    return str(description)
+    def sample() -> None:
+        assert client.sample(batch, 60.0) is not None
 
-
-def _measured(
-    module: str, arguments: Sequence[str], secrets: Mapping[str, str], folder: Path, seconds: float
-) -> dict[str, Any]:
-    """Return what a module of this package measures in a process of its own. Raises StartError."""
-    output = folder / f"{module}.json"
-    process = Process(module, folder / f"{module}.log", secrets=secrets)
+    calls = {"insert": (insert, count), "sample": (sample, batch)}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     try:
-        process.start([sys.executable, "-m", f"relaax.cli.bench.{module}", *arguments, str(seconds), str(output)])
-        if not process.wait(seconds + START_SECONDS):
-            raise StartError(f"{process.name} takes too long:\n{process.last_words()}")
-        if process.exit_code() != 0:
-            raise StartError(f"{process.name} has ended ({process.exit_code()}):\n{process.last_words()}")
+        for call, _ in calls.values():
+            for _ in range(WARM_UP * len(targets)):
+                call()
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            for name, (call, _) in calls.items():
+                turn = time.monotonic() + min(TURN_SECONDS, seconds / 2)
+                while time.monotonic() < turn:
+                    times[name].append(milliseconds(call))
     finally:
-        _end(process)
-    result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
-    return result
+        client.close()
+    found: dict[str, Any] = {"inserted_at_once": count, "sampled_at_once": batch}
+    for name, (_, items) in calls.items():
+        found[f"{name}_ms"] = times[name]
+        found[f"{name}s_per_second"] = items * len(times[name]) / (sum(times[name]) / 1e3)
+    return found
 
 
-def _end(process: Process) -> None:
-    process.terminate()
-    if not process.wait(2.0):
-        process.kill()
-        process.wait(1.0)
+def main() -> None:
+    """Measure, and write the result."""
+    what, servers, file, fingerprint, seconds, output = sys.argv[1:]
+    description = Path(fingerprint).read_text("utf-8")
+    if what == "parameters":
+        with pushes(servers, description) as (calls, length):
+            found: dict[str, Any] = {"shared_memory_ms": [], **alternated(calls, length, float(seconds))}
+            found["parameters"] = length
+    else:
+        configuration = load_configuration(Path(file))
+        algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+        config = algorithm.configure(configuration.algorithm)
+        _, *spaces = parse_fingerprint(description)
+        assert algorithm.Replay is not None
+        declaration = algorithm.Replay(config, *spaces).table()
+        token = read_token(None, "", REPLAY_TOKEN) or ""
+        targets = [Target(server, token, service="replay server") for server in servers.split(",")]
+        found = load(targets, declaration, getattr(config, "batch_size", BATCH), float(seconds))
+    Path(output).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,16 +1,22 @@
-"""Run environment programs and read their measurements."""
+"""Run environment programs, with the service or alone, and read their measurements."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+import psutil
+
+from relaax.cli.options import cores
+from relaax.cli.run.plan import Plan
+from relaax.client.connection.address import RANDOM
 from relaax.client.program.process import measure_file
+from relaax.evaluation.protocols import is_ale
 from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 90.0
@@ -18,6 +24,39 @@ EACH_START_SECONDS = 2.0
 """Additional time per program: they start together, and each imports an emulator."""
 END_SECONDS = 3.0
 POLL_SECONDS = 0.1
+WARM_UP_SECONDS = 0.5
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """Return a number with its unit, singular or plural."""
+    return f"{number} {one if number == 1 else more}"
+
+
+def processor_seconds(pids: Iterable[int | None], below: bool = False) -> float:
+    """Return user and system seconds of these processes so far; those that have ended count nothing.
+
+    `below`: with their descendants, such as environments in processes of their own.
+    """
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            for one in [process, *(process.children(recursive=True) if below else ())]:
+                with contextlib.suppress(psutil.Error):
+                    times = one.cpu_times()
+                    total += times.user + times.system
+    return total
+
+
+def end(*processes: Process, seconds: float = 2.0) -> None:
+    """Terminate processes, and kill those that have not ended after so many seconds."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        if not process.wait(deadline - time.monotonic()):
+            process.kill()
+            process.wait(1.0)
 
 
 @dataclass(slots=True)
@@ -39,13 +78,10 @@ class Measurements:
             lines = file.read()
         whole = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole)
-        for line in whole.splitlines():
-            self._take(json.loads(line))
-
-    def _take(self, line: dict[str, Any]) -> None:
-        self.start_seconds = line.get("start_seconds", self.start_seconds)
-        self.steps.append((line["time"], line["steps"]))
-        self.act_ms += line.get("act_ms", ())
+        for line in map(json.loads, whole.splitlines()):
+            self.start_seconds = line.get("start_seconds", self.start_seconds)
+            self.steps.append((line["time"], line["steps"]))
+            self.act_ms += line.get("act_ms", ())
 
     def steps_per_second(self, begin: float, end: float) -> float:
         """Return the speed from the last line before an interval to the last one in it; 0 without two lines."""
@@ -86,12 +122,14 @@ class Programs:
             for process, command, file in zip(self._processes, self._commands, self._files, strict=True):
                 process.start([*command, "--measure", str(file)])
         except BaseException:
-            self._end()
+            self.__exit__(None, None, None)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._end()
+        end(*self._processes, seconds=END_SECONDS)
+        for measured in self.measured:
+            measured.update()
 
     @property
     def pids(self) -> list[int | None]:
@@ -115,7 +153,12 @@ class Programs:
     def wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait until the condition holds or the deadline passes; return whether it holds. Raises StartError."""
         while True:
-            self._check()
+            for measured in self.measured:
+                measured.update()
+            for process in self._processes:
+                code = process.exit_code()
+                if code is not None:
+                    raise process.start_error(f"has ended ({code})")
             if condition():
                 return True
             left = deadline - time.monotonic()
@@ -129,24 +172,46 @@ class Programs:
         self.wait(warm_up)
         begin = time.monotonic()
         self.wait(seconds)
-        end = time.monotonic()
-        return sum(measured.steps_per_second(begin, end) for measured in self.measured)
+        now = time.monotonic()
+        return sum(measured.steps_per_second(begin, now) for measured in self.measured)
 
-    def _check(self) -> None:
-        for measured in self.measured:
-            measured.update()
-        for process in self._processes:
-            code = process.exit_code()
-            if code is not None:
-                raise process.start_error(f"has ended ({code})")
 
-    def _end(self) -> None:
-        for process in self._processes:
-            process.terminate()
-        deadline = time.monotonic() + END_SECONDS
-        for process in self._processes:
-            if not process.wait(deadline - time.monotonic()):
-                process.kill()
-                process.wait(1.0)
-        for measured in self.measured:
-            measured.update()
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to run the experiment's environments alone: its name, and the commands that run side by side.
+
+    Actions are drawn at random, without service and client.
+    """
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+
+    def window(self, seconds: float, folder: Path) -> float:
+        """Return steps per second. Raises StartError."""
+        with Programs("emulator", self.commands, folder) as programs:
+            speed = programs.window(WARM_UP_SECONDS, seconds)
+        if speed <= 0:
+            raise StartError(f"the environments alone took no step in {seconds:g} s; give more --seconds")
+        return speed
+
+
+def forms(plan: Plan) -> list[Form]:
+    """Return the sensible ways to step as many environments as training has, with the same program and arguments."""
+    clients, total = plan.run.clients, plan.environments
+    processes = min(cores(), total)
+    shares = [(total + i) // processes for i in range(processes)]
+    ale = is_ale(plan.environment_main)
+    # ale-py starts its own threads, which would compete with those of other processes.
+    one_thread = ["--threads", "1"] if ale else []
+    each = [
+        tuple(plan.environment_command(RANDOM, share, sum(shares[:i])) + one_thread) for i, share in enumerate(shares)
+    ]
+    as_trained = tuple(tuple(plan.client_command(RANDOM, i)) for i in range(clients))
+    found = [
+        Form(f"{counted(processes, 'process', 'processes')}, one per core", tuple(each)),
+        Form(f"{counted(clients, 'process', 'processes')}, as in training", as_trained),
+    ]
+    if ale:
+        whole = [*plan.environment_command(RANDOM, total, 0), "--threads", str(cores())]
+        found.append(Form(f"1 process, {counted(cores(), 'thread', 'threads')}", (tuple(whole),)))
+    return [form for i, form in enumerate(found) if form.commands not in [other.commands for other in found[:i]]]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import math
+import os
+import platform
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+
+from relaax import __version__
+from relaax.cli.options import cores
+from relaax.metrics.memory import available_memory, total_memory
+from relaax.metrics.system import MEGABYTE
 
 MEANING = {
     "emulator_only_steps_per_second": (
         "Steps per second of the same environments with the same preprocessing, actions drawn beforehand, all cores, "
         "no service and no client: the upper bound for training."
     ),
-    "ale_vector_env_steps_per_second": ("The same for ale-py's bare AtariVectorEnv with all cores, for comparison."),
     "training_steps_per_second": (
         "Steps per second of training through the service, with this configuration's settings, after a warm-up."
     ),
@@ -24,18 +34,12 @@ MEANING = {
         "Time from sending an observation to receiving the action, at the client of one environment; one "
         "connection that trains, so that some actions wait for an update."
     ),
-    "client_us_per_step": (
-        "Processor time of the client per step, in an environment's program: the loop of relaax.client.run alone, with "
-        "environments that take no time and a server that answers at once."
-    ),
     "bridge": "How workers reach the parameter server in training: shared_memory, grpc, or the configured bridge.",
     "sync_ms": (
         "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server by gRPC. One "
         "worker uses the server alone: training has stopped."
     ),
     "shared_memory_ms": "The same push and pull through memory shared by worker and parameter server.",
-    "raw_grpc_ms": "The same number of bytes each way through a bare gRPC call that ignores them.",
-    "sync_over_raw_grpc": "Overhead of the parameter server and the bridge over the bare call: ratio of medians.",
     "replay_inserts_per_second": (
         "Items per second that one process puts into the replay servers, 50 at once. It uses them alone, and nobody "
         "waits for samples_per_insert."
@@ -52,7 +56,6 @@ UNITS = {
     "inserts_per_second": "items/s",
     "samples_per_second": "items/s",
     "steps_per_second": "steps/s",
-    "us_per_step": "us",
     "ms": "ms",
     "mb": "MB",
     "s": "s",
@@ -127,3 +130,49 @@ def table(figures: Mapping[str, Any], title: str) -> Table:
         if name in figures:
             result.add_row(name, shown(name, figures[name]), meaning)
     return result
+
+
+BUSY_PERCENT = 10.0
+PACKAGES = ("tensorflow", "grpcio", "numpy", "protobuf", "gymnasium", "ale-py")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return hardware, versions and load. Takes a second, to measure the processor's load."""
+    return {
+        "cores": cores(),
+        "processor": _processor(),
+        "memory_mb": round(total_memory() / MEGABYTE),
+        "memory_available_mb": round(available_memory() / MEGABYTE),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {"relaax": __version__, **_versions()},
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "busy_percent": psutil.cpu_percent(interval=1.0),
+    }
+
+
+def busy_machine(machine: Mapping[str, Any]) -> list[str]:
+    """Return a warning if the machine was not idle."""
+    busy = machine["busy_percent"]
+    if busy <= BUSY_PERCENT:
+        return []
+    return [
+        f"the machine was not idle before the first measurement: {busy:.0f} % of its processor was in use (load "
+        f"average {machine['load_average'][0]:g}); the figures reflect the remaining capacity"
+    ]
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import statistics
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,20 +17,20 @@ from typing import Any
 import psutil
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.cli.bench.processor_time import ProcessorUse, difference, processor_seconds
-from relaax.cli.bench.programs import START_SECONDS, Programs
-from relaax.cli.run.plan import Plan
+from relaax.cli.bench.programs import START_SECONDS, Programs, end, processor_seconds
+from relaax.cli.run.plan import Plan, run_tokens
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration.roles import CLIENT, LEARNER, PARAMETER_SERVER, REPLAY_SERVER
 from relaax.metrics.system import MEGABYTE
-from relaax.supervision.process import StartError
+from relaax.supervision.process import Process, StartError
 
 WARM_UP_SECONDS = 2.0
 WARM_UP_UPDATES = 10
 LEAVING_SECONDS = 10.0
+EXCHANGE_SECONDS = 60.0
+"""Longest time of a measured exchange beyond that which is measured."""
 _WARNING = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b")
 LEAST_ACTIONS = 500
 """Minimum number of actions for a meaningful 99th percentile."""
@@ -49,6 +51,37 @@ class Memory:
             "max": round(max(sizes), 1) if sizes else None,
             "workers": len(sizes),
             "updates": self.updates,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorUse:
+    """What an interval of training took of the processor: seconds by kind of process.
+
+    `environments`: of each connection. `steps`, `pushes`: what was trained on meanwhile; `seconds`: its length.
+    """
+
+    connections: int
+    environments: int
+    seconds: float
+    steps: int
+    pushes: int
+    by_kind: Mapping[str, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return microseconds of one core: of clients and workers a step, of servers and learners a push."""
+        per = {"client": self.steps, "worker": self.steps}
+        found = {
+            kind: round(1e6 * seconds / count, 2)
+            for kind, seconds in self.by_kind.items()
+            if seconds > 0 and (count := per.get(kind, self.pushes)) > 0
+        }
+        return {
+            "connections": self.connections,
+            "environments": self.environments,
+            "steps_per_second": round(self.steps / self.seconds, 1),
+            "pushes_per_second": round(self.pushes / self.seconds, 2),
+            "us": found,
         }
 
 
@@ -88,7 +121,6 @@ class MeasuredService:
             self._supervisor.start_servers()
             self._without_clients = self._below()
         except BaseException:
-            self._supervisor.kill()
             self._close()
             raise
         return self
@@ -98,44 +130,47 @@ class MeasuredService:
             if kind is None:
                 self.stop()
         finally:
-            self._supervisor.kill()
             self._close()
+
+    def _close(self) -> None:
+        self._supervisor.kill()
+        self._reader.close()
+        self._directory.close()
 
     def stop(self) -> None:
         """Stop the servers in order; the last checkpoint is written."""
         self._supervisor.stop_training()
         self._supervisor.stop_parameter_server()
 
-    def fingerprint(self) -> tuple[dict[str, Any], int]:
-        """Return the model's fingerprint in the last checkpoint and its number of parameters. Call it after `stop`."""
-        manager = CheckpointManager(LocalStore(self._directory.checkpoints))
-        manifest = manager.manifest(manager.published()[0])
-        return manifest["fingerprint"], manifest["shards"][-1]["end"]
-
-    @property
-    def worker_secrets(self) -> dict[str, str]:
-        """Return the environment variables of a process that acts as a worker to the parameter server."""
-        return self._tokens.of(PARAMETER_SERVER)
-
-    @property
-    def replay_secrets(self) -> dict[str, str]:
-        """Return the environment variables of a process that acts as a worker to replay servers."""
-        return self._tokens.of(REPLAY_SERVER)
-
-    @property
-    def configuration(self) -> Path:
-        """Return the file that the servers were started with."""
-        return self._directory.configuration
-
-    def replay_servers_again(self) -> list[str]:
-        """Start only the replay servers; return their addresses. Raises StartError."""
-        self._supervisor.start_replay_servers()
-        return self._supervisor.replay_addresses
-
-    def parameter_server_again(self) -> str:
-        """Start only the parameter server, from the last checkpoint; return its shard addresses. Raises StartError."""
+    def exchange(self, seconds: float) -> dict[str, Any]:
+        """Return the times of a worker's exchange with the parameter server, after `stop`. Raises StartError."""
         self._supervisor.start_parameter_server()
-        return self._supervisor.shard_addresses
+        secrets = self._tokens.of(PARAMETER_SERVER)
+        return self._measured("parameters", self._supervisor.shard_addresses, secrets, seconds)
+
+    def replay_exchange(self, seconds: float) -> dict[str, Any] | None:
+        """Return those of an exchange with replay servers; None if there are none. Raises StartError."""
+        self._supervisor.start_replay_servers()
+        servers = self._supervisor.replay_addresses
+        return self._measured("replay", ",".join(servers), self._tokens.of(REPLAY_SERVER), seconds) if servers else None
+
+    def _measured(self, what: str, servers: str, secrets: Mapping[str, str], seconds: float) -> dict[str, Any]:
+        manager = CheckpointManager(LocalStore(self._directory.checkpoints))
+        description = manager.manifest(manager.published()[0])["fingerprint"]
+        fingerprint, output = self._folder / "fingerprint.json", self._folder / f"{what}.json"
+        fingerprint.write_text(json.dumps(description, sort_keys=True, separators=(",", ":")), encoding="utf-8")
+        process = Process(f"{what}-exchange", self._folder / f"{what}.log", secrets=secrets)
+        arguments = [what, servers, str(self._directory.configuration), str(fingerprint), str(seconds), str(output)]
+        try:
+            process.start([sys.executable, "-m", "relaax.cli.bench.exchange", *arguments])
+            if not process.wait(seconds + EXCHANGE_SECONDS):
+                raise StartError(f"{process.name} takes too long:\n{process.last_words()}")
+            if process.exit_code() != 0:
+                raise StartError(f"{process.name} has ended ({process.exit_code()}):\n{process.last_words()}")
+        finally:
+            end(process)
+        result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+        return result
 
     def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> Window:
         """Measure the speed of training after a warm-up, by the parameter server's step count.
@@ -174,43 +209,33 @@ class MeasuredService:
             self._warm_up(programs, before, workers, seconds)
             seen = [len(measured.act_ms) for measured in programs.measured]
             use, begin, discarded = self._interval(programs, workers, environments, seconds)
-            end = begin + use.seconds
-            of_connections = tuple(measured.steps_per_second(begin, end) for measured in programs.measured)
+            of_connections = [one.steps_per_second(begin, begin + use.seconds) for one in programs.measured]
             act_ms = tuple(ms for count, one in zip(seen, programs.measured, strict=True) for ms in one.act_ms[count:])
             memory = None
             if updates:
                 programs.wait_until(lambda: self._updates(before, workers) >= updates, time.monotonic() + bound)
                 memory = Memory(self._worker_megabytes(), self._updates(before, workers))
         self._wait_for_leaving()
-        return Window(
-            steps_per_second=use.steps / use.seconds,
-            seconds=use.seconds,
-            pushes=use.pushes,
-            discarded=discarded,
-            memory=memory,
-            of_connections=of_connections,
-            act_ms=act_ms,
-            processor=use,
-        )
+        speed = use.steps / use.seconds
+        return Window(speed, use.seconds, use.pushes, discarded, memory, tuple(of_connections), act_ms, use)
 
     def _interval(
         self, programs: Programs, connections: int, environments: int, seconds: float
     ) -> tuple[ProcessorUse, float, int]:
         """Let training go on for so long; return what it took, when it began, and how many pushes were discarded."""
-        spent, first, begin = self._processor(programs), self._progress(), time.monotonic()
+        before, first, begin = self._processor(programs), self._progress(), time.monotonic()
         programs.wait(seconds)
-        last, end = self._progress(), time.monotonic()
-        spent = difference(spent, self._processor(programs))
-        steps, pushes = last.global_step - first.global_step, self._pushes(last) - self._pushes(first)
-        use = ProcessorUse(connections, environments, end - begin, steps, pushes, spent)
+        last, length = self._progress(), time.monotonic() - begin
+        # Never below 0, for processes may have ended.
+        spent = {kind: max(0.0, after - before[kind]) for kind, after in self._processor(programs).items()}
+        steps, pushes = last.global_step - first.global_step, _pushes(last) - _pushes(first)
+        use = ProcessorUse(connections, environments, length, steps, pushes, spent)
         return use, begin, last.discarded - first.discarded
 
     def latencies(self, seconds: float) -> tuple[list[float], float, ProcessorUse]:
         """Return the latency of each action at the client of one environment, in ms, and its start in seconds.
 
-        With them comes what it took of the processor.
-
-        The client trains, alone. Raises StartError.
+        With them comes what it took of the processor. The client trains, alone. Raises StartError.
         """
         before = self._progress()
         with self._single() as programs:
@@ -262,13 +287,9 @@ class MeasuredService:
         programs.wait_until(lambda: self._updates(before, workers) >= WARM_UP_UPDATES, time.monotonic() + START_SECONDS)
         programs.wait(min(WARM_UP_SECONDS, seconds))
 
-    def _pushes(self, progress: Progress) -> int:
-        """Return the number of gradients received."""
-        return progress.updates + progress.discarded
-
     def _updates(self, before: Progress, workers: int) -> int:
         """Return the mean number of gradients of each worker since `before`."""
-        return (self._pushes(self._progress()) - self._pushes(before)) // workers
+        return (_pushes(self._progress()) - _pushes(before)) // workers
 
     def _below(self) -> set[int]:
         """Return the RLX server's descendant processes. Raises StartError if the server has ended."""
@@ -292,6 +313,7 @@ class MeasuredService:
         while self._below() - self._without_clients and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _close(self) -> None:
-        self._reader.close()
-        self._directory.close()
+
+def _pushes(progress: Progress) -> int:
+    """Return the number of gradients received."""
+    return progress.updates + progress.discarded

@@ -5,21 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
 from relaax.cli import completion
-from relaax.configuration import ConfigurationError, nearest
-from relaax.console import log_to_stderr, print_error
+from relaax.cli.options import EndpointOption
+from relaax.cli.reporting import console_of, give_up, reported
+from relaax.configuration import nearest
+from relaax.console import log_to_stderr, shown
 from relaax.files import write_whole
 from relaax.server.command.options import command_app
 
+if TYPE_CHECKING:
+    from relaax.cli.checkpoints.catalogue import Entry
+
+COMMAND = "relaax checkpoints"
 LIST = "list"
 SUFFIXES = (".safetensors", ".onnx")
+_WIDTH = 130  # without a terminal
 LocationArgument = Annotated[
     str,
     typer.Argument(
@@ -30,7 +39,6 @@ IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Che
 KeysOption = Annotated[
     str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; otherwise what boto3 finds.")
 ]
-EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="URL of an S3 other than Amazon's.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -63,15 +71,19 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List checkpoints, newest first. Only manifests are read; `verify` checks the parts."""
-    from relaax.cli.checkpoints import catalogue, tables
+    from relaax.cli.checkpoints import catalogue
 
-    with _sentences():
+    with _reported():
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         found = catalogue.entries(store)
-        if as_json:
-            print(json.dumps({"location": store.location, "checkpoints": tables.as_json(found)}, indent=1))
+        ends = {"newest": catalogue.newest(found), "best": catalogue.best(found)}
+        notes = [{name: entry is one for name, one in ends.items()} for entry in found]
+        if as_json:  # time is Unix time in seconds, size in bytes
+            rows = [asdict(entry) | noted for entry, noted in zip(found, notes, strict=True)]
+            rows = [{("id" if key == "checkpoint_id" else key): value for key, value in row.items()} for row in rows]
+            print(json.dumps({"location": store.location, "checkpoints": rows}, indent=1))
         elif found:
-            tables.show(store.location, found)
+            _show(store.location, found, notes)
         else:
             print(f"there are no checkpoints in {store.location}")
 
@@ -88,13 +100,13 @@ def verify(
 
     Exit code 1: one is damaged.
     """
-    from relaax.cli.checkpoints import catalogue, tables, transfer
+    from relaax.cli.checkpoints import catalogue
 
-    with _sentences():
+    with _reported():
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         wanted = catalogue.chosen(store, ids or [], False, False)
-        with tables.progress("verifying", wanted) as advance:
-            damages = transfer.damages(store, wanted, advance)
+        with _progress("verifying", wanted) as advance:
+            damages = catalogue.damages(store, wanted, advance)
     if as_json:
         print(json.dumps({"location": store.location, "checkpoints": damages}, indent=1))
     else:
@@ -106,7 +118,7 @@ def verify(
             print(f"{checkpoint_id}  {state}")
     bad = [checkpoint_id for checkpoint_id, damage in damages.items() if damage is not None]
     if bad:
-        _give_up(f"damaged in {store.location}: {', '.join(bad)}", 1)
+        give_up(COMMAND, f"damaged in {store.location}: {', '.join(bad)}", 1)
 
 
 @checkpoints.command()
@@ -124,19 +136,17 @@ def copy(
 
     None is overwritten; no server may write to TO during the copy. --aws-keys and --aws-endpoint apply to both sides.
     """
-    from relaax.cli.checkpoints import catalogue, tables, transfer
+    from relaax.cli.checkpoints import catalogue
 
-    with _sentences():
+    with _reported():
         source = catalogue.opened(location, aws_keys, aws_endpoint)
         target = catalogue.opened(to, aws_keys, aws_endpoint, new=True)
         chosen = catalogue.chosen(source, ids or [], newest, best)
         wanted = [entry for entry in chosen if ids or not entry.set_aside]
-        with tables.progress("copying", wanted) as advance:
-            copied = transfer.copy(source, target, wanted, advance)
-    if as_json:
-        print(json.dumps({"location": source.location, "to": target.location, "copied": copied}, indent=1))
-    else:
-        print(f"copied to {target.location}: {', '.join(copied)}")
+        with _progress("copying", wanted) as advance:
+            copied = catalogue.copy(source, target, wanted, advance)
+    facts = {"location": source.location, "to": target.location, "copied": copied}
+    print(json.dumps(facts, indent=1) if as_json else f"copied to {target.location}: {', '.join(copied)}")
 
 
 @checkpoints.command()
@@ -152,17 +162,15 @@ def remove(
     They are damaged, set aside, or of a later version. This cannot be undone. If any of them is intact, exit with code
     2 and delete none.
     """
-    from relaax.cli.checkpoints import catalogue, tables, transfer
+    from relaax.cli.checkpoints import catalogue
 
-    with _sentences():
+    with _reported():
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         wanted = catalogue.chosen(store, ids, False, False)
-        with tables.progress("verifying", wanted) as advance:
-            removed = transfer.remove(store, wanted, advance)
-    if as_json:
-        print(json.dumps({"location": store.location, "removed": removed}, indent=1))
-    else:
-        print(f"removed from {store.location}: {', '.join(removed)}")
+        with _progress("verifying", wanted) as advance:
+            removed = catalogue.remove(store, wanted, advance)
+    facts = {"location": store.location, "removed": removed}
+    print(json.dumps(facts, indent=1) if as_json else f"removed from {store.location}: {', '.join(removed)}")
 
 
 @checkpoints.command()
@@ -190,7 +198,7 @@ def export(
     from relaax.cli.checkpoints import catalogue
     from relaax.policy.file import description_of, policy_of
 
-    with _sentences():
+    with _reported():
         if checkpoint_id is not None and best:
             raise catalogue.CatalogueError("--id or --best: only one of the two")
         meant = nearest(file.suffix, SUFFIXES, cutoff=0.7)
@@ -206,14 +214,13 @@ def export(
         try:
             write_whole(file, content)
         except OSError as error:
-            _give_up(f"{file} cannot be written: {error.strerror or error}", 1)
-        described = description_of(checkpoint)
+            give_up(COMMAND, f"{file} cannot be written: {error.strerror or error}", 1)
+        described = exporting.description_of(checkpoint)
+    step, source = described.global_step, checkpoint.checkpoint_id
     algorithm = described.fingerprint.get("algorithm")
-    if as_json:
-        facts = {"checkpoint": checkpoint.checkpoint_id, "global_step": described.global_step, "algorithm": algorithm}
-        print(json.dumps({"file": str(file), **facts}, indent=1))
-    else:
-        print(f"{file}: {algorithm} at global step {described.global_step:,}, of checkpoint {checkpoint.checkpoint_id}")
+    facts = {"file": str(file), "checkpoint": source, "global_step": step, "algorithm": algorithm}
+    text = f"{file}: {algorithm} at global step {step:,}, of checkpoint {source}"
+    print(json.dumps(facts, indent=1) if as_json else text)
 
 
 def _onnx(policy: Sequence[memoryview], algorithm: str | None) -> memoryview:
@@ -228,7 +235,7 @@ def _onnx(policy: Sequence[memoryview], algorithm: str | None) -> memoryview:
 
 
 @contextlib.contextmanager
-def _sentences() -> Iterator[None]:
+def _reported() -> Iterator[None]:
     """Turn errors that the user can act on into a one-line message, and exit."""
     from relaax.checkpoint import Damaged, StoreError
     from relaax.checkpoint.lease import LeaseLost
@@ -236,20 +243,54 @@ def _sentences() -> Iterator[None]:
     from relaax.policy import PolicyError
 
     log_to_stderr("relaax checkpoints: %(message)s")
-    try:
-        yield
-    except (CatalogueError, ConfigurationError, PolicyError) as error:
-        _give_up(str(error), 2)
-    except Damaged as error:
-        _give_up(f"damaged: {error}", 1)
-    except (StoreError, LeaseLost) as error:
-        _give_up(str(error), 1)
-    except OSError as error:
-        _give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    with reported(COMMAND, (CatalogueError, PolicyError), (StoreError, LeaseLost, OSError)):
+        try:
+            yield
+        except Damaged as error:
+            give_up(COMMAND, f"damaged: {error}", 1)
 
 
-def _give_up(sentence: str, code: int) -> NoReturn:
-    print_error("relaax checkpoints", sentence)
-    raise typer.Exit(code) from None
+def _show(location: str, found: Sequence[Entry], notes: Sequence[Mapping[str, bool]]) -> None:
+    """Print the table. `notes`: names of what an entry is, such as the newest."""
+    from rich.filesize import decimal
+
+    from relaax.cli.fitting import Column, FittingTable
+
+    table = FittingTable(
+        location, Column("id", left=True), Column("saved", left=True, spare=1), Column("global step"),
+        Column("updates", spare=3), Column("mean return"), Column("evaluation"), Column("shards", spare=4),
+        Column("size", spare=2), Column("", left=True),
+    )  # fmt: skip
+    formats: dict[str, Callable[[Any], str]] = {
+        "time": lambda saved: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(saved)),
+        "global_step": "{:,}".format, "updates": "{:,}".format, "mean_return": shown, "evaluation": shown,
+        "shards": str, "size": lambda size: decimal(size) if size >= 1000 else f"{size} B",
+    }  # fmt: skip
+    damaged = []
+    for entry, noted in zip(found, notes, strict=True):
+        values = ((getattr(entry, name), text) for name, text in formats.items())
+        cells = ["" if value is None else text(value) for value, text in values]
+        words = [name for name, is_so in noted.items() if is_so]
+        if entry.damaged is not None:
+            words.append("set aside" if entry.set_aside else "damaged")
+            state = "was set aside" if entry.set_aside else "is damaged"
+            damaged.append(f"{entry.checkpoint_id} {state}: {entry.damaged}")
+        style = "" if entry.damaged is None else "red"
+        table.add_row(entry.checkpoint_id, *cells, ", ".join(words), style=style)
+    console_of(_WIDTH).print(table, highlight=False)
+    for line in damaged:
+        print(line)
+
+
+@contextlib.contextmanager
+def _progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar over the bytes of the parts on a terminal; without one, show nothing."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from relaax.plain_console import PlainConsole
+
+    console = PlainConsole(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=sum(entry.size or 0 for entry in wanted))
+        yield lambda count: bar.advance(task, count)

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
 from relaax.cli import completion
-from relaax.cli.run.resilient_output import resilient
+from relaax.cli.fitting import Column, FittingTable
+from relaax.cli.reporting import console_of, reported
+from relaax.cluster.control import PANEL, STATUS
 from relaax.configuration import ConfigurationError
-from relaax.console import print_error
 from relaax.libraries import named
+from relaax.plain_console import PlainConsole
 from relaax.server.command.options import SetOption, command_app
+
+if TYPE_CHECKING:
+    from relaax.cluster.trainings import Training, Trainings
+
+POLL_SECONDS = 0.5
+BEGIN_SECONDS = 120.0
+"""Longest time for the checks of a configuration and of one environment."""
+WIDTH = 160
+"""Width of tables that no terminal shows."""
+_PROGRESS = re.compile(r"^ *\d+ s  ")
 
 cluster = command_app(
     no_args_is_help=True,
@@ -81,7 +100,6 @@ def begin(
     Raises ConfigurationError, and typer.Exit in the end.
     """
     from relaax.cli.cluster.controller import Options, plan_of
-    from relaax.cli.cluster.watching import follow, own_output, wait_begun
 
     called = name or plan_of(config, overrides).name
     place = run_dir or Path("runs") / called
@@ -100,16 +118,14 @@ def begin(
     if code is not None:
         training.close()
         raise typer.Exit(code)
-    print(f"{called} is started; its directory is {place}", flush=True, file=own_output())
-    print(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it", file=own_output())
+    _say(f"{called} is started; its directory is {place}")
+    _say(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it")
 
 
 @cluster.command()
 def attach(name: NameArgument, address: AddressOption = "auto") -> None:
     """Show how a training goes until it ends. Ctrl-C ends this command, and not the training."""
     with _reported():
-        from relaax.cli.cluster.watching import follow
-
         raise typer.Exit(follow(_connected(address).find(name), name))
 
 
@@ -126,8 +142,6 @@ def status(
     A training is shown with its last line, a process with its machine and how full it is.
     """
     with _reported():
-        from relaax.cli.cluster.watching import show_processes, show_trainings
-
         trainings = _connected(address)
         if name is None:
             show_trainings(trainings, json_)
@@ -148,8 +162,6 @@ def scale(
     the end of their episodes.
     """
     with _reported():
-        from relaax.cli.cluster.watching import own_output, scaling_of
-
         if rlx_servers is None and clients is None:
             raise ConfigurationError("scale needs --rlx-servers or --clients")
         training = _connected(address).find(name)
@@ -161,15 +173,13 @@ def scale(
             )
         numbers = {"rlx-server": rlx_servers, "client": clients}
         training.ask({role: number for role, number in numbers.items() if number is not None})
-        print(f"{name} is asked; relaax cluster status {name} shows it", file=own_output())
+        _say(f"{name} is asked; relaax cluster status {name} shows it")
 
 
 @cluster.command()
 def stop(name: NameArgument, address: AddressOption = "auto") -> None:
     """End a training with a last checkpoint."""
     with _reported():
-        from relaax.cli.cluster.watching import follow
-
         training = _connected(address).find(name)
         training.terminate()
         code = follow(training, name)
@@ -177,9 +187,8 @@ def stop(name: NameArgument, address: AddressOption = "auto") -> None:
         raise typer.Exit(0 if code in (0, 130) else code)
 
 
-def _connected(address: str) -> Any:
+def _connected(address: str) -> Trainings:
     """Return the trainings of a cluster. Raises ConfigurationError if there is none."""
-    from relaax.cli.cluster.watching import own_output
     from relaax.cluster.trainings import Trainings
 
     own_output()
@@ -189,9 +198,125 @@ def _connected(address: str) -> Any:
 @contextlib.contextmanager
 def _reported() -> Iterator[None]:
     """Turn errors of the configuration and the cluster into a sentence and exit code 2."""
-    with named("relaax cluster"):
-        try:
-            yield
-        except ConfigurationError as error:
-            print_error("relaax cluster", error, resilient(sys.stderr))
-            raise typer.Exit(2) from None
+    with named("relaax cluster"), reported("relaax cluster"):
+        yield
+
+
+@functools.cache
+def own_output() -> TextIO:
+    """Return standard output, which from then on is ours alone: Ray prints at any time, now to standard error."""
+    ours, sys.stdout = sys.stdout, sys.stderr
+    return ours
+
+
+def _say(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True, file=own_output())
+
+
+def follow(training: Training, name: str, progress: bool = True) -> int:
+    """Print what a training says until it ends; return its exit code. A terminal gets its panel, too.
+
+    `progress`: whether to show its numbers.
+    """
+    console = PlainConsole(file=own_output(), soft_wrap=True, highlight=False)
+    try:
+        if not progress or not console.is_terminal:
+            return _followed(training, None, progress)
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            return _followed(training, live, False)
+    except KeyboardInterrupt:
+        _say(f"\n{name} goes on; relaax cluster stop {name} ends it")
+        return 130
+
+
+def wait_begun(training: Training) -> int | None:
+    """Wait until a training places its processes, and return None; if it ends before, print why, and return its exit
+    code.
+    """
+    deadline = time.monotonic() + BEGIN_SECONDS
+    while time.monotonic() < deadline and not training.read(STATUS):
+        look = training.look(0)
+        if look.exit_code is not None:
+            sys.stderr.write(look.log.decode(errors="replace"))
+            return look.exit_code
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _followed(training: Training, live: Live | None, numbers: bool) -> int:
+    """`numbers`: whether to print the lines with the training's numbers, which the panel has, too."""
+    end = 0
+    while True:
+        look = training.look(end)
+        for line in look.log.decode(errors="replace").splitlines(keepends=True):
+            if not numbers and _PROGRESS.match(line):
+                continue
+            if live is None:
+                _say(line, end="")
+            else:
+                live.console.print(line.rstrip("\n"))
+        moved, end = look.log_end > end, look.log_end
+        if not moved and look.exit_code is not None:
+            return look.exit_code
+        if live is not None:
+            live.update(Text.from_ansi(training.read(PANEL)))
+        if not moved:
+            time.sleep(POLL_SECONDS)
+
+
+def scaling_of(training: Training) -> str:
+    """Return the policy by which the number of RLX servers follows connections. Raises ConfigurationError."""
+    return str(_status(training)["scaling"])
+
+
+def show_trainings(trainings: Trainings, as_json: bool) -> None:
+    """Print every training with its last line."""
+    found = []
+    for name in trainings.names():
+        training = trainings.find(name)
+        look = training.look(0)
+        while look.log and (more := training.look(look.log_end)).log:
+            look = more
+        lines = look.log.decode(errors="replace").splitlines()
+        found.append({"name": name, "exit_code": look.exit_code, "said": lines[-1].strip() if lines else ""})
+    if as_json:
+        _say(json.dumps(found))
+        return
+    for each in found:
+        how = "running" if each["exit_code"] is None else f"ended ({each['exit_code']})"
+        _say(f"{each['name']}: {how}: {each['said'] or 'nothing said yet'}")
+    if not found:
+        _say("no training; relaax cluster start CONFIG starts one")
+
+
+def show_processes(training: Training, as_json: bool) -> None:
+    """Print a training's processes and the machines. Raises ConfigurationError."""
+    status = _status(training)
+    if as_json:
+        _say(json.dumps(status))
+    else:
+        console_of(WIDTH, file=own_output(), highlight=False).print(status_tables(status))
+
+
+def status_tables(status: Mapping[str, Any]) -> Group:
+    """Return the tables of a training's processes and of the machines, for rich."""
+    processes = FittingTable(
+        "", Column("process", left=True), Column("state", name=True), Column("machine", name=True, spare=4),
+        Column("address", name=True, keep_end=True), Column("pid", spare=3), Column("restarts", spare=2),
+        Column("connections"), Column("free places"), Column("refused", spare=1),
+    )  # fmt: skip
+    keys = ("name", "state", "machine", "address", "pid", "restarts", "connections", "free_places", "refused")
+    for each in status["processes"]:
+        processes.add_row(*("" if each[key] is None else str(each[key]) for key in keys))
+    on = [each["machine"] for each in status["processes"]]
+    machines = FittingTable("", Column("machine", name=True, keep_end=True), Column("CPUs"), Column("processes"))
+    for each in status["machines"]:
+        machines.add_row(each["address"], f"{each['cpus']:g}", str(on.count(each["address"])))
+    return Group(processes, Text(), machines)
+
+
+def _status(training: Training) -> Any:
+    text = training.read(STATUS)
+    if not text:
+        raise ConfigurationError(f"{training.name} has not started its processes yet")
+    return json.loads(text)

@@ -97,33 +97,23 @@ def line(name: str, finding: Finding) -> str:
 
 def checks() -> tuple[Check, ...]:
     """Return all checks: those that others depend on first, and forking before anything starts a thread."""
-    from relaax.cli.doctor import (
-        certificates,
-        environments,
-        installation,
-        machine,
-        parameter_server,
-        ports,
-        replay_server,
-        shared_host,
-        storage,
-    )
+    from relaax.cli.doctor import certificates, installation, machine, network, storage
 
     return (
         Check("configuration", installation.configuration),
         Check("versions", installation.versions),
         Check("algorithm", installation.algorithm),
         Check("fork", installation.forking),
-        Check("environment", environments.environment),
+        Check("environment", installation.environment),
         Check("memory", machine.memory),
-        Check("replay memory", replay_server.replay_memory),
-        Check("open files", ports.descriptors),
-        Check("shared memory", shared_host.shared_memory),
+        Check("replay memory", network.replay_memory),
+        Check("open files", machine.descriptors),
+        Check("shared memory", machine.shared_memory),
         Check("tokens", certificates.tokens),
         Check("certificates", certificates.certificates),
-        Check("ports", ports.ports),
-        Check("parameter server", parameter_server.parameter_server),
-        Check("replay server", replay_server.replay_server),
+        Check("ports", network.ports),
+        Check("parameter server", network.parameter_server),
+        Check("replay server", network.replay_server),
         Check("store", storage.store),
         Check("disk", storage.disk),
         Check("clock", storage.clock),

@@ -1,20 +1,27 @@
-"""Check the machine's memory."""
+"""Check the machine: memory, open files, and whether a worker and a parameter server on it can share memory."""
 
 from __future__ import annotations
 
+import os
+import resource
+import secrets
+import socket
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
-from relaax.metrics.system import available_memory
+from relaax.metrics.memory import available_memory
+from relaax.parameters import segments
+from relaax.parameters.frames import BrokenFrame, Frame, FrameSocket
+from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED
 
 _SERVER_BYTES = 600e6
 """TensorFlow's memory in a server, needed once (docs/operating.md)."""
+_SECONDS = 5.0
+_SIZE = 1024
 
 
 def memory(subject: Subject) -> Iterator[Finding]:
     """Check how many workers fit beside a server, by the RLX server's estimate for one."""
-    from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED
-
     found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients
     need = (SPAWNED if settings.worker_start == "spawn" else FORKED).bytes
@@ -28,3 +35,72 @@ def memory(subject: Subject) -> Iterator[Finding]:
         yield warning(f"{sentence}, and {clients} clients are configured", way_out)
     else:
         yield ok(sentence)
+
+
+def descriptors(subject: Subject) -> Iterator[Finding]:
+    """Check the limit on open files: each connection of an RLX server takes some."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    workers = subject.configuration.rlx_server.max_workers
+    needed = 3 * workers + 64
+    if limit < needed:
+        way_out = f"ulimit -n {needed} (the hard limit is {most}), or a lower relaax-rlx-server.max_workers"
+        yield warning(f"{limit} open files are too few for {workers} workers, which take {needed}", way_out)
+    else:
+        yield ok(f"{limit} open files are enough for {workers} workers")
+
+
+def shared_memory(subject: Subject) -> Iterator[Finding]:
+    """Check that memory can be passed through a Unix socket, by doing so, unless workers always use gRPC."""
+    bridge = subject.configuration.rlx_server.bridge
+    if bridge == "grpc":
+        return
+    why = _obstacle()
+    if why is None:
+        yield ok(f"a worker and a parameter server on this machine can share memory (bridge: {bridge})")
+    elif bridge == "auto":
+        sentence = f"processes cannot share memory on this machine, so workers use gRPC: {why}"
+        yield warning(sentence, "if that is intended, set relaax-rlx-server.bridge to grpc")
+    else:
+        sentence = f"bridge is {bridge}, and processes cannot share memory on this machine: {why}"
+        yield wrong(sentence, "use another machine, or set relaax-rlx-server.bridge to auto or grpc")
+
+
+def _obstacle() -> str | None:
+    """Return why memory cannot be shared; None if it can."""
+    if not segments.SUPPORTED:
+        return "this system cannot pass memory between processes; Linux is required"
+    try:
+        _share()
+    except OSError as error:
+        return error.strerror or str(error)
+    except (BrokenFrame, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _share() -> None:
+    """Act as a shard and a worker in this thread. Raises OSError, BrokenFrame and ValueError."""
+    name = b"\0relaax-doctor-" + secrets.token_hex(16).encode()
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as worker,
+    ):
+        for one in (listener, worker):
+            one.settimeout(_SECONDS)
+        listener.bind(name)
+        listener.listen(1)
+        worker.connect(name)
+        shard, _ = listener.accept()
+        with shard:
+            handed, _ = segments.make(_SIZE)
+            try:
+                FrameSocket(shard).send(Frame(0, b""), handed)
+            finally:
+                os.close(handed)
+            _, descriptor = FrameSocket(worker, descriptors=True).receive()
+        if descriptor is None:
+            raise BrokenFrame("the system passes no descriptors")
+        try:
+            segments.map_(descriptor, _SIZE, writable=True)
+        finally:
+            os.close(descriptor)

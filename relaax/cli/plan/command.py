@@ -5,24 +5,30 @@ from __future__ import annotations
 import json
 import socket
 import tempfile
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relaax.cli import completion
+from relaax.cli.fitting import Column, FittingTable
+from relaax.cli.options import ConfigArgument
+from relaax.cli.options import cores as own_cores
+from relaax.cli.reporting import console_of, reported
 from relaax.configuration import ConfigurationError, overrides_of
-from relaax.console import print_error
+from relaax.planning.advice import Advice, advice
+from relaax.planning.forecast import Forecast, forecast
+from relaax.planning.workload import GIGABYTE, MachineSize, Workload
 from relaax.server.command.options import SetOption
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
-    from relaax.planning.costs import Costs, MessageCost
-    from relaax.planning.workload import MachineSize, Workload
+    from relaax.planning.costs import MessageCost
     from relaax.rlx import Space
 
-DONE, REFUSED, TOO_LITTLE = 0, 2, 3
+TOO_LITTLE = 3
+ENDLESS = 10**9
 TABLE_WIDTH = 120
 PROBE_SECONDS = 1.5
 ROUND_TRIP_MS = 0.2
@@ -30,9 +36,7 @@ _LARGEST = 10_000_000
 
 
 def plan(
-    config: Annotated[
-        str, typer.Argument(autocompletion=completion.configurations, help="A YAML file, or the name of a bundled one.")
-    ],
+    config: ConfigArgument,
     environments: Annotated[int, typer.Option(min=1, max=_LARGEST, help="Environments that are to train.")] = 1000,
     rate: Annotated[
         float | None,
@@ -75,50 +79,56 @@ def plan(
 
     Exit code 0: done; 2: the configuration or an option cannot be used; 3: the environments would not get their rate.
     """
-    from relaax.supervision.process import StartError
-
-    try:
-        _check(rate=rate, memory=memory, network=network)
+    with reported("relaax plan", (ValueError,)):  # of the measurement, or spaces that an algorithm does not take
+        for name, number in {"rate": rate, "memory": memory, "network": network}.items():
+            if number is not None and not 0 < number < float("inf"):
+                raise ConfigurationError(f"--{name} {number:g}: a number above 0 is needed")
         if round_trip is not None and not 0 <= round_trip < float("inf"):
             raise ConfigurationError(f"--round-trip {round_trip:g}: a number of milliseconds is needed, 0 or more")
         result = _measurement(measured)
-        found = _plan_of(config, set_, environments_per_connection)
-        spaces, client, client_mb = _environment(found, observation, actions, result is not None)
-        from relaax.cli.plan.described import described
-        from relaax.planning.costs import defaults
-        from relaax.planning.costs import measured as costs_of
+        from relaax.cli.plan.workload import described
+        from relaax.cli.run.plan import make_plan
+        from relaax.metrics.memory import total_memory
+        from relaax.planning import calibration
 
+        overrides = overrides_of({"run.envs_per_client": environments_per_connection})
+        found = make_plan(config, [*(set_ or []), *overrides])
+        spaces, client, client_mb = _environment(found, observation, actions, result is not None)
         workload = described(found, spaces, environments, rate)
         if result is not None:
-            costs = costs_of(result, workload, str(measured))
+            costs = calibration.measured(result, workload, str(measured))
             costs = replace(costs, client_mb=client_mb or costs.client_mb)
         else:
-            costs = defaults(workload, client, client_mb)
-        size = _size(cores, memory, network, round_trip, machines)
-        code = _show(found, workload, costs, size, machines, as_json)
-    except ConfigurationError as error:
-        _give_up(str(error), REFUSED)
-    except ValueError as error:  # of the measurement, or spaces that an algorithm does not take
-        _give_up(str(error), REFUSED)
-    except StartError as error:
-        _give_up(error.refused or str(error), REFUSED if error.refused else 1)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    raise typer.Exit(code)
-
-
-def _check(**numbers: float | None) -> None:
-    """Raise ConfigurationError for an option that is no number above 0."""
-    for name, number in numbers.items():
-        if number is not None and not 0 < number < float("inf"):
-            raise ConfigurationError(f"--{name} {number:g}: a number above 0 is needed")
-
-
-def _plan_of(config: str, set_: list[str] | None, per_connection: int | None) -> Plan:
-    from relaax.cli.run.plan import make_plan
-
-    given = {"run.envs_per_client": per_connection}
-    return make_plan(config, [*(set_ or []), *overrides_of(given)])
+            costs = calibration.defaults(workload, client, client_mb)
+        if round_trip is None:
+            round_trip = 0.0 if machines == 1 else ROUND_TRIP_MS
+        size = MachineSize(
+            cores=own_cores() if cores is None else cores,
+            gigabytes=round(total_memory() / GIGABYTE, 1) if memory is None else memory,
+            gigabits=network,
+            round_trip_ms=round_trip,
+        )
+        bridge = found.configuration.rlx_server.bridge
+        expected = forecast(workload, costs, size, machines, bridge)
+        hints = advice(workload, costs, size, machines, bridge, expected)
+        if as_json:
+            result = {
+                "name": found.name,
+                "workload": asdict(workload) | {"connections": workload.connections},
+                "machine": asdict(size),
+                "enough": expected.enough,
+                **{key: value for key, value in asdict(expected).items() if key != "connections"},
+                "advice": [asdict(hint) for hint in hints],
+                "sources": list(costs.sources),
+            }
+            print(json.dumps(result, indent=2))
+        else:
+            console = console_of(TABLE_WIDTH)
+            console.print(table(expected, found.title))
+            console.print()
+            for sentence in sentences(workload, expected, size, hints, costs.sources):
+                console.print(sentence, highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if expected.enough or workload.rate is None else TOO_LITTLE)
 
 
 def _measurement(path: Path | None) -> dict[str, Any] | None:
@@ -178,46 +188,60 @@ def _spaces(observation: str, actions: int) -> tuple[Space, Space]:
     return Box(0, 255, sizes, "uint8" if len(sizes) > 1 else "float32"), Discrete(actions)
 
 
-def _size(
-    cores: int | None, memory: float | None, network: float, round_trip: float | None, machines: int | None
-) -> MachineSize:
-    from relaax.cli.bench.emulator import cores as own_cores
-    from relaax.metrics.system import total_memory
-    from relaax.planning.workload import GIGABYTE, MachineSize
+def table(forecast: Forecast, title: str) -> FittingTable:
+    """Return a row for each kind of process."""
+    result = FittingTable(
+        title, Column("part", left=True), Column("processes"), Column("machines"), Column("cores"),
+        Column("memory GB"), Column("MB each", spare=3), Column("in Gbit/s", spare=1), Column("out Gbit/s", spare=2),
+        Column("used"), Column("up to"),
+    )  # fmt: skip
+    for part in forecast.parts:
+        result.add_row(
+            part.name,
+            f"{part.processes:,}",
+            "shared" if part.machines is None else f"{part.machines:,}",
+            f"{part.cores:,.2f}",
+            f"{part.gigabytes:,.2f}",
+            f"{part.process_mb:,.0f}",
+            f"{part.in_gigabits:,.3f}",
+            f"{part.out_gigabits:,.3f}",
+            f"{part.used:.0%}",
+            "grows"
+            if part.grows and part.machines is not None
+            else "any number"
+            if part.breaks_at > ENDLESS
+            else f"{part.breaks_at:,}",
+        )
+    return result
 
-    if round_trip is None:
-        round_trip = 0.0 if machines == 1 else ROUND_TRIP_MS
-    return MachineSize(
-        cores=own_cores() if cores is None else cores,
-        gigabytes=round(total_memory() / GIGABYTE, 1) if memory is None else memory,
-        gigabits=network,
-        round_trip_ms=round_trip,
+
+def sentences(
+    workload: Workload, forecast: Forecast, size: MachineSize, hints: Sequence[Advice], sources: Sequence[str]
+) -> Iterator[str]:
+    """Yield what is to be expected, what breaks first, what would help, and where the figures come from."""
+    wish = "as fast as they go" if workload.rate is None else f"{workload.rate:g} steps/s each"
+    reached = forecast.steps_per_second
+    yield (
+        f"{workload.environments:,} environments, {wish}: {reached:,.0f} steps/s"
+        + ("" if forecast.enough else f" of {forecast.wanted_steps_per_second:,.0f} that they would take")
     )
-
-
-def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, machines: int | None, is_json: bool) -> int:
-    """Print the plan; return the exit code."""
-    from relaax.cli.plan.table import as_json, sentences, table
-    from relaax.plain_console import PlainConsole
-    from relaax.planning.advice import advice
-    from relaax.planning.forecast import forecast
-
-    bridge = found.configuration.rlx_server.bridge
-    expected = forecast(workload, costs, size, machines, bridge)
-    hints = advice(workload, costs, size, machines, bridge, expected)
-    if is_json:
-        print(json.dumps(as_json(found.name, workload, expected, size, hints, costs.sources), indent=2))
-    else:
-        console = PlainConsole()
-        if not console.is_terminal:
-            console.width = TABLE_WIDTH
-        console.print(table(expected, found.title))
-        console.print()
-        for sentence in sentences(workload, expected, size, hints, costs.sources):
-            console.print(sentence, highlight=False, soft_wrap=True)
-    return DONE if expected.enough or workload.rate is None else TOO_LITTLE
-
-
-def _give_up(sentence: str, code: int) -> NoReturn:
-    print_error("relaax plan", sentence)
-    raise typer.Exit(code) from None
+    many = "1 machine" if forecast.machines == 1 else f"{forecast.machines:,} machines"
+    yield (
+        f"{many} of {size.cores} cores, {size.gigabytes:g} GB and {size.gigabits:g} Gbit/s; "
+        f"RLX servers: {forecast.rlx_servers:,} for {forecast.connections:,} connections; "
+        f"parameters by {forecast.bridge.replace('_', ' ')}"
+    )
+    yield f"an action: p50 {forecast.act_p50_ms:.2f}, p99 {forecast.act_p99_ms:.2f} ms"
+    yield (
+        f"gradients: {forecast.pushes_per_second:,.1f}/s, {forecast.push_bytes_per_second / 1e6:,.2f} MB/s, each "
+        f"{forecast.staleness:,.0f} updates of others behind"
+    )
+    yield (
+        f"a checkpoint: {forecast.checkpoint_mb:,.1f} MB, written in {forecast.checkpoint_seconds:,.1f} s; updates "
+        f"wait for {forecast.hold_ms:,.1f} ms of it"
+    )
+    yield f"first to break: {forecast.bottleneck}"
+    for hint in hints:
+        yield f"would help: {hint.setting}: {hint.sentence}"
+    for source in sources:
+        yield f"from: {source}"

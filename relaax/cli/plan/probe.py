@@ -15,7 +15,7 @@ import numpy.typing as npt
 import psutil
 
 from relaax import rlx
-from relaax.cli.bench.processor_time import processor_seconds
+from relaax.cli.bench.programs import processor_seconds
 from relaax.configuration import ConfigurationError
 from relaax.metrics.system import MEGABYTE
 from relaax.server.rlx_server.connection.channel import PeerGone

@@ -11,7 +11,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
-from relaax.cli.run.resilient_output import resilient
+from relaax.cli.reporting import resilient
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.console import log_to_stderr, print_error
 from relaax.server.address import AddressError

@@ -5,17 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
+import time
+from pathlib import Path
 from types import TracebackType
 
-from relaax.bundled import bundled_folder
+from relaax.algorithm_base.loader import open_algorithm
+from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.plan import Plan
 from relaax.client.connection.address import PROBE
 from relaax.configuration import ConfigurationError
 from relaax.rlx import Space, space_from_dict
-from relaax.supervision.process import EXIT_ENVIRONMENT, EXIT_REFUSED, StartError, ending_with_parent, environment_of
+from relaax.supervision.process import (
+    EXIT_ENVIRONMENT,
+    EXIT_REFUSED,
+    StartError,
+    Supervised,
+    ending_with_parent,
+    environment_of,
+)
 
 CHECK_SECONDS = 10.0
 """Timeout of the check. The process is then ended: a run never has more environments than configured."""
@@ -101,3 +112,69 @@ def _spaces(line: str) -> tuple[Space, Space] | None:
         return space_from_dict(observations), space_from_dict(actions)
     except (ValueError, TypeError):
         return None
+
+
+def require_fitting(plan: Plan, spaces: tuple[Space, Space] | None) -> None:
+    """Raise ConfigurationError, with the bundled algorithms that can, if the plan's algorithm refuses these spaces.
+
+    `spaces`: of observations and actions; None if they are not known, and left to the server.
+    """
+    config = plan.configuration.algorithm_config
+    if spaces is None or config is None:
+        return
+    algorithm = open_algorithm(str(plan.algorithm), plan.configuration.folder)
+    refusal = algorithm.refusal(config, *spaces)  # type: ignore[arg-type]
+    if refusal is None:
+        return
+    able = [] if refusal.supported else [name for name in bundled_names("algorithms") if _is_able(name, spaces)]
+    way_out = f"; bundled algorithms that can: {', '.join(able)}" if able else ""
+    raise ConfigurationError(f"{plan.environment_name}: {refusal.sentence}{way_out}")
+
+
+def _is_able(name: str, spaces: tuple[Space, Space]) -> bool:
+    algorithm = open_algorithm(name, bundled_folder("algorithms"))
+    return algorithm.refusal(algorithm.Config(path=name), *spaces) is None
+
+
+CONNECT_SECONDS = 30.0
+"""Seconds without any connection after which the reason is logged; training may begin later."""
+_CLASS = re.compile(r"^class (\w+)\((?:\w+\.)?Env\b", re.MULTILINE)
+
+
+class FirstConnection:
+    """A watch over the first connection of a run's environments."""
+
+    def __init__(self, plan: Plan, seconds: float = CONNECT_SECONDS) -> None:
+        self._plan = plan
+        self._seconds = seconds
+        self._deadline: float | None = time.monotonic() + seconds
+
+    def overdue(self, has_connected: bool, client: Supervised, address: str | None) -> str | None:
+        """Return a message if no environment has connected in time; None otherwise, and after the first message."""
+        if has_connected:
+            self._deadline = None
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return None
+        self._deadline = None
+        main = self._plan.environment_main
+        said = client.last_words(1).strip()
+        what = f"no environment has connected in {self._seconds:g} s"
+        if not main.is_relative_to(bundled_folder("environments")):
+            what += f"; {main.name} must connect to its first argument (sys.argv[1] in Python), {address}"
+        return f"{what}; {f'it printed: {said}; ' if said else ''}see {client.log}"
+
+
+def never_connected(main: Path) -> str:
+    """Return a message about programs that ended, and reported no error, before any of them had connected."""
+    made = environment_class(main)
+    way_out = f"; for the class in it, use --environment {made}" if made else ""
+    return f"{main.name} ended without connecting: a program connects to its first argument, HOST:PORT{way_out}"
+
+
+def environment_class(file: Path) -> str | None:
+    """Return MODULE:CLASS of the first class of gymnasium.Env in a file of the working directory, None without any."""
+    try:
+        found = _CLASS.search(file.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return f"{file.stem}:{found[1]}" if found and file.absolute().parent == Path.cwd() else None

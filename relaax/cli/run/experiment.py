@@ -14,17 +14,13 @@ from typing import Any
 
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_key
-from relaax.cli.run.environment_check import EnvironmentCheck
+from relaax.cli.reporting import resilient
+from relaax.cli.run.environment_check import EnvironmentCheck, FirstConnection, never_connected, require_fitting
 from relaax.cli.run.evaluations import Evaluations
-from relaax.cli.run.fitting import require_fitting
-from relaax.cli.run.own_program import FirstConnection, never_connected
 from relaax.cli.run.panel import ProgressView
-from relaax.cli.run.plan import Plan
-from relaax.cli.run.progress import Progress, ProgressReader
-from relaax.cli.run.replay_progress import ReplayProgressReader
-from relaax.cli.run.resilient_output import resilient
+from relaax.cli.run.plan import Plan, RunTokens, run_tokens
+from relaax.cli.run.progress import Progress, ProgressReader, ReplayProgressReader
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
-from relaax.cli.run.run_tokens import RunTokens, run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
 from relaax.console import print_error, shown

@@ -19,10 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from relaax.cli.fitting import shortened
+from relaax.cli.reporting import resilient
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.progress import Progress
-from relaax.cli.run.replay_progress import ReplayProgress
-from relaax.cli.run.resilient_output import resilient
+from relaax.cli.run.progress import Progress, ReplayProgress
 from relaax.console import shown
 from relaax.files import write_whole
 from relaax.plain_console import PlainConsole, visible

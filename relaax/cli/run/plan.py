@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relaax.algorithm_base import find_algorithm
+from relaax.algorithm_base.loader import open_algorithm
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.cli.run.replay_roles import check_replay
 from relaax.configuration import (
     COMMAND_LINE,
     Configuration,
@@ -19,8 +20,9 @@ from relaax.configuration import (
     find_configuration,
     unknown,
 )
-from relaax.hosting.loader import find_algorithm
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN, Role
 from relaax.server.command.configuration import configured
+from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 
 GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"
@@ -237,3 +239,65 @@ def find_program(environment: str, folders: Sequence[Path] = ()) -> Path | None:
             if found.is_file():
                 return found.resolve()
     return None
+
+
+def check_replay(configuration: Configuration) -> None:
+    """Raise ConfigurationError if there are too few or too many.
+
+    Of the algorithm its configuration, `Replay` and `Learner` are imported.
+    """
+    algorithm = open_algorithm(configuration.algorithm_path, configuration.folder)
+    shards, learners = configuration.replay_server.shards, configuration.learner.learners
+    name, wrong = algorithm.name, None
+    if algorithm.Replay is None:
+        if shards:
+            wrong = f"relaax-replay-server.shards: {shards}, but {name} has no replay memory: set it to 0"
+        elif learners:
+            wrong = f"relaax-learner.learners: {learners}, but the workers of {name} learn themselves: set it to 0"
+    elif not shards:
+        wrong = f"relaax-replay-server.shards: 0, but {name} keeps experience in a replay memory: set it to 1 or more"
+    elif algorithm.Replay.bundled(configuration.algorithm_config):
+        if learners:
+            wrong = (
+                f"relaax-learner.learners: {learners}, but as {name} is configured, each worker learns from a memory "
+                "of its own: set it to 0"
+            )
+    elif not learners:
+        wrong = f"relaax-learner.learners: 0, but {name} has learners apart from its workers: set it to 1 or more"
+    if wrong:
+        raise ConfigurationError(wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTokens:
+    """The tokens by environment variable. `status` and `replay` are those that `relaax run` itself sends."""
+
+    tokens: Mapping[str, str] = field(repr=False)
+
+    @property
+    def status(self) -> str:
+        """Return the parameter server's token, or an empty text."""
+        return self.tokens.get(WORKERS_TOKEN, "")
+
+    @property
+    def replay(self) -> str:
+        """Return the replay servers' token, or an empty text."""
+        return self.tokens.get(REPLAY_TOKEN, "")
+
+    def of(self, role: Role) -> dict[str, str]:
+        """Return the environment variables of a role's processes."""
+        return {variable: token for variable, token in self.tokens.items() if variable in role.tokens}
+
+
+def run_tokens(plan: Plan) -> RunTokens:
+    """Read the tokens from the configuration and this process's environment. Raises ConfigurationError."""
+    workers = parameter_server_token(plan.configuration.parameter_server)
+    replay = replay_server_token(plan.configuration.replay_server)
+    environments = rlx_server_token(plan.configuration.rlx_server)
+    if plan.configuration.rlx_server.clients_file is not None and environments is None:
+        raise ConfigurationError(
+            "relaax-rlx-server.clients_file: the clients of `relaax run` have no name, and would not be admitted: "
+            "set token_file as well, or omit clients_file"
+        )
+    found = {WORKERS_TOKEN: workers, REPLAY_TOKEN: replay, ENVIRONMENTS_TOKEN: environments}
+    return RunTokens({variable: token for variable, token in found.items() if token})

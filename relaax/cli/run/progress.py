@@ -1,18 +1,28 @@
-"""The progress of a run, as the parameter server reports it."""
+"""What the servers of a service answer when they are asked: the progress of training and of replay memory."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import grpc
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
+from relaax.parameters.channel import Target, authentication_trouble, open_channel
 from relaax.parameters.status import TrainingStatus
-from relaax.transport.channel import Target, open_channel
+from relaax.replay import replay_pb2
+from relaax.replay.replay_pb2_grpc import ReplayServiceStub
+from relaax.server.replay_server.tallies import TableTallies
 
 POLL_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+ASK_SECONDS = 1.0
+WINDOW_SECONDS = 10.0
+"""Length of the interval over which rates of replay memory are averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +75,9 @@ class ProgressReader:
             self._address = address
         if self._channel is None:
             self._channel = open_channel(Target(address, self._token))
+        stub = rpc.ParameterServerServiceStub(self._channel)
         try:
-            status = rpc.ParameterServerServiceStub(self._channel).GetStatus(
-                pb.GetStatusRequest(), timeout=POLL_SECONDS
-            )
+            status = stub.GetStatus(pb.GetStatusRequest(), timeout=POLL_SECONDS)
         except grpc.RpcError:
             self.close()
             return self._with_time(self.latest)
@@ -88,3 +97,171 @@ class ProgressReader:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayShardView:
+    """A replay server's answer, or the `error` in its place; neither before it has answered."""
+
+    address: str
+    error: str | None = None
+    status: replay_pb2.ReplayServiceGetStatusResponse | None = None
+    refused: bool = False
+    """Whether it, or this side, does not trust the other."""
+
+    @property
+    def tables(self) -> dict[str, TableTallies]:
+        """What has happened to its tables, by name."""
+        if self.status is None:
+            return {}
+        names = [field.name for field in fields(TableTallies)]
+        return {
+            table.name: TableTallies(**{name: getattr(table, name) for name in names}) for table in self.status.tables
+        }
+
+    @property
+    def sum(self) -> TableTallies:
+        """What has happened to all of its tables."""
+        return sum(self.tables.values(), TableTallies())
+
+
+class ReplayShards:
+    """Replay servers that are asked again and again."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self._shards = [_AskedShard(target) for target in targets]
+
+    def look(self, seconds: float = ANSWER_SECONDS) -> list[ReplayShardView]:
+        """Ask each one, all at once, and return what they answer within so many seconds.
+
+        A shard that takes longer is seen as it was, and its answer is taken by a later call.
+        """
+        for shard in self._shards:
+            shard.ask()
+        deadline = time.monotonic() + seconds
+        return [shard.answer(max(0.0, deadline - time.monotonic())) for shard in self._shards]
+
+    def close(self) -> None:
+        """Close the connections."""
+        for shard in self._shards:
+            shard.close()
+
+
+class _AskedShard:
+    """A replay server with at most one pending question. A channel that has failed is opened anew: it dials at once."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._view = ReplayShardView(target.address)
+        self._channel: grpc.Channel | None = None
+        self._call: Any = None
+
+    def ask(self) -> None:
+        if self._channel is None:
+            self._channel = open_channel(self._target)
+        if self._call is None:
+            request = replay_pb2.ReplayServiceGetStatusRequest()
+            self._call = ReplayServiceStub(self._channel).GetStatus.future(request, timeout=ANSWER_SECONDS)
+
+    def answer(self, seconds: float) -> ReplayShardView:
+        try:
+            status = self._call.result(seconds)
+        except grpc.FutureTimeoutError:
+            return self._view
+        except grpc.RpcError as error:
+            trouble = authentication_trouble(error, self._target)
+            said = trouble or f"{error.code().name}: {error.details()}"
+            self._view = ReplayShardView(self._target.address, said, refused=trouble is not None)
+            self.close()
+        else:
+            self._view = ReplayShardView(self._target.address, status=status)
+            self._call = None
+        return self._view
+
+    def close(self) -> None:
+        channel, self._channel, self._call = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+
+def table_row(tallies: TableTallies) -> dict[str, Any]:
+    """Return what has happened to a table, for JSON."""
+    inserts = tallies.inserts
+    return asdict(tallies) | {"samples_per_insert": tallies.samples / inserts if inserts else None}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayProgress:
+    """All tables of the shards that answer, together. Rates are those of the last seconds, None until they are known.
+
+    samples_per_insert: of these seconds, too. mean_age: items that its shard has taken since one that was drawn lately.
+    """
+
+    shards: int
+    answering: int
+    size: int
+    capacity: int
+    mean_age: float
+    inserts_per_second: float | None = None
+    samples_per_second: float | None = None
+    updates_per_second: float | None = None
+
+    @property
+    def samples_per_insert(self) -> float | None:
+        """Return how many items were drawn for each that went in; None if none did."""
+        if not self.inserts_per_second or self.samples_per_second is None:
+            return None
+        return self.samples_per_second / self.inserts_per_second
+
+
+class ReplayProgressReader:
+    """Asks the replay servers about once a second, and waits for none of them."""
+
+    def __init__(self, token: str = "") -> None:
+        """`token`: the replay servers' token."""
+        self._token = token
+        self._addresses: Sequence[str] = ()
+        self._shards = ReplayShards([])
+        self._moments: deque[tuple[float, frozenset[str], tuple[int, int, int]]] = deque()
+        """Time, addresses that answer, and how many inserts, samples and updates there were."""
+        self._asked = 0.0
+        self.latest: ReplayProgress | None = None
+
+    def poll(self, addresses: Sequence[str], updates: int) -> ReplayProgress | None:
+        """Return the newest progress of the replay servers at `addresses`; None if there are none.
+
+        `updates`: how many the training has so far.
+        """
+        if list(addresses) != list(self._addresses):
+            self.close()
+            self._addresses, self.latest = list(addresses), None
+            self._moments.clear()
+            self._shards = ReplayShards([Target(address, self._token) for address in addresses])
+        now = time.monotonic()
+        if addresses and (self.latest is None or now - self._asked >= ASK_SECONDS):
+            self._asked = now
+            self.latest = self._look(now, updates)
+        return self.latest
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._shards.close()
+
+    def _look(self, now: float, updates: int) -> ReplayProgress:
+        views = self._shards.look(0.0)
+        there = [view for view in views if view.status is not None]
+        tallies = sum((view.sum for view in there), TableTallies())
+        answering = frozenset(view.address for view in there)
+        counts = (tallies.inserts, tallies.samples, updates)
+        if self._moments:
+            _, before, earlier = self._moments[-1]
+            # Counts say what happened in between only if no shard has gone, come or started over.
+            if before != answering or any(old > new for old, new in zip(earlier, counts, strict=True)):
+                self._moments.clear()
+        self._moments.append((now, answering, counts))
+        while now - self._moments[0][0] > WINDOW_SECONDS:
+            self._moments.popleft()
+        since, _, first = self._moments[0]
+        known = now > since and bool(there)
+        rates = [(new - old) / (now - since) if known else None for old, new in zip(first, counts, strict=True)]
+        return ReplayProgress(len(views), len(there), tallies.size, tallies.capacity, tallies.mean_age, *rates)

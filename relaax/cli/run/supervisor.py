@@ -9,9 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from relaax.cli.run.plan import Plan
+from relaax.cli.run.plan import Plan, RunTokens
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, TENSORBOARD, Restart, Role
 from relaax.supervision.host import Host, ThisMachine

@@ -6,18 +6,19 @@ import re
 import shutil
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from relaax.cli import completion
+from relaax.cli.options import OverridesOption, cores
+from relaax.cli.reporting import reported
 from relaax.configuration import ConfigurationError
 from relaax.console import log_to_stderr, print_error
 
 if TYPE_CHECKING:
-    from relaax.cli.suite.record import SuitePlan, SuiteRecord
+    from relaax.cli.suite.jobs import SuiteRecord
 
 
 def suite(
@@ -51,9 +52,7 @@ def suite(
         Path | None, typer.Option("--dir", help="Folder of the suite; by default runs/suite-CONFIG.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older suite is moved aside.")] = False,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in `relaax run`.")
-    ] = None,
+    set_: OverridesOption = None,
 ) -> None:
     """Train and evaluate in several environments and seeds.
 
@@ -65,14 +64,28 @@ def suite(
     Exit code 0: all is done; 1: some failed, and the same command tries them again; 2: this cannot be done; 130:
     interrupted.
     """
-    from relaax.cli.evaluate.command import cores
-    from relaax.cli.suite.record import opened
+    from relaax.cli.run.environment_check import EnvironmentCheck
+    from relaax.cli.run.plan import make_plan
+    from relaax.cli.suite.jobs import SuitePlan, opened
+    from relaax.configuration.sections import RunSection
+    from relaax.configuration.validation import validate_section
+    from relaax.evaluation import protocols
     from relaax.supervision.process import StartError
 
     log_to_stderr("relaax suite: %(message)s")
-    try:
-        wanted = _plan(config, environments, seeds, set_ or [], max_steps, max_time, episodes, protocol, sticky, best)
-        clients = _checked(wanted)
+    with reported("relaax suite", (StartError,), (OSError,)):
+        limits = {} if max_time is None else {"max_time": max_time}
+        seconds = validate_section(RunSection, limits, "relaax-run").max_time
+        evaluation = ["--best"] if best else []
+        evaluation += [] if protocol is None else ["--protocol", protocol]
+        evaluation += [] if sticky is None else ["--sticky", str(sticky)]
+        names = list(dict.fromkeys(environments))
+        wanted = SuitePlan(config, names, _seeds(seeds), set_ or [], max_steps, seconds, episodes, evaluation)
+        for environment in names:  # make one of each
+            plan = make_plan(config, [*wanted.overrides, f"run.name={environment}"])
+            with EnvironmentCheck(plan) as check:
+                check.wait()
+            protocols.chosen(protocol, sticky, protocols.atari_game(plan.environment_main, plan.environment_name))
         place = folder or Path("runs") / f"suite-{Path(config).stem}"
         if fresh and place.exists():
             aside = place.with_name(f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}")
@@ -80,41 +93,9 @@ def suite(
             print(f"the previous suite is now {aside}")
         place.mkdir(parents=True, exist_ok=True)
         record = opened(place, wanted)
-        at_once = jobs or max(1, cores() // clients)
+        at_once = jobs or max(1, cores() // plan.run.clients)
         code = _run(record, place, at_once, max(1, cores() // at_once))
-    except (ConfigurationError, StartError) as error:
-        _give_up(str(error), 2)
-    except OSError as error:
-        _give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
-    except KeyboardInterrupt:  # before anything was started
-        raise typer.Exit(130) from None
     raise typer.Exit(code)
-
-
-def _plan(
-    config: str,
-    environments: list[str],
-    seeds: str,
-    overrides: list[str],
-    max_steps: float | None,
-    max_time: str | None,
-    episodes: int,
-    protocol: str | None,
-    sticky: float | None,
-    best: bool,
-) -> SuitePlan:
-    """Return the plan. Raises ConfigurationError."""
-    from relaax.cli.suite.record import SuitePlan
-    from relaax.configuration.sections import RunSection
-    from relaax.configuration.validation import validate_section
-
-    evaluation = ["--best"] if best else []
-    evaluation += [] if protocol is None else ["--protocol", protocol]
-    evaluation += [] if sticky is None else ["--sticky", str(sticky)]
-    limits = {} if max_time is None else {"max_time": max_time}
-    seconds = validate_section(RunSection, limits, "relaax-run").max_time
-    once = list(dict.fromkeys(environments))
-    return SuitePlan(config, once, _seeds(seeds), overrides, max_steps, seconds, episodes, evaluation)
 
 
 def _seeds(text: str) -> list[int]:
@@ -125,85 +106,53 @@ def _seeds(text: str) -> list[int]:
     raise ConfigurationError(f"--seeds {text}: give how many, such as 3, or which, such as 7,8; one alone is 7,")
 
 
-def _checked(wanted: SuitePlan) -> int:
-    """Make one of each environment; return the clients of a training. Raises ConfigurationError and StartError."""
-    from relaax.cli.evaluate import protocols
-    from relaax.cli.run.environment_check import EnvironmentCheck
-    from relaax.cli.run.plan import make_plan
-
-    clients = 1
-    for environment in wanted.environments:
-        plan = make_plan(wanted.config, [*wanted.overrides, f"run.name={environment}"])
-        with EnvironmentCheck(plan) as check:
-            check.wait()
-        options = dict(zip(wanted.evaluation, wanted.evaluation[1:], strict=False))
-        sticky = float(options["--sticky"]) if "--sticky" in options else None
-        protocols.chosen(options.get("--protocol"), sticky, protocols.atari_game(plan))
-        clients = plan.run.clients
-    return clients
-
-
-@dataclass(slots=True)
-class _Interruption:
-    """Ends the jobs at SIGINT, SIGTERM or SIGHUP."""
-
-    runner: Any
-    happened: bool = False
-
-    def __post_init__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                signal.signal(number, self._stop)
-
-    def _stop(self, *_: object) -> None:
-        if not self.happened:
-            print("ending what runs; the same command goes on from there", flush=True)
-        self.happened = True
-        self.runner.stopping.set()
-
-
 def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
     """Do what is to be done, and print the table; return the exit code. Raises ConfigurationError."""
     from relaax.cli.suite.jobs import JobRunner
 
-    names = [name for name in record.plan.names() if record.jobs[name].result is None]
-    count = len(record.plan.names())
-    print(f"{count} trainings, {len(names)} to be done, {at_once} at a time; logs and results in {folder}", flush=True)
     start = time.monotonic()
-    runner = JobRunner(record, folder, share, lambda text: _say(record, start, text))
-    interruption = _Interruption(runner)
+
+    def say(text: str) -> None:
+        done = sum(job.result is not None for job in record.jobs.values())
+        print(f"{time.monotonic() - start:7.0f} s  {done} of {len(record.jobs)} done  {text}", flush=True)
+
+    def stop(*_: object) -> None:
+        if not runner.stopping.is_set():
+            print("ending what runs; the same command goes on from there", flush=True)
+        interrupted.append(True)
+        runner.stopping.set()
+
+    runner = JobRunner(record, folder, share, say)
+    interrupted: list[bool] = []
+    names = list(record.plan.names())
+    left = [name for name in names if record.jobs[name].result is None]
+    print(
+        f"{len(names)} trainings, {len(left)} to be done, {at_once} at a time; logs and results in {folder}", flush=True
+    )
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
     record.save()
-    failures = runner.run(names, at_once)
+    failures = runner.run(left, at_once)
     for failure in failures:
         print_error("relaax suite", failure)
     _tabulate(record, folder)
-    return 130 if interruption.happened else 1 if failures else 0
-
-
-def _say(record: SuiteRecord, start: float, text: str) -> None:
-    done = sum(job.result is not None for job in record.jobs.values())
-    print(f"{time.monotonic() - start:7.0f} s  {done} of {len(record.jobs)} done  {text}", flush=True)
+    return 130 if interrupted else 1 if failures else 0
 
 
 def _tabulate(record: SuiteRecord, folder: Path) -> None:
     """Write and print the tables of what is there."""
-    from relaax.cli.suite.table import csv_of, tables
+    from relaax.evaluation.report import score_tables
     from relaax.files import write_whole
 
     results: dict[str, dict[int, Any]] = {}
     for name, (environment, seed) in record.plan.names().items():
-        result = record.jobs[name].result
-        if result is not None:
+        if (result := record.jobs[name].result) is not None:
             results.setdefault(environment, {})[seed] = result
     if not results:
         return
-    made = tables(results)
+    made = score_tables(results)
     text = "\n".join(table.markdown() for table in made)
     write_whole(folder / "table.md", [text.encode()])
-    write_whole(folder / "table.csv", [csv_of(made[0]).encode()])
+    write_whole(folder / "table.csv", [made[0].csv().encode()])
     print(f"\n{text}\n{folder / 'table.md'}, {folder / 'table.csv'}")
-
-
-def _give_up(sentence: str, code: int) -> NoReturn:
-    print_error("relaax suite", sentence)
-    raise typer.Exit(code) from None

@@ -1,4 +1,4 @@
-"""Train and evaluate the jobs of a suite, some at a time."""
+"""The jobs of a suite: what is to be done, what is done, in one file, and the processes that do it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.suite.record import SuiteRecord
 from relaax.configuration import ConfigurationError
+from relaax.files import write_whole
 from relaax.supervision.process import EXIT_REFUSED, ending_with_parent
 
+FILE = "suite.json"
+TRAINED = ("target_reached", "max_steps", "max_time", "environments_done")
 _LINES = 10
 _POLL_SECONDS = 0.2
 _KILL_SECONDS = 120.0
@@ -25,6 +28,92 @@ _KILL_SECONDS = 120.0
 
 class JobFailed(Exception):
     """A job's process failed. The message has its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePlan:
+    """What decides the numbers: configuration, environments, seeds, how long is trained, how it is evaluated."""
+
+    config: str
+    environments: list[str]
+    seeds: list[int]
+    overrides: list[str]
+    max_steps: float | None
+    max_seconds: float | None
+    episodes: int
+    evaluation: list[str]
+
+    def names(self) -> dict[str, tuple[str, int]]:
+        """Return environment and seed of each job, by the name of its run directory, in order."""
+        return {
+            f"{environment.replace('/', '-')}-seed-{seed}": (environment, seed)
+            for environment in self.environments
+            for seed in self.seeds
+        }
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """`seconds` of training so far, whether that is `trained` to its end, the `result` of `relaax eval`.
+
+    `checkpoint`: the last one of what was counted.
+    """
+
+    seconds: float = 0.0
+    trained: bool = False
+    checkpoint: str | None = None
+    result: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class SuiteRecord:
+    """The file `suite.json` of a suite's folder, by which the same command goes on where it stopped."""
+
+    path: Path
+    plan: SuitePlan
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+
+    def save(self) -> None:
+        """Write the file whole."""
+        jobs = {name: asdict(job) for name, job in self.jobs.items()}
+        write_whole(self.path, [json.dumps({"plan": asdict(self.plan), "jobs": jobs}, indent=1).encode()])
+
+    def count(self, name: str, summary: Mapping[str, Any]) -> None:
+        """Count what a training says of itself, once: also that of a suite that was killed."""
+        job = self.jobs[name]
+        if summary and summary["checkpoint"] != job.checkpoint:
+            job.seconds += summary["seconds"]
+            job.checkpoint = summary["checkpoint"]
+            job.trained = summary["status"] in TRAINED
+            self.save()
+
+
+def opened(folder: Path, plan: SuitePlan) -> SuiteRecord:
+    """Return the record in a folder, new if there is none. Raises ConfigurationError if it is that of another plan.
+
+    Further environments and seeds may be added to a plan: what is done is kept.
+    """
+    path = folder / FILE
+    jobs = {name: JobRecord() for name in plan.names()}
+    if path.exists():
+        try:
+            there = json.loads(path.read_text(encoding="utf-8"))
+            before, done = SuitePlan(**there["plan"]), {k: JobRecord(**job) for k, job in there["jobs"].items()}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {error!r}; --fresh starts over") from None
+        for key, value in asdict(plan).items():
+            was = getattr(before, key)
+            if was != value and not (key in ("environments", "seeds") and set(was) <= set(value)):
+                raise ConfigurationError(
+                    f"{folder} holds a suite with other {key.replace('_', ' ')}: {_shown(was)}, not {_shown(value)}; "
+                    "--dir names another folder, --fresh starts over and moves that one aside"
+                )
+        jobs |= done
+    return SuiteRecord(path, plan, jobs)
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 class JobRunner:
@@ -64,12 +153,11 @@ class JobRunner:
 
     def _job(self, name: str) -> None:
         job = self._record.jobs[name]
-        environment, seed = self._plan.names()[name]
         run = self._folder / name
         self._count(name, run)
         if not job.trained and not self.stopping.is_set():
             self._say(f"{name}: training{f', {job.seconds:.0f} s so far' if job.seconds else ''}")
-            code, words = self._process(name, "run", *self._training(environment, seed, run, job.seconds))
+            code, words = self._process(name, *self._training(name, run, job.seconds))
             self._count(name, run)
             if not job.trained:
                 self._fail(code, words)
@@ -86,21 +174,17 @@ class JobRunner:
                 self._record.save()
             self._say(f"{name}: mean return {job.result['mean']:g} of {job.result['episodes']} episodes")
 
-    def _training(self, environment: str, seed: int, run: Path, seconds: float) -> list[str]:
+    def _training(self, name: str, run: Path, seconds: float) -> list[str]:
         plan = self._plan
-        options = [plan.config, "--run-dir", str(run), "--seed", str(seed)]
-        for text in (
-            "run.target_return=null",
-            "run.target_evaluation=null",
-            *plan.overrides,
-            f"run.name={environment}",
-        ):
-            options += ["--set", text]
+        environment, seed = plan.names()[name]
+        overrides = ["run.target_return=null", "run.target_evaluation=null", *plan.overrides, f"run.name={environment}"]
+        command = ["run", plan.config, "--run-dir", str(run), "--seed", str(seed)]
+        command += [word for text in overrides for word in ("--set", text)]
         if plan.max_steps is not None:
-            options += ["--max-steps", str(plan.max_steps)]
+            command += ["--max-steps", str(plan.max_steps)]
         if plan.max_seconds is not None:
-            options += ["--max-time", str(max(1.0, plan.max_seconds - seconds))]
-        return options
+            command += ["--max-time", str(max(1.0, plan.max_seconds - seconds))]
+        return command
 
     def _process(self, name: str, *arguments: str) -> tuple[int, str]:
         """Return exit code and last words. What it says goes to NAME.log."""

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from relaax.cli.top import ServiceWatcher
-from relaax.cli.top_picture import picture
+from relaax.cli.top import ServiceWatcher, picture
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, ParameterServerError, TrainingEnded
 from relaax.server.parameter_server.service.registry import Registry

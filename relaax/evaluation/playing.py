@@ -1,4 +1,4 @@
-"""Play episodes in as many processes as are wanted, each with one environment."""
+"""Play episodes in as many processes as are wanted, each with one environment, and find what came of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,35 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from relaax.configuration import ConfigurationError
-from relaax.evaluation.result import Played, seed_of
 from relaax.supervision.process import EXIT_REFUSED, ending_with_parent, environment_of
 
+if TYPE_CHECKING:
+    from relaax.evaluation.report import EvaluationProgress
+
+RESAMPLES = 10_000
 _END_SECONDS = 10.0
 _LINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One episode: its number, counted from 0, return, length and steps.
+
+    `steps`: of the environment until the episode was over, each of some frames. `cut`: whether it was cut off.
+    """
+
+    number: int
+    episode_return: float
+    length: int
+    steps: int
+    cut: bool = False
 
 
 class EpisodesAsked(NamedTuple):
@@ -30,22 +50,16 @@ class EpisodesAsked(NamedTuple):
     max_steps: int
 
 
-class Watcher(Protocol):
-    """The receiver of the progress of an evaluation."""
-
-    def ended(self, played: Played) -> None:
-        """Note an episode that has ended."""
-
-    def under_way(self, number: int, steps: int) -> None:
-        """Note the steps of an episode that is under way, about once a second."""
-
-
 class PlayingError(Exception):
     """An environment's program failed. The message has its last words."""
 
 
 def play(
-    command: Sequence[str], policy: Mapping[str, Any] | None, asked: EpisodesAsked, jobs: int, watcher: Watcher
+    command: Sequence[str],
+    policy: Mapping[str, Any] | None,
+    asked: EpisodesAsked,
+    jobs: int,
+    progress: EvaluationProgress,
 ) -> tuple[list[Played], int]:
     """Play episodes, and return them in order, and the frames of a step.
 
@@ -55,40 +69,40 @@ def play(
     PlayingError if one fails.
     """
     todo = iter(range(asked.episodes))
+    lock = threading.Lock()
     news: SimpleQueue[Any] = SimpleQueue()
+
+    def next_game() -> dict[str, int] | None:
+        with lock:
+            number = next(todo, None)
+        if number is None:
+            return None
+        return {"number": number, "seed": seed_of(asked.seed, number), "max_steps": asked.max_steps}
+
     with contextlib.ExitStack() as stack:
         programs = [stack.enter_context(_Program(command, policy)) for _ in range(min(jobs, asked.episodes))]
-        lock = threading.Lock()
-
-        def next_game() -> dict[str, int] | None:
-            with lock:
-                number = next(todo, None)
-            if number is None:
-                return None
-            return {"number": number, "seed": seed_of(asked.seed, number), "max_steps": asked.max_steps}
-
         for program in programs:
             threading.Thread(target=program.serve, args=(next_game, news.put), daemon=True).start()
         played: list[Played] = []
         frame_skip, running = 1, len(programs)
         while running:
             message = news.get()
-            if isinstance(message, Played):
-                played.append(message)
-                watcher.ended(message)
-            elif isinstance(message, dict):
-                watcher.under_way(message["playing"], message["steps"])
-            elif isinstance(message, int):
-                frame_skip = message
-            elif message is None:
+            if message is None:
                 running -= 1
-            else:
+            elif isinstance(message, Exception):
                 raise message
+            elif "frame_skip" in message:
+                frame_skip = message["frame_skip"]
+            elif "playing" in message:
+                progress.under_way(message["playing"], message["steps"])
+            else:
+                played.append(Played(**message))
+                progress.ended(played[-1].episode_return)
     return sorted(played, key=lambda one: one.number), frame_skip
 
 
 class _Program:
-    """A process with the environment's program, and a socket to it."""
+    """A process with the environment's program, and a socket to it; see `relaax.evaluation.program`."""
 
     def __init__(self, command: Sequence[str], policy: Mapping[str, Any] | None) -> None:
         here, there = socket.socketpair()
@@ -129,7 +143,7 @@ class _Program:
             self._said.append(line.rstrip())
 
     def serve(self, next_game: Callable[[], dict[str, int] | None], tell: Callable[[Any], None]) -> None:
-        """Answer the program until it ends; tell what it says, then None, or the error that it ended with."""
+        """Answer the program until it ends; tell its messages, then None, or the error that it ended with."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._lines:
                 message = json.loads(line)
@@ -137,7 +151,7 @@ class _Program:
                     self._lines.write(json.dumps(next_game()) + "\n")
                     self._lines.flush()
                 else:
-                    tell(_news(message))
+                    tell(message)
         code = self._popen.wait()
         self._listener.join(_END_SECONDS)
         words = "\n".join(self._said[-_LINES:])
@@ -149,8 +163,44 @@ class _Program:
             tell(PlayingError(f"the environment's program ended with code {code}:\n{words}"))
 
 
-def _news(message: dict[str, Any]) -> Any:
-    """Return what a message of the program means: frames of a step, an episode under way, or one that has ended."""
-    if "frame_skip" in message:
-        return message["frame_skip"]
-    return message if "playing" in message else Played(**message)
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Statistics of the returns of some episodes.
+
+    `std` is that of the sample (n - 1). `low` and `high` bound the mean's 95 % confidence interval.
+    """
+
+    episodes: int
+    mean: float
+    std: float
+    low: float
+    high: float
+    median: float
+    smallest: float
+    largest: float
+
+
+def statistics_of(returns: Sequence[float]) -> Statistics:
+    """Return the statistics of one or more returns.
+
+    The interval is the percentile bootstrap's (Efron 1979), of 10,000 resamples with a fixed seed: returns are often
+    skewed, and the same returns give the same interval.
+    """
+    values = np.asarray(returns, np.float64)
+    draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.percentile(values[draws].mean(axis=1), (2.5, 97.5))
+    return Statistics(
+        episodes=len(values),
+        mean=float(values.mean()),
+        std=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+        low=float(low),
+        high=float(high),
+        median=float(np.median(values)),
+        smallest=float(values.min()),
+        largest=float(values.max()),
+    )
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of an episode, below 2^31. It depends on nothing else: not on how many are played at a time."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)

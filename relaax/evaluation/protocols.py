@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from relaax.bundled import bundled_folder
-from relaax.cli.run.plan import Plan
 from relaax.client.command import NOOP, NOOP_FRAMES, NOOP_MAX
 from relaax.configuration import ConfigurationError
 from relaax.evaluation import scores
@@ -17,17 +17,16 @@ RANDOM_FRAME_SKIP = 6
 """Frames of an action of the random agent of Mnih et al. 2015: it acts at 10 Hz, as fast as people press a button."""
 
 
-def is_ale(plan: Plan) -> bool:
-    """Return whether a plan's environment is the bundled family ALE."""
-    return plan.environment_main.parent == bundled_folder("environments") / "ALE"
+def is_ale(main: Path) -> bool:
+    """Return whether an environment's program is that of the bundled family ALE."""
+    return main.parent == bundled_folder("environments") / "ALE"
 
 
-def atari_game(plan: Plan) -> str | None:
-    """Return the Atari game that a plan's environment is, as the tables name it; None for any other environment."""
-    if is_ale(plan):
-        return scores.game_of(plan.environment_name) or plan.environment_name
-    by_id = plan.environment_name.startswith("ALE/") or "NoFrameskip" in plan.environment_name
-    return scores.game_of(plan.environment_name) if by_id else None
+def atari_game(main: Path, name: str) -> str | None:
+    """Return the Atari game that an environment is, as the tables name it; None for any other environment."""
+    if is_ale(main):
+        return scores.game_of(name) or name
+    return scores.game_of(name) if name.startswith("ALE/") or "NoFrameskip" in name else None
 
 
 def chosen(
@@ -50,12 +49,11 @@ def chosen(
     if game is None and (name == NOOP or sticky is not None):
         option = "--protocol noop" if name == NOOP else "--sticky"
         raise ConfigurationError(f"{option} is for Atari games, which this environment is not")
-    options = [] if sticky is None else ["--sticky", str(sticky)]
-    if name == NOOP:
-        facts = {"noop_max": NOOP_MAX, "max_frames": NOOP_FRAMES, "sticky": sticky or 0.0, "whole_games": True}
-        options = ["--protocol", NOOP, "--sticky", str(sticky or 0.0)]  # whatever the run had
-        if random and has_frame_skip:
-            options += ["--frame-skip", str(RANDOM_FRAME_SKIP)]
-            facts["frame_skip"] = RANDOM_FRAME_SKIP
-        return options, {"name": NOOP, **facts}
-    return options, {"name": NONE} | ({} if sticky is None else {"sticky": sticky})
+    if name != NOOP:
+        return ([], {"name": NONE}) if sticky is None else (["--sticky", str(sticky)], {"name": NONE, "sticky": sticky})
+    options = ["--protocol", NOOP, "--sticky", str(sticky or 0.0)]  # whatever the run had
+    facts = {"noop_max": NOOP_MAX, "max_frames": NOOP_FRAMES, "sticky": sticky or 0.0, "whole_games": True}
+    if random and has_frame_skip:
+        options += ["--frame-skip", str(RANDOM_FRAME_SKIP)]
+        facts["frame_skip"] = RANDOM_FRAME_SKIP
+    return options, {"name": NOOP, **facts}

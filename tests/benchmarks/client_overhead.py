@@ -1,14 +1,19 @@
-"""The client's cost to an environment's program: processor time per step beyond the environment's own.
+#!/usr/bin/env python3
+"""What the client costs an environment's program: python tests/benchmarks/client_overhead.py [CONFIG]
 
-The whole loop of `relaax.client.run` is measured with an environment that takes no time and a server that answers at
-once. As nothing else runs in between, the processor caches hold all that the client needs; in a program that emulates
-games between two messages, the same work takes several times as long.
+Prints processor time per message and step beyond the environment's own, in microseconds of one core. The whole loop of
+`relaax.client.run` is measured with an environment that takes no time and a server that answers at once, which is this
+program, started with `serve`. As nothing else runs in between, the processor caches hold all that the client needs; in
+a program that emulates games between two messages, the same work takes several times as long.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,10 +22,15 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
+from relaax.cli.run.environment_check import EnvironmentCheck
+from relaax.cli.run.plan import make_plan
 from relaax.client import run
+from relaax.server.rlx_server.connection.channel import PeerGone
+from relaax.server.rlx_server.connection.peer import Peer
 from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 60.0
+PATIENCE_SECONDS = 60.0
 PARTS = 5
 
 
@@ -72,17 +82,11 @@ def client_overhead(
     part = max(1, messages // (PARTS + 1))
     env = Still(observation_space, action_space, environments, part)
     server = Process("answering-server", folder / "answering-server.log", server=True, secrets={})
-    server.start([sys.executable, "-m", "relaax.cli.bench.answering_server"])
+    server.start([sys.executable, __file__, "serve"])
     try:
         address = server.wait_ready(START_SECONDS, threading.Event())
-        run(
-            env,
-            address,
-            steps=environments * ((PARTS + 1) * part + 1),
-            report_latency=None,
-            token="",
-            retry_seconds=0.0,
-        )
+        steps = environments * ((PARTS + 1) * part + 1)
+        run(env, address, steps=steps, report_latency=None, token="", retry_seconds=0.0)
     finally:
         server.terminate()
         if not server.wait(2.0):
@@ -93,3 +97,43 @@ def client_overhead(
         raise StartError("the client took too few steps")
     per_message = 1e6 * statistics.median(spent) / part
     return {"us_per_message": round(per_message, 2), "us_per_step": round(per_message / environments, 2)}
+
+
+def serve(listener: socket.socket) -> None:
+    """Answer every step of one client at once with the same actions, until it leaves."""
+    accepted, _ = listener.accept()
+    lifeline, _held = os.pipe()  # only its client ends this server
+    peer = Peer(accepted, rlx.ServerConnection(), lifeline)
+    try:
+        hello = peer.receive(PATIENCE_SECONDS)
+        assert isinstance(hello, rlx.Hello)
+        peer.send(rlx.Welcome("benchmark", "none", peer.connection.limits))
+        n = hello.environments
+        answer = rlx.Actions([np.zeros((n, *e.shape), e.dtype) for e in hello.action_space.elements()])
+        while not isinstance(message := peer.receive(PATIENCE_SECONDS), rlx.Bye):
+            if isinstance(message, rlx.Init | rlx.Step):
+                peer.answer(answer)
+            elif isinstance(message, rlx.Ping):
+                peer.send(rlx.Pong(message.nonce))
+    except PeerGone:
+        pass
+    finally:
+        peer.close()
+
+
+def main(config: str = "da3c_gym_cartpole") -> None:
+    if config == "serve":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            print(f"the answering server is listening on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
+            serve(listener)
+        return
+    plan = make_plan(config, [])
+    with EnvironmentCheck(plan) as check:
+        spaces = check.wait()
+    assert spaces is not None, "the environment takes too long to tell its spaces"
+    with tempfile.TemporaryDirectory() as folder:
+        print(client_overhead(*spaces, plan.run.envs_per_client, Path(folder)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

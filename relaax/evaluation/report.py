@@ -1,0 +1,200 @@
+"""What an evaluation shows: how far it is, what it found, and the table of several beside published scores."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, mean, median
+from typing import Any
+
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from relaax.console import shown
+from relaax.evaluation import scores
+from relaax.plain_console import PlainConsole
+
+_log = logging.getLogger(__name__)
+
+FIRST_REPORT_SECONDS = 30.0
+LAST_REPORT_SECONDS = 600.0
+NOT_COMPARABLE = "human starts: not comparable with null-op scores"
+OURS = "relaax"
+Cell = float | None
+
+
+class EvaluationProgress:
+    """A progress bar with the mean so far, and a log line where no episode ends for long."""
+
+    def __init__(self, bar: Progress, episodes: int) -> None:
+        self._bar = bar
+        self._episodes = episodes
+        self._task = bar.add_task("playing", total=episodes)
+        self._returns: list[float] = []
+        self._wait = FIRST_REPORT_SECONDS
+        self._next_report = time.monotonic() + self._wait
+
+    def ended(self, episode_return: float) -> None:
+        """Show an episode that has ended."""
+        self._returns.append(episode_return)
+        self._next_report = time.monotonic() + self._wait
+        self._bar.update(self._task, advance=1, description=f"mean return {shown(fmean(self._returns))}")
+
+    def under_way(self, number: int, steps: int) -> None:
+        """Show an episode under way, and log it if no episode ends for long: 30 s, then twice as long."""
+        what = f"episode {number + 1} at step {steps:,}"
+        so_far = f"mean return {shown(fmean(self._returns))}, " if self._returns else ""
+        self._bar.update(self._task, description=so_far + what)
+        if time.monotonic() >= self._next_report:
+            self._wait = min(2 * self._wait, LAST_REPORT_SECONDS)
+            self._next_report = time.monotonic() + self._wait
+            _log.warning("%d of %d episodes have ended; %s", len(self._returns), self._episodes, what)
+
+
+@contextlib.contextmanager
+def shown_progress(episodes: int, enabled: bool) -> Iterator[EvaluationProgress]:
+    """Show a progress bar on a terminal. Elsewhere, only log where no episode ends for long."""
+    console = PlainConsole(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (enabled and console.is_terminal)) as bar:
+        yield EvaluationProgress(bar, episodes)
+
+
+def comparisons(game: str | None, score: float, is_noop: bool) -> dict[str, Any]:
+    """Return what is published of an Atari game, and the human-normalised score in percent, for null ops alone."""
+    published = scores.noop_starts().get(game or "")
+    if game is None or published is None:
+        return {}
+    found: dict[str, Any] = {"published": {"noop": dict(published)}}
+    if is_noop:
+        found["human_normalized"] = scores.human_normalized(score, game)
+    if game in scores.human_starts():
+        found["published"]["human_starts"] = dict(scores.human_starts()[game])
+    return found
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the result for a person."""
+    print(headline(result))
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in _rows(result):
+        table.add_row(name, value)
+    PlainConsole().print(table, highlight=False)
+    trained = result["training_mean_return"]
+    if result["greedy"] and trained is not None and result["interval_95"][1] < trained:  # beyond chance
+        print(
+            f"training had a mean return of {shown(trained)} in its last 100 episodes, with actions that are drawn; "
+            "early in training the most probable ones can do much worse. --sample draws, too"
+        )
+    for key, starts in (("noop", "null-op starts"), ("human_starts", NOT_COMPARABLE)):
+        if known := result.get("published", {}).get(key):
+            print(f"published, {starts}: {', '.join(f'{agent} {shown(score)}' for agent, score in known.items())}")
+
+
+def headline(result: dict[str, Any]) -> str:
+    """Return what was evaluated, and how."""
+    who = "a random agent"
+    if result["checkpoint"] is not None:
+        drawn = "greedy" if result["greedy"] else "sampled"
+        who = f"checkpoint {result['checkpoint']} at global step {result['global_step']:,}, {drawn}"
+    protocol = result["protocol"]
+    how = f", sticky actions {protocol['sticky']:g}" if protocol.get("sticky") else ""
+    if protocol["name"] == "noop":
+        how = f", null-op starts up to {protocol['noop_max']}, at most {protocol['max_frames']:,} frames{how}"
+        if "frame_skip" in protocol:
+            how = f", an action every {protocol['frame_skip']} frames{how}"
+    return f"{result['environment']}: {who}{how}, seed {result['seed']}"
+
+
+def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    low, high = result["interval_95"]
+    rows = [
+        ("episodes", f"{result['episodes']:,}"),
+        ("mean return", shown(result["mean"])),
+        ("95 % interval of the mean", f"{shown(low)} to {shown(high)}"),
+        ("standard deviation", shown(result["std"])),
+        ("median", shown(result["median"])),
+        ("smallest, largest", f"{shown(result['min'])}, {shown(result['max'])}"),
+        ("steps, frames", f"{result['steps']:,}, {result['frames']:,}"),
+    ]
+    if result["cut_off"]:
+        rows.append((f"cut off at {result['max_episode_steps']:,} steps", f"{result['cut_off']:,}"))
+    if result.get("human_normalized") is not None:
+        rows.insert(3, ("human-normalised", f"{result['human_normalized']:,.1f} %"))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTable:
+    """Rows of names and numbers. `columns`: names of the numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Mapping[str, Sequence[Cell]]
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        lines = [f"## {self.title}", "", f"| | {' | '.join(self.columns)} |", "|---|" + "---:|" * len(self.columns)]
+        for name, row in self.rows.items():
+            lines.append(f"| {name} | {' | '.join('' if cell is None else shown(cell) for cell in row)} |")
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """Return the table as CSV, with numbers as they are."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["environment", *self.columns])
+        writer.writerows([name, *("" if cell is None else cell for cell in row)] for name, row in self.rows.items())
+        return out.getvalue()
+
+
+def score_tables(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[ScoreTable]:
+    """Return the tables of results, by environment and seed: their own, then that of human starts, if any.
+
+    As Table 1 of Mnih et al. 2016 and of Nair et al. 2015: the last rows are mean and median over the games of the
+    human-normalised scores, in percent, ours and those of the papers.
+    """
+    games = {name: scores.game_of(name) or "" for name in results}
+    medians = {name: median(result["mean"] for result in by_seed.values()) for name, by_seed in results.items()}
+    seeds = sorted({seed for by_seed in results.values() for seed in by_seed})
+    by_seeds = [f"seed {seed}" for seed in seeds]
+    own = {name: [found[seed]["mean"] if seed in found else None for seed in seeds] for name, found in results.items()}
+    if not any(result["protocol"]["name"] == "noop" for found in results.values() for result in found.values()):
+        rows: dict[str, list[Cell]] = {name: [medians[name], *own[name]] for name in results}
+        return [ScoreTable("Mean returns", ["median", *by_seeds], rows)]
+    published = scores.noop_starts()
+    agents = [agent for agent in next(iter(published.values())) if agent not in (scores.RANDOM, scores.HUMAN)]
+    columns = ["random", "human", f"{OURS}, median", f"{OURS}, %", *by_seeds, *agents]
+    rows = {}
+    normalized: dict[str, list[float]] = {name: [] for name in (OURS, *agents)}
+    for name, game in games.items():
+        known = published.get(game, {})
+        percent = scores.human_normalized(medians[name], game)
+        ours = [known.get(scores.RANDOM), known.get(scores.HUMAN), medians[name], percent]
+        rows[name] = [*ours, *own[name], *(known.get(agent) for agent in agents)]
+        for agent, score in {OURS: medians[name], **{agent: known.get(agent) for agent in agents}}.items():
+            value = None if score is None else scores.human_normalized(score, game)
+            if value is not None:
+                normalized[agent].append(value)
+    blank: list[Cell] = [None] * len(seeds)
+    averages: dict[str, Callable[[Sequence[float]], float]] = {"mean": mean, "median": median}
+    for title, average in averages.items():
+        over = {agent: float(average(values)) if values else None for agent, values in normalized.items()}
+        rows[f"{title}, human-normalised %"] = [0.0, 100.0, None, over.pop(OURS), *blank, *over.values()]
+    return [ScoreTable("Null-op starts", columns, rows), *_human_starts(games)]
+
+
+def _human_starts(games: Mapping[str, str]) -> list[ScoreTable]:
+    published = scores.human_starts()
+    known = {name: published[game] for name, game in games.items() if game in published}
+    agents = list(dict.fromkeys(agent for row in known.values() for agent in row))
+    rows = {name: [row.get(agent) for agent in agents] for name, row in known.items()}
+    return [ScoreTable(f"Published scores with {NOT_COMPARABLE}", agents, rows)] if rows else []
