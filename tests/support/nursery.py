@@ -6,6 +6,7 @@ has not been through `exec` and the imports. So whatever depends on these is sta
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import importlib.metadata
@@ -13,17 +14,20 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+_ROOT = Path(__file__).resolve().parents[2]
 _COMMANDS = Path(sys.executable).parent
 _READ_BY_LIBRARIES = ("PYTHON", "LD_", "OPENBLAS", "OMP_", "NUMBA", "TF_", "GRPC_", "MALLOC", "LANG", "LC_", "HOME")
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
@@ -34,9 +38,12 @@ def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a command is one of the project's, in an environment in which its imports give what they gave here."""
     module = command[0] == sys.executable and command[1:2] == ["-m"] and command[2].startswith("relaax.")
     script = Path(command[0]).parent == _COMMANDS and Path(command[0]).name.startswith("relaax")
-    here = {**os.environ, **_UNBUFFERED}
-    same = all(here.get(name) == env.get(name) for name in {*here, *env} if name.startswith(_READ_BY_LIBRARIES))
-    return (module or script) and same
+    program = list(command[:3]) == [sys.executable, "-W", "error"] and command[3].endswith("/main")
+    here, there = {**os.environ, **_UNBUFFERED}, {**env, **_UNBUFFERED}
+    if there.get("PYTHONPATH") == str(_ROOT):  # where the modules are from in any case
+        here["PYTHONPATH"] = there["PYTHONPATH"]
+    same = all(here.get(name) == there.get(name) for name in {*here, *there} if name.startswith(_READ_BY_LIBRARIES))
+    return (module or script or program) and same
 
 
 class Child:
@@ -120,9 +127,15 @@ NURSERY = Nursery()
 
 
 def _entry(args: Sequence[str]) -> Any:
-    """The function that a command line calls."""
+    """What a command line calls; sets its arguments, and where it finds modules."""
+    if args[1:2] == ["-W"]:
+        sys.argv, sys.path[0], sys.warnoptions[:] = list(args[3:]), str(Path(args[3]).parent), ["error"]
+        warnings.simplefilter("error")
+        return functools.partial(runpy.run_path, args[3], run_name="__main__")
     if args[1:2] == ["-m"]:
+        sys.argv, sys.path[0] = [args[0], *args[3:]], str(Path.cwd())
         return importlib.import_module(args[2]).main
+    sys.argv, sys.path[0] = list(args), str(_COMMANDS)
     (script,) = importlib.metadata.entry_points(group="console_scripts", name=Path(args[0]).name)
     return script.load()
 
@@ -146,8 +159,6 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
     os.environ.update(request["env"])
     args = request["args"]
     sys.orig_argv = [sys.executable, *args[1:]] if args[0] == sys.executable else [sys.executable, *args]
-    sys.argv = [args[0], *args[1:]] if args[1:2] != ["-m"] else [args[0], *args[3:]]
-    sys.path[0] = request["cwd"] if args[1:2] == ["-m"] else str(_COMMANDS)
     return _entry(args)
 
 
@@ -161,6 +172,7 @@ def _serve(line: socket.socket) -> Any:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             child = os.fork()
             if child == 0:
+                line.detach()
                 return _become(json.loads(said), descriptors)
             status = socket.socket(fileno=descriptors[2])
             for descriptor in (0, *descriptors[:2], line.fileno()):
@@ -175,11 +187,12 @@ def _serve(line: socket.socket) -> Any:
 
 def _main() -> None:
     importlib.import_module("relaax.cli.main")  # it sets what libraries read
-    for package in ("relaax.server", "relaax.nn.host", "relaax.cli.run"):
+    for package in ("relaax.server", "relaax.nn.host", "relaax.cli.run", "relaax.client"):
         folder = importlib.import_module(package)
         for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
             with suppress(ImportError):  # a command whose extra is not installed says so itself
                 importlib.import_module(module.name)
+    importlib.import_module("gymnasium.wrappers")
     assert "tensorflow" not in sys.modules
     gc.collect()
     gc.freeze()
