@@ -33,7 +33,11 @@ def _variables(**variables: str) -> dict[str, str]:
 
 def program(family: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run environments/FAMILY/main to its end."""
-    command, environ = _command(family, *arguments), _variables(**variables)
+    return completed(_command(family, *arguments), _variables(**variables))
+
+
+def completed(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of an environment to its end."""
     if not suits(command, environ):
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
     with tempfile.TemporaryFile() as errors:

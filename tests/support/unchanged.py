@@ -14,7 +14,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = ROOT / "tests/data/unchanged.json"
 REASON = "what it checks is as it was when it last passed in full"
 Recorded = dict[str, dict[str, Any]]
-"""By test: `files`, the names of files and folders, and `digest`."""
+"""By test, with its parameters: `files`, the names of files and folders, and `digest`."""
 
 
 def recorded(record: Path = RECORD) -> Recorded:
@@ -47,11 +46,6 @@ def digest(paths: Sequence[str], root: Path = ROOT) -> str | None:
     return every.hexdigest()
 
 
-def test_of(nodeid: str) -> str:
-    """The name of a test without its parameters."""
-    return nodeid.partition("[")[0]
-
-
 class Unchanged:
     """A pytest plugin: what the tests of this run check, as it was when they last passed and as it is now."""
 
@@ -59,7 +53,7 @@ class Unchanged:
         self._record, self._root = record, root
         self._recorded = recorded(record)
         self._now: Recorded = {}
-        self._outcomes: dict[str, set[str]] = defaultdict(set)
+        self._passed: Recorded = {}
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         import pytest
@@ -70,25 +64,25 @@ class Unchanged:
                 files = (*mark.args, item.path.relative_to(self._root).as_posix())
                 if files not in digests:
                     digests[files] = digest(files, self._root)
-                self._now[test_of(item.nodeid)] = {"files": list(files), "digest": digests[files]}
-                same = digests[files] is not None and self._now[test_of(item.nodeid)] == self._recorded.get(
-                    test_of(item.nodeid)
-                )
+                self._now[item.nodeid] = {"files": list(files), "digest": digests[files]}
+                same = digests[files] is not None and self._now[item.nodeid] == self._recorded.get(item.nodeid)
                 if same and config.getoption("--short"):
                     item.add_marker(pytest.mark.skip(REASON))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self._outcomes[test_of(report.nodeid)].add(report.outcome)
+        if report.when == "call" and report.passed and report.nodeid in self._now:
+            self._passed[report.nodeid] = self._now[report.nodeid]
+        elif report.failed:
+            self._passed.pop(report.nodeid, None)
 
     def pytest_sessionfinish(self, session: Any) -> None:
-        """Record what passed with all of its parameters, if this run is one that records."""
-        config = session.config
-        some = config.getoption("keyword") or any("::" in argument for argument in config.args)
-        if config.getoption("--record") and not config.getoption("--short") and not some:
-            passed = {name: now for name, now in self._now.items() if self._outcomes.get(name) == {"passed"}}
+        """Record what passed, if this run is one that records."""
+        if self._passed and session.config.getoption("--record") and not session.config.getoption("--short"):
             known = {name: was for name, was in self._recorded.items() if (self._root / name.split("::")[0]).exists()}
-            text = json.dumps({**known, **passed}, indent=1, sort_keys=True)
-            self._record.write_text(f"{text}\n", encoding="utf-8")
+            lines = [
+                f"{json.dumps(name)}: {json.dumps(was)}" for name, was in sorted({**known, **self._passed}.items())
+            ]
+            self._record.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def main(places: Sequence[str]) -> int:
