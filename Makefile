@@ -53,9 +53,9 @@ test: setup ## run every check and every fast test
 	@.ci/checks
 
 test-slow: setup ## run the slow tests: learning, soak, benchmarks
-	@$(BIN)/pytest -m slow $(PYTEST_ARGS)
+	@$(BIN)/pytest -m slow --record $(PYTEST_ARGS)
 
-test-slow-short: setup ## run the slow tests in their short form
+test-slow-short: setup ## run the slow tests in their short form, less those of what has not changed
 	@$(BIN)/pytest -m slow --short -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 clients-check: setup ## build the clients of protocol/clients and run everything that checks them

@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from relaax.libraries import LIBRARY_VARIABLES
 from support.disks import Disk, small_disk
 from support.processes import Processes
+from support.unchanged import Unchanged
 
 if TYPE_CHECKING:
     from support.run import Runs
@@ -51,7 +52,12 @@ hypothesis.settings.load_profile("relaax")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--short", action="store_true", help="let the slow tests do less of the same")
+    parser.addoption("--short", action="store_true", help="let the slow tests do less, and skip what has not changed")
+    parser.addoption("--record", action="store_true", help="write down what passed, for later runs with --short")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Unchanged())
 
 
 _WAITING = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")

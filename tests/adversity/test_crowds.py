@@ -132,6 +132,7 @@ def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
         wait_until(lambda: crowd.dropped() == 12, "each was answered", 120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -163,6 +164,7 @@ def test_a_crowd_that_says_hello_and_never_reads(server: Served) -> None:
     wait_until(lambda: not server.running.children(), "nobody serves those that have left", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 def test_clients_that_never_read_their_answers(server: Served, websocket: bool) -> None:
     """A worker whose answers nobody takes waits, alone; its memory does not grow with what it is sent."""

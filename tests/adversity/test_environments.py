@@ -27,6 +27,7 @@ def own_megabytes(*servers: Running) -> float:
     return sum(psutil.Process(server.pid).memory_full_info().uss for server in servers) / 2**20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environments", [MAX_ENVIRONMENTS, 4096], ids=["all that a hello can have", "all it may"])
 def test_claims_without_end_cost_nobody_anything(tmp_path: Path, environments: int) -> None:
     """Each stays for as long as it is let in, since connections that have ended are none that count."""

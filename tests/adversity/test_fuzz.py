@@ -37,12 +37,7 @@ def test_a_thousand_frames_in_memory() -> None:
     assert 0 < errors < number, "some cases are legal, and some are not"
 
 
-@pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
-def test_a_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, websocket: bool) -> None:
-    report, _ = fuzz(processes, tmp_path, frames=1000, seed=SEED, websocket=websocket)
-    assert report.read > 300, "most of what is sent is read"
-
-
+@pytest.mark.slow
 def test_spoiled_websocket_at_a_server(processes: Processes, tmp_path: Path) -> None:
     """Requests and frames that are none, beside honest clients."""
     server, address = start_fuzzed_server(processes, tmp_path)
@@ -58,5 +53,7 @@ def test_spoiled_websocket_at_a_server(processes: Processes, tmp_path: Path) -> 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 def test_twenty_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, short: bool, websocket: bool) -> None:
-    report, _ = fuzz(processes, tmp_path, frames=5_000 if short else 20_000, seed=SEED + 1, websocket=websocket)
+    frames = 2_000 if short else 20_000
+    report, _ = fuzz(processes, tmp_path, frames=frames, seed=SEED + 1, websocket=websocket)
+    assert report.read > 0.3 * frames, "most of what is sent is read"
     assert len(report.ends) >= 4, "several kinds of mistakes were found"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from support.processes import Processes, wait_until
 from support.rlx_line import Line
 from support.service import Service, started_service
@@ -38,6 +40,7 @@ def by_grpc(processes: Processes, tmp_path: Path) -> Service:
     return service
 
 
+@pytest.mark.slow
 def test_one_over_grpc_is_not_counted_for_long(processes: Processes, tmp_path: Path) -> None:
     service = by_grpc(processes, tmp_path)
     with Line(service.address) as killed, Line(service.address) as other:
@@ -55,6 +58,7 @@ def test_one_over_grpc_is_not_counted_for_long(processes: Processes, tmp_path: P
         assert service.status.workers == 1
 
 
+@pytest.mark.slow
 def test_one_over_grpc_is_not_counted_once_its_client_is_back(processes: Processes, tmp_path: Path) -> None:
     service = by_grpc(processes, tmp_path)
     with Line(service.address) as killed:

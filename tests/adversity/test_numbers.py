@@ -98,6 +98,7 @@ def checkpointed(service: Service) -> dict[str, object]:
     return manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
 def test_two_episodes_of_the_largest_rewards_of_float64_end_nobody(tmp_path: Path, codec: str) -> None:
     with started_service(tmp_path, normalize_rewards="scale") as service:

@@ -69,6 +69,7 @@ def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, off
     assert "Traceback" not in service.rlx_server.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [""], indirect=True)
 def test_a_length_that_promises_more_than_comes_is_waited_for_in_vain(wire: Proxy, training: Training) -> None:
     wire.corrupt(3)
@@ -91,6 +92,7 @@ def test_a_door_that_is_shut_for_a_while(wire: Proxy, training: Training) -> Non
     training.expect_more()
 
 
+@pytest.mark.slow
 def test_a_wire_that_stalls_is_given_up_and_another_taken(wire: Proxy, training: Training) -> None:
     wire.stall()
     wait_until(lambda: wire.connections >= 2, "the client has tried another connection", 60)

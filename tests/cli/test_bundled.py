@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
+from typing import Any
 
 import pytest
 
@@ -16,13 +16,19 @@ from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import validate_section
 from relaax.configuration.roles import ROLES
 from support.machine import require
-from support.programs import PATIENCE, ROOT
+from support.programs import ROOT, completed
 from support.rlx_peer import Conversation, RlxPeer
 from support.run import Runs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
 TORCS = "da3c_torcs"
 LAB = "da3c_lab_demo"  # its environment is built from sources, with tools that are not here
+ALWAYS = (
+    *("da3c_ale_boxing", "da3c_lstm_cartpole", "da3c_minatar_breakout", "da3cc_gym_pendulum", "n_step_q_gym_cartpole"),
+    *("async_q_gym_cartpole", "async_sarsa_ale_pong", "gorila_gym_cartpole", "gorila_distributed_gym_cartpole"),
+    *("apex_gym_cartpole", "apex_ale_boxing"),
+)
+"""Each algorithm, network and family that every machine has, at least once."""
 without_lab = pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is there")
 
 
@@ -121,16 +127,14 @@ def introduced(plan: Plan) -> rlx.Hello:
 
     with RlxPeer(script) as peer:
         python, *rest = plan.client_command(peer.address, 0)
-        done = subprocess.run(
-            [python, "-W", "error", *rest],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = completed([python, "-W", "error", *rest], {**os.environ, "PYTHONPATH": str(ROOT)})
         assert done.returncode == 0, done.stderr
         return peer.talks[0].hello
+
+
+def trained(name: str) -> Any:
+    """A configuration that is trained with in every run of the slow tests, or in CI only if it has changed."""
+    return name if name in ALWAYS else pytest.param(name, marks=pytest.mark.checks(f"config/{name}.yaml"))
 
 
 @without_lab
@@ -146,7 +150,7 @@ def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # the same
-@pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != LAB])
+@pytest.mark.parametrize("name", [trained(name) for name in CONFIGURATIONS if name != LAB])
 def test_a_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
     require(make_plan(name, []).run.environment)
     steps = 500 if short else 1500

@@ -264,6 +264,7 @@ def started(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "protocol/rlx", "relaax/cli/new")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("reloads", [0, RELOADS])
 def test_it_learns_while_one_watches(reloads: int, runs: Runs, game: Path, browser: Browser) -> None:

@@ -33,6 +33,10 @@ from support.machine import need
 from support.processes import Processes, Running
 from support.run import Runs
 
+pytestmark = pytest.mark.checks(
+    "protocol", "relaax/conformance", "tests/clients/conftest.py", "tests/support/client_languages.py"
+)
+
 Built = Callable[[str], tuple[Language, Path]]
 
 PATIENCE = 240.0

@@ -54,6 +54,7 @@ PROJECTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.checks("protocol", "tests/support/client_languages.py")
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_it_is_installed_as_its_page_says(tmp_path: Path, name: str) -> None:
     language, project = LANGUAGES[name], PROJECTS[name]

@@ -56,6 +56,7 @@ WRONG_PORTS = {
 
 
 @pytest.mark.slow
+@pytest.mark.checks("protocol", "tests/support/client_languages.py")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("protocol", WRONG_PORTS)
 @pytest.mark.parametrize("name", LANGUAGES)

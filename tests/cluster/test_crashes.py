@@ -16,6 +16,9 @@ from support.ray_nodes import RayNodes
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),
+    pytest.mark.checks(
+        "relaax/cluster", "relaax/cli/cluster", "relaax/supervision", "tests/support/cluster_crashes.py"
+    ),
     pytest.mark.skipif(not is_possible(), reason="network namespaces need root, and the command ip (iproute2)"),
 ]
 MACHINES = 4

@@ -11,6 +11,7 @@ from support.processes import Processes
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/supervision", "tests/support/elastic.py")
 @pytest.mark.timeout(3600)
 def test_servers_and_machines_come_and_go_with_the_environments(
     processes: Processes, tmp_path: Path, short: bool

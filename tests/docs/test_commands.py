@@ -51,6 +51,8 @@ FOLLOWED = [
     for name, page in PAGES.items()
     if any(made.language == "sh" and not made.name.startswith("needs ") for made in blocks(page))
 ]
+# With the page itself, what decides whether its commands do what it says.
+OF_COMMANDS = ("relaax/cli", "relaax/configuration", "pyproject.toml", "setup.py", "tests/support/followed.py")
 # What blocks print, by page and name; behind "long" where a training must not be cut short for that.
 EXPECTED = {
     "README.md": {"watch": "http://.*connected"},
@@ -261,7 +263,9 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", FOLLOWED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.checks(name, *OF_COMMANDS)) for name in FOLLOWED]
+)
 def test_a_page_followed_in_an_empty_folder(
     name: str, environment: Path, processes: Processes, tmp_path: Path, short: bool
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_task_that_is_not_there_is_told_in_a_sentence() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("environments/MiniWoB", "config/da3c_miniwob_click_test.yaml")
 @pytest.mark.timeout(900)
 @with_chromium
 def test_it_learns_through_the_port(runs: Runs, short: bool) -> None:

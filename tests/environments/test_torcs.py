@@ -312,6 +312,7 @@ def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pyte
 
 @torcs
 @pytest.mark.slow
+@pytest.mark.checks("environments/TORCS", "config/da3c_torcs.yaml", "protocol/clients/c")
 def test_it_learns_to_drive(runs: Runs, short: bool) -> None:
     """Of docs/results/torcs.md. At random: -13, 7 metres and 20 for standing still."""
     target = "150" if short else "600"

@@ -17,7 +17,14 @@ from support.processes import Processes, Running, wait_until
 from support.scrape import health, scraped, status_url
 from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.checks(
+        *("docker", ".dockerignore", "pyproject.toml", "setup.py", "constraints.txt"),
+        *("environments/ALE", "environments/OpenAI_Gym", "tests/support/boxes.py"),
+    ),
+]
 
 
 @pytest.fixture(scope="module")

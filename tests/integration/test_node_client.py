@@ -90,6 +90,7 @@ def test_a_refusal_ends_it_with_the_servers_sentence(processes: Processes, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "protocol/rlx")
 def test_the_end_of_training_ends_it_cleanly(processes: Processes, tmp_path: Path, node: StartNode) -> None:
     service = Service(processes, tmp_path, max_global_step=1000)
     client = node(service.address, "--mode", "train")
@@ -199,6 +200,7 @@ def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "protocol/rlx")
 @pytest.mark.timeout(600)
 def test_it_plays_what_gymnasium_environments_have_taught(
     runs: Runs, processes: Processes, node: StartNode, short: bool

@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import psutil
 
+from support.nursery import NURSERY, Child, suits
+
 T = TypeVar("T")
 
 
@@ -51,16 +53,21 @@ class Running:
         self, command: Sequence[str], stderr: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> None:
         self.stderr_path = stderr
+        variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self.process: subprocess.Popen[bytes] | Child
         with stderr.open("wb") as errors:
-            self.process = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=cwd,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
-                start_new_session=True,
-            )
+            if suits(command, variables):
+                self.process = NURSERY.start(list(command), errors, cwd, variables)
+            else:
+                self.process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    cwd=cwd,
+                    env=variables,
+                    start_new_session=True,
+                )
         self._lines: list[str] = []
         self._closed = False
         self._news = threading.Condition()

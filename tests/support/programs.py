@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 
 import relaax
+from support.nursery import NURSERY, suits
 from support.rlx_peer import Conversation, RlxPeer
 
 ROOT = Path(relaax.__file__).parent.parent
@@ -31,14 +33,20 @@ def _variables(**variables: str) -> dict[str, str]:
 
 def program(family: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run environments/FAMILY/main to its end."""
-    return subprocess.run(
-        _command(family, *arguments),
-        env=_variables(**variables),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return completed(_command(family, *arguments), _variables(**variables))
+
+
+def completed(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of an environment to its end."""
+    if not suits(command, environ):
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    with tempfile.TemporaryFile() as errors:
+        child = NURSERY.start(command, errors, None, environ)
+        with child.stdout:
+            said = child.stdout.read().decode()
+        code = child.wait(PATIENCE)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, code, said, errors.read().decode())
 
 
 @contextmanager

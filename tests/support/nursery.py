@@ -1,0 +1,205 @@
+"""Starts the project's commands by forking a process that has imported them, which saves each a second of processor.
+
+What is started is a process like any other: a session of its own, its own arguments, environment, folder and output. It
+has not been through `exec` and the imports. So whatever depends on these is started in the ordinary way: see `suits`.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import importlib.metadata
+import io
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+_COMMANDS = Path(sys.executable).parent
+_READ_BY_LIBRARIES = ("PYTHON", "LD_", "OPENBLAS", "OMP_", "NUMBA", "TF_", "GRPC_", "MALLOC", "LANG", "LC_", "HOME")
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+_LONGEST = 1 << 20
+
+
+def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a command is one of the project's, in an environment in which its imports give what they gave here."""
+    module = command[0] == sys.executable and command[1:2] == ["-m"] and command[2].startswith("relaax.")
+    script = Path(command[0]).parent == _COMMANDS and Path(command[0]).name.startswith("relaax")
+    program = list(command[:3]) == [sys.executable, "-W", "error"] and command[3].endswith("/main")
+    here, there = {**os.environ, **_UNBUFFERED}, {**env, **_UNBUFFERED}
+    if there.get("PYTHONPATH") == str(_ROOT):  # where the modules are from in any case
+        here["PYTHONPATH"] = there["PYTHONPATH"]
+    same = all(here.get(name) == there.get(name) for name in {*here, *there} if name.startswith(_READ_BY_LIBRARIES))
+    return (module or script or program) and same
+
+
+class Child:
+    """A process that was forked, with what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, args: list[str], pid: int, stdout: IO[bytes], status: socket.socket) -> None:
+        self.args, self.pid, self.stdout = args, pid, stdout
+        self.returncode: int | None = None
+        self._status, self._lock = status, threading.Lock()
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        with self._lock:
+            if self.returncode is None:
+                if not select.select([self._status], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0)
+                said = self._status.recv(64)
+                self.returncode = os.waitstatus_to_exitcode(int(said)) if said else -signal.SIGKILL
+                self._status.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The process that forks, started with the first command."""
+
+    def __init__(self) -> None:
+        self._line: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, args: list[str], stderr: IO[bytes], cwd: Path | None, env: Mapping[str, str]) -> Child:
+        reading, writing = os.pipe()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(True)
+        request = json.dumps({"args": args, "cwd": str(cwd or Path.cwd()), "env": dict(env)}).encode()
+        line = self._ready()
+        socket.send_fds(line, [request], [writing, stderr.fileno(), theirs.fileno()])
+        os.close(writing)
+        theirs.close()
+        pid = int(ours.recv(64))
+        return Child(args, pid, os.fdopen(reading, "rb"), ours)
+
+    def end(self) -> None:
+        if self._line is not None and self._process is not None:
+            self._line.close()
+            self._process.wait()
+        self._line = self._process = None
+
+    def _ready(self) -> socket.socket:
+        if self._line is None or self._process is None or self._process.poll() is not None:
+            self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            for end in (self._line, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **_UNBUFFERED},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            theirs.close()
+        return self._line
+
+
+NURSERY = Nursery()
+"""That of this process."""
+
+
+def _entry(args: Sequence[str]) -> Any:
+    """What a command line calls; sets its arguments, and where it finds modules."""
+    if args[1:2] == ["-W"]:
+        sys.argv, sys.path[0], sys.warnoptions[:] = list(args[3:]), str(Path(args[3]).parent), ["error"]
+        warnings.simplefilter("error")
+        return functools.partial(runpy.run_path, args[3], run_name="__main__")
+    if args[1:2] == ["-m"]:
+        sys.argv, sys.path[0] = [args[0], *args[3:]], str(Path.cwd())
+        return importlib.import_module(args[2]).main
+    sys.argv, sys.path[0] = list(args), str(_COMMANDS)
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name=Path(args[0]).name)
+    return script.load()
+
+
+def _writer(like: Any, descriptor: int) -> io.TextIOWrapper:
+    """Write to a descriptor as the process that forked would have, without a buffer."""
+    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 it stays open
+    return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
+
+
+def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
+    """Make of this child what the request describes, and return its entry point."""
+    stdout, stderr, _ = descriptors
+    os.setsid()
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = _writer(sys.stdout, 1), _writer(sys.stderr, 2)
+    os.closerange(3, 4096)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    args = request["args"]
+    sys.orig_argv = [sys.executable, *args[1:]] if args[0] == sys.executable else [sys.executable, *args]
+    return _entry(args)
+
+
+def _serve(line: socket.socket) -> Any:
+    """Fork for each request; returns, in a child, its entry point, and ends the process when nobody asks any more."""
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 3)
+        if not said:
+            sys.exit()
+        if os.fork() == 0:  # a process that waits for the command's end and tells it
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            child = os.fork()
+            if child == 0:
+                line.detach()
+                return _become(json.loads(said), descriptors)
+            status = socket.socket(fileno=descriptors[2])
+            for descriptor in (0, *descriptors[:2], line.fileno()):
+                os.close(descriptor)
+            with suppress(OSError):
+                status.send(str(child).encode())
+                status.send(str(os.waitpid(child, 0)[1]).encode())
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _main() -> None:
+    importlib.import_module("relaax.cli.main")  # it sets what libraries read
+    for package in ("relaax.server", "relaax.nn.host", "relaax.cli.run", "relaax.client"):
+        folder = importlib.import_module(package)
+        for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
+            with suppress(ImportError):  # a command whose extra is not installed says so itself
+                importlib.import_module(module.name)
+    importlib.import_module("gymnasium.wrappers")
+    assert "tensorflow" not in sys.modules
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    entry = _serve(socket.socket(fileno=int(sys.argv[1])))
+    entry()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,95 @@
+"""Skips, in CI, the tests of what has not changed since they last passed in full.
+
+A test that takes minutes to build what it checks (a client, an image, a wheel) names the files that decide its outcome:
+`@pytest.mark.checks("docker", "pyproject.toml")`, files and folders from the root. With `--short` it is skipped if
+these files and the test's own are those that `tests/data/unchanged.json` has. A full run with `--record`, which is
+`make test-slow`, runs every test and writes there what passed.
+
+    python tests/support/unchanged.py tests/clients      exit code 0 if no test of these folders or modules has to run
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RECORD = ROOT / "tests/data/unchanged.json"
+REASON = "what it checks is as it was when it last passed in full"
+Recorded = dict[str, dict[str, Any]]
+"""By test, with its parameters: `files`, the names of files and folders, and `digest`."""
+
+
+def recorded(record: Path = RECORD) -> Recorded:
+    return json.loads(record.read_text("utf-8")) if record.exists() else {}
+
+
+def digest(paths: Sequence[str], root: Path = ROOT) -> str | None:
+    """The SHA-256 of the names and contents of all files below `paths`; None where git cannot list them."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths]
+    try:
+        listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    names = sorted({name for name in listed.split("\0") if (root / name).is_file()})
+    for path in paths:
+        if not any(name == path or name.startswith(f"{path}/") for name in names):
+            raise ValueError(f"the mark checks names {path}, where there is no file")
+    every = hashlib.sha256()
+    for name in names:
+        every.update(f"{name}\0{hashlib.sha256((root / name).read_bytes()).hexdigest()}\n".encode())
+    return every.hexdigest()
+
+
+class Unchanged:
+    """A pytest plugin: what the tests of this run check, as it was when they last passed and as it is now."""
+
+    def __init__(self, record: Path = RECORD, root: Path = ROOT) -> None:
+        self._record, self._root = record, root
+        self._recorded = recorded(record)
+        self._now: Recorded = {}
+        self._passed: Recorded = {}
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        import pytest
+
+        digests: dict[tuple[str, ...], str | None] = {}
+        for item in items:
+            if mark := item.get_closest_marker("checks"):
+                files = (*mark.args, item.path.relative_to(self._root).as_posix())
+                if files not in digests:
+                    digests[files] = digest(files, self._root)
+                self._now[item.nodeid] = {"files": list(files), "digest": digests[files]}
+                same = digests[files] is not None and self._now[item.nodeid] == self._recorded.get(item.nodeid)
+                if same and config.getoption("--short"):
+                    item.add_marker(pytest.mark.skip(REASON))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" and report.passed and report.nodeid in self._now:
+            self._passed[report.nodeid] = self._now[report.nodeid]
+        elif report.failed:
+            self._passed.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        """Record what passed, if this run is one that records."""
+        if self._passed and session.config.getoption("--record") and not session.config.getoption("--short"):
+            known = {name: was for name, was in self._recorded.items() if (self._root / name.split("::")[0]).exists()}
+            lines = [
+                f"{json.dumps(name)}: {json.dumps(was)}" for name, was in sorted({**known, **self._passed}.items())
+            ]
+            self._record.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def main(places: Sequence[str]) -> int:
+    """Return 0 if all tests of folders or modules that are in the record find what they check unchanged, else 1."""
+    mine = [was for name, was in recorded().items() if name.startswith(tuple(places))]
+    return 0 if mine and all(digest(was["files"]) == was["digest"] for was in mine) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

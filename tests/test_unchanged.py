@@ -1,0 +1,96 @@
+"""Tests of what has not changed are skipped in CI, and run again as soon as it has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.machine import need
+from support.unchanged import Unchanged, digest, main
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pathlib
+import pytest
+@pytest.mark.checks("made/of", "one.txt")
+@pytest.mark.parametrize("part", ["one.txt", "made/of/two.txt"])
+def test_parts(part):
+    assert "wrong" not in pathlib.Path(part).read_text()
+def test_other(): pass
+"""
+
+
+OPTIONS = """
+def pytest_addoption(parser):
+    parser.addoption("--short", action="store_true")
+    parser.addoption("--record", action="store_true")
+"""
+
+
+class Project:
+    """A repository with one test module."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self._pytester, self.folder = pytester, pytester.path
+        self.record = self.folder / "unchanged.json"
+        pytester.makeini("[pytest]\nmarkers =\n  checks\n")
+        pytester.makeconftest(OPTIONS)
+        subprocess.run(["git", "init", "-q"], cwd=self.folder, check=True)
+        for name, text in {"made/of/two.txt": "right", "one.txt": "right", "test_it.py": TESTS}.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def run(self, *options: str) -> dict[str, int]:
+        """How many tests passed, failed, were skipped."""
+        plugin = Unchanged(self.record, self.folder)
+        arguments = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", *options)
+        return self._pytester.runpytest_inprocess(*arguments, plugins=[plugin]).parseoutcomes()
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> Project:
+    need("git")
+    return Project(pytester)
+
+
+def test_what_passed_is_skipped_until_a_file_changes(project: Project) -> None:
+    assert project.run("--short") == {"passed": 3}  # nothing is recorded
+    assert project.run("--record") == {"passed": 3}
+    assert project.run("--short") == {"passed": 1, "skipped": 2}
+    assert project.run() == {"passed": 3}
+    project.write("made/of/three.txt", "new")
+    assert project.run("--short") == {"passed": 3}
+    project.write("one.txt", "wrong")
+    assert project.run("--record") == {"failed": 1, "passed": 2}
+    assert project.run("--short") == {"failed": 1, "passed": 1, "skipped": 1}
+
+
+def test_what_did_less_is_not_recorded(project: Project) -> None:
+    assert project.run("--record", "--short") == {"passed": 3}
+    assert not project.record.exists()
+    assert project.run("--record", "-k", "one") == {"passed": 1, "deselected": 2}
+    assert [name.rpartition("[")[2] for name in json.loads(project.record.read_text())] == ["one.txt]"]
+
+
+def test_mark_that_names_no_file_is_an_error(project: Project) -> None:
+    with pytest.raises(ValueError, match="names nowhere, where there is no file"):
+        digest(["one.txt", "nowhere"], project.folder)
+
+
+def test_every_recorded_test_is_there() -> None:
+    """A name that moved would never be skipped again."""
+    root = Path(__file__).resolve().parent.parent
+    for name in Unchanged()._recorded:
+        file, _, function = name.partition("[")[0].partition("::")
+        assert f"def {function}(" in (root / file).read_text(encoding="utf-8")
+
+
+def test_command_answers_whether_tests_have_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tests/nowhere"]) == 1
