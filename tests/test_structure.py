@@ -28,9 +28,6 @@ TOP_LEVEL = {
 CROWDED = {"relaax/algorithm_base", "relaax/replay", "relaax/parameters", "relaax/cli/run"}
 """Folders that still hold more modules than they may."""
 CIRCULAR = {
-    ("relaax.nn.engine", "relaax.nn.numpy_actor"),
-    ("relaax.nn.engine", "relaax.nn.tensorflow_engine"),
-    ("relaax.nn.engine", "relaax.nn.host.engine"),
     ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.loss_outliers"),
     ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.local_optimizer"),
     ("relaax.transport.channel", "relaax.transport.channel"),
