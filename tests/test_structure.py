@@ -28,8 +28,8 @@ TOP_LEVEL = {
 CROWDED = {"relaax/algorithm_base", "relaax/replay", "relaax/parameters", "relaax/cli/run"}
 """Folders that still hold more modules than they may."""
 CIRCULAR = {
-    ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.loss_outliers"),
-    ("relaax.algorithm_base.gradient_filters", "relaax.algorithm_base.local_optimizer"),
+    ("relaax.hosting.gradient_filters", "relaax.hosting.gradient_filters"),
+    ("relaax.hosting.gradient_filters", "relaax.hosting.gradient_filters"),
     ("relaax.transport.channel", "relaax.transport.channel"),
     ("relaax.conformance.wire", "relaax.conformance.websocket"),
 }

@@ -9,8 +9,8 @@ from relaax.algorithm_base.learner import LearnerBase, LearnerContext
 from relaax.configuration import Fixed, Free, Section
 from relaax.libraries import lazy_exports
 from relaax.parameters.interfaces import Pulled, Pushed
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Sampled
+from relaax.replay.spec import TableDeclaration
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 

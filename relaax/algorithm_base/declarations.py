@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from relaax.optim.optimizers import OptimizerSpec
-    from relaax.replay.declaration import TableDeclaration
+    from relaax.replay.spec import TableDeclaration
     from relaax.rlx import Space
 
 

@@ -22,9 +22,8 @@ from relaax.algorithm_base.observations import (
 from relaax.configuration import Fixed, Section
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.rlx import Space
-from relaax.transport.grpc_options import MAX_PARAMETERS
+from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
 """For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer."""

@@ -22,7 +22,9 @@ from relaax.replay.spec import Field, TableSpec, inserted_form
 from relaax.rlx import Space
 
 if TYPE_CHECKING:
-    from relaax.replay.frame_store import Frames  # its kernels are numba's, which whoever only plans need not load
+    from relaax.replay.table.frame_store import (
+        Frames,  # its kernels are numba's, which whoever only plans need not load
+    )
 
 
 Inputs = npt.NDArray[Any]

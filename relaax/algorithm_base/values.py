@@ -64,7 +64,7 @@ def generalized_advantages(
 
 @cache
 def _discounted_sums() -> Callable[[Floats, Floats], None]:
-    from relaax.nn.host.recurrence import discounted_sums  # numba with it: only in a process that learns
+    from relaax.nn.host.kernels import discounted_sums  # numba with it: only in a process that learns
 
     return discounted_sums
 

@@ -312,7 +312,7 @@ class _Asked:
         """Export the checkpoint that is asked for."""
         from relaax.cli.checkpoints import catalogue
         from relaax.files import write_whole
-        from relaax.policy import exporting
+        from relaax.policy import file as exporting
 
         store = catalogue.opened(location, self.aws_keys, self.aws_endpoint)
         checkpoint = catalogue.loaded(store, self.checkpoint_id, self.best)

@@ -71,7 +71,7 @@ def top(
     """
     log_to_stderr("relaax top: %(message)s")
     with reported("relaax top"):
-        from relaax.server.targets import replay_targets, targets
+        from relaax.server.access import replay_targets, targets
 
         section = _asked(where, replay_server, token_file, tls_ca)
         watcher = ServiceWatcher(targets(section), replay_targets(section))

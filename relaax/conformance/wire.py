@@ -18,7 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from relaax.rlx import rlx_pb2
-from relaax.rlx.varint import varint
+from relaax.rlx.wire.varint import varint
 
 HANDSHAKE_BYTES = 65_536
 FIRST_BYTE_SECONDS = 0.01

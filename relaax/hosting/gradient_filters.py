@@ -156,7 +156,7 @@ class LocalOptimizer(GradientFilter):
 def _updates(spec: OptimizerSpec, size: int) -> Callable[[FlatVector, float], FlatVector]:
     """Return what an optimizer adds to a vector of zeros, as a function of gradient and learning rate."""
     from relaax.optim.host_optimizers import create  # numba with it
-    from relaax.optim.host_vector import HostVector
+    from relaax.optim.vector import HostVector
 
     optimizer, zeros, vector = create(spec, size), np.zeros(size, np.float32), HostVector.zeros(size)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relaax.configuration import without_variables
-from relaax.configuration.environment import SECRETS
+from relaax.configuration.layers import SECRETS
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.config import Schedule
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.hosting.gradient_filters import WARM_UP, FilteredParameters, LocalOptimizer, LossOutliers, agent_parameters
-from relaax.optim.flat_variable import FlatVariable
-from relaax.optim.optimizers import Add, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.optimizers import Add, FlatVariable, Momentum, OptimizerSpec, RMSProp
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import FlatVector, Registration
 from support.parameter_servers import Models, fingerprint, running

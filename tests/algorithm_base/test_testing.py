@@ -33,9 +33,8 @@ from relaax.algorithm_base.testing import (
     RandomEnvironments,
     sample,
 )
-from relaax.parameters.interfaces import ParameterServerUnavailable, Registration, TrainingEnded
+from relaax.parameters.interfaces import EXPLOIT, TRAIN, ParameterServerUnavailable, Registration, TrainingEnded
 from relaax.parameters.moments import Moments
-from relaax.parameters.purposes import EXPLOIT, TRAIN
 from support.algorithms import algorithm_of
 
 TWO = np.array([1.0, 2.0], np.float32)

@@ -12,7 +12,6 @@ from relaax.algorithm_base import Box, Dict, Discrete, Space, StepResult
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.testing import RandomEnvironments
 from relaax.algorithm_base.transitions import ObservationLayout, Transitions, priorities_of, transition_table
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.local import LocalReplay
 from relaax.replay.spec import TableDeclaration

@@ -21,8 +21,8 @@ import grpc
 
 from relaax.cli.bench.exchange import alternated, pushes
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.grpc_options import client_options, message_bytes, server_options
-from relaax.parameters.message_memory import keep_freed_memory
+from relaax.transport.grpc_options import client_options, message_bytes, server_options
+from relaax.transport.process_resources import keep_freed_memory
 
 SERVICE, NAME = "relaax.Bench", "Exchange"
 METHOD = f"/{SERVICE}/{NAME}"

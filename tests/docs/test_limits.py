@@ -23,9 +23,10 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
-from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
-from relaax.replay import messages as replay_messages
-from relaax.replay import remote_writer, spec, table_copy, wire
+from relaax.replay import spec, wire
+from relaax.replay import wire as replay_messages
+from relaax.replay.client import writer as remote_writer
+from relaax.replay.table import table_copy
 from relaax.rlx import Limits, array_spaces, handshake, messages
 from relaax.rlx.wire import arrays, framing, space_encoding
 from relaax.server import status
@@ -44,6 +45,7 @@ from relaax.server.rlx_server.clients import claims, meters
 from relaax.server.rlx_server.connection import channel, peer
 from relaax.server.rlx_server.listening import children, listener
 from relaax.server.security import strikes, tokens
+from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")

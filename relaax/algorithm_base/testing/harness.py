@@ -12,8 +12,7 @@ from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.hosting.fingerprint import fingerprint
 from relaax.hosting.loader import Algorithm
-from relaax.parameters.interfaces import Registration
-from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.parameters.interfaces import EXPLOIT, TRAIN, Registration
 from relaax.replay.interfaces import ReplayMemory
 from relaax.replay.local import LocalReplay
 from relaax.rlx import Space

@@ -22,14 +22,13 @@ import numpy as np
 from relaax.algorithm_base import load_algorithm, parse_fingerprint
 from relaax.configuration import load_configuration
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
-from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.replay.client import ReplayClient
-from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion
-from relaax.replay.spec import TableSpec
+from relaax.replay.spec import TableDeclaration, TableSpec
 from relaax.server.security.tokens import read_token
+from relaax.transport.channel import Target
 
 LONG = 5_000_000
 """Parameters from which 10 calls of each kind must do in place of 100: they take a second each."""

@@ -18,8 +18,7 @@ from rich.table import Table
 
 from relaax import __version__
 from relaax.cli.options import cores
-from relaax.metrics.memory import available_memory, total_memory
-from relaax.metrics.system import MEGABYTE
+from relaax.metrics.system import MEGABYTE, available_memory, total_memory
 
 MEANING = {
     "emulator_only_steps_per_second": (

@@ -20,7 +20,7 @@ from rich.text import Text
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
 from relaax.cli.reporting import console_of, reported
-from relaax.cluster.control import PANEL, STATUS
+from relaax.cluster.keeper import PANEL, STATUS
 from relaax.configuration import ConfigurationError
 from relaax.libraries import named
 from relaax.plain_console import PlainConsole

@@ -18,8 +18,7 @@ from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.experiment import experiment
 from relaax.cli.run.plan import Plan, RunTokens, make_plan, run_tokens
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cluster.control import Control
-from relaax.cluster.keeper import FOLDER
+from relaax.cluster.keeper import FOLDER, Control
 from relaax.cluster.machines import RayMachines
 from relaax.cluster.trainings import NAMESPACE
 from relaax.configuration import ConfigurationError, unknown

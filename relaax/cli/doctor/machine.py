@@ -9,10 +9,10 @@ import socket
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
-from relaax.metrics.memory import available_memory
-from relaax.parameters import segments
-from relaax.parameters.frames import BrokenFrame, Frame, FrameSocket
+from relaax.metrics.system import available_memory
 from relaax.server.rlx_server.listening.admission import FORKED, MEGABYTE, SPAWNED
+from relaax.transport import segments
+from relaax.transport.frames import BrokenFrame, Frame, FrameSocket
 
 _SERVER_BYTES = 600e6
 """TensorFlow's memory in a server, needed once (docs/operating.md)."""

@@ -21,15 +21,15 @@ from relaax.cli.run.plan import check_replay
 from relaax.cli.run.progress import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import REPLAY_SERVER, RLX_SERVER, own
-from relaax.direct_http import open_directly
-from relaax.metrics.memory import available_memory
+from relaax.metrics.system import available_memory
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
-from relaax.parameters.channel import Target, authentication_error, open_channel
+from relaax.server.access import replay_target, replay_targets, shard_target, targets
 from relaax.server.address import AddressError, listen, split_address
 from relaax.server.command.configuration import description
-from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
-from relaax.server.targets import replay_target, replay_targets, shard_target, targets
+from relaax.server.replay_server.service import GIGABYTE, table_bytes
+from relaax.supervision.process import open_directly
+from relaax.transport.channel import Target, authentication_error, open_channel
 
 SECONDS = 5.0
 _NO_HELLO = b"\xff\xff\xff\xff"

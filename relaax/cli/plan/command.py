@@ -88,8 +88,8 @@ def plan(
         result = _measurement(measured)
         from relaax.cli.plan.workload import described
         from relaax.cli.run.plan import make_plan
-        from relaax.metrics.memory import total_memory
-        from relaax.planning import calibration
+        from relaax.metrics.system import total_memory
+        from relaax.planning import costs as calibration
 
         overrides = overrides_of({"run.envs_per_client": environments_per_connection})
         found = make_plan(config, [*(set_ or []), *overrides])

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from relaax.algorithm_base.loader import open_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.plan import Plan
 from relaax.client.connection.address import PROBE
 from relaax.configuration import ConfigurationError
+from relaax.hosting.loader import open_algorithm
 from relaax.rlx import Space, space_from_dict
 from relaax.supervision.process import (
     EXIT_ENVIRONMENT,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from relaax.algorithm_base import find_algorithm
-from relaax.algorithm_base.loader import open_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import (
     COMMAND_LINE,
@@ -21,6 +20,7 @@ from relaax.configuration import (
     unknown,
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN, Role
+from relaax.hosting.loader import open_algorithm
 from relaax.server.command.configuration import configured
 from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 

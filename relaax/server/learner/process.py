@@ -22,8 +22,8 @@ from relaax.algorithm_base import (
     first_difference,
     parse_fingerprint,
 )
-from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import ConfigurationError, LearnerSection
+from relaax.hosting.gradient_filters import agent_parameters
 from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc

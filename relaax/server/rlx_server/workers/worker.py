@@ -26,8 +26,8 @@ from relaax.algorithm_base import (
     Registration,
     TrainingEnded,
 )
-from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
+from relaax.hosting.gradient_filters import agent_parameters
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import EXPLOIT, TRAIN, MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
