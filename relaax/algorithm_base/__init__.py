@@ -12,7 +12,6 @@ from relaax.parameters.interfaces import Pulled, Pushed
 from relaax.replay.interfaces import Sampled
 from relaax.replay.spec import TableDeclaration
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
-from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 if TYPE_CHECKING:
     from relaax.hosting.loader import load_algorithm

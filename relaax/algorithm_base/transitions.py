@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,8 @@ from relaax.algorithm_base.values import values_of
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.replay.interfaces import Insertion, ReplayWriter
-from relaax.replay.spec import Field, TableSpec, inserted_form
+from relaax.replay.spec import Field, Frames, TableSpec, inserted_form
 from relaax.rlx import Space
-
-if TYPE_CHECKING:
-    from relaax.replay.table.frame_store import (
-        Frames,  # its kernels are numba's, which whoever only plans need not load
-    )
-
 
 Inputs = npt.NDArray[Any]
 Stored = npt.NDArray[Any]
@@ -75,7 +69,7 @@ class KeptVectors:
     """Observations float32 [E, D], which are sent with each transition as they are."""
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Return what stands for what is seen next, [E, ...]; of `peek`, seen last of episodes `where` they were cut off."""
+        """Return what stands for what is seen next, [E, ...]; of `peek`, seen last of episodes that were cut off."""
         copy: Stored = inputs.copy()
         return copy
 

@@ -231,11 +231,12 @@ def _config(algorithm: Algorithm, keys: dict[str, Any], greedy: bool | None) -> 
         raise PolicyError(f"the algorithm {algorithm.name} has no key {_GREEDY}: its exploit mode cannot be changed")
     known = {key: value for key, value in keys.items() if value != HIDDEN}
     try:
-        return algorithm.configure({**known, "path": str(algorithm.source)})
+        config: ConfigBase = algorithm.configure({**known, "path": str(algorithm.source)})
     except ConfigurationError as error:
         raise PolicyError(
             f"the algorithm {algorithm.name} has another version than the one that was trained: {error}"
         ) from error
+    return config
 
 
 class FixedParameters(Parameters):

@@ -11,6 +11,7 @@ import numpy as np
 from relaax.algorithm_base import ConfigBase, Space
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN, section_of
+from relaax.hosting.loader import Algorithm
 from relaax.server.security.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.security.tokens import read_token
 from relaax.transport.channel import FILE, Moving, Target, read_addresses

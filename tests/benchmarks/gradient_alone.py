@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 
 from relaax.libraries import missing_from
+from relaax.parameters.interfaces import Registration
 
 os.environ.update(missing_from(os.environ))  # as in a learner
 

@@ -12,6 +12,9 @@ from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
 from relaax.files import write_whole
+from relaax.hosting.fingerprint import fingerprint, parse_fingerprint
+from relaax.hosting.loader import Algorithm
+from relaax.parameters.moments import Moments
 from relaax.policy.file import policy_of
 
 

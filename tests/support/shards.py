@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.server.checkpoints.checkpointing import Checkpointer
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.command.server import Server, Timing

@@ -13,7 +13,6 @@ from relaax.cli.bench.programs import Form, forms
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.options import cores
 from relaax.cli.run.plan import Plan
-from relaax.hosting.fingerprint import parse_fingerprint
 
 ROUNDS = 3
 STARTS = 5

@@ -24,7 +24,7 @@ from relaax.configuration import load_configuration
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
-from relaax.replay.client import ReplayClient
+from relaax.replay.client.client import ReplayClient
 from relaax.replay.interfaces import Insertion
 from relaax.replay.spec import TableDeclaration, TableSpec
 from relaax.server.security.tokens import read_token

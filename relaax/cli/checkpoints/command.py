@@ -215,7 +215,7 @@ def export(
             write_whole(file, content)
         except OSError as error:
             give_up(COMMAND, f"{file} cannot be written: {error.strerror or error}", 1)
-        described = exporting.description_of(checkpoint)
+        described = description_of(checkpoint)
     step, source = described.global_step, checkpoint.checkpoint_id
     algorithm = described.fingerprint.get("algorithm")
     facts = {"file": str(file), "checkpoint": source, "global_step": step, "algorithm": algorithm}

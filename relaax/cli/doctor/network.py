@@ -29,7 +29,7 @@ from relaax.server.address import AddressError, listen, split_address
 from relaax.server.command.configuration import description
 from relaax.server.replay_server.service import GIGABYTE, table_bytes
 from relaax.supervision.process import open_directly
-from relaax.transport.channel import Target, authentication_error, open_channel
+from relaax.transport.channel import Target, authentication_trouble, open_channel
 
 SECONDS = 5.0
 _NO_HELLO = b"\xff\xff\xff\xff"
@@ -177,7 +177,7 @@ def parameter_server(subject: Subject) -> Iterator[Finding]:
 
 def _silence(where: str, error: grpc.RpcError, target: Target) -> Finding:
     """Return a finding about a parameter server that did not tell its status."""
-    refused = authentication_error(error, target)
+    refused = authentication_trouble(error, target)
     if refused is not None:
         return wrong(str(refused), "both servers need the same token, and certificates of one authority")
     details = str(error.details() or "no details")

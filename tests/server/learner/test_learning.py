@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import LearnerContext
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.parameters.interfaces import LEARN
+from relaax.parameters.interfaces import LEARN, Registration, TrainingEnded
 from relaax.replay.interfaces import Insertion, ReplayTraffic, ReplayUnavailable, Sampled
 from relaax.replay.local import LocalReplay
 from relaax.replay.spec import Field, TableDeclaration, TableSpec

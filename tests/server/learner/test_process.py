@@ -13,6 +13,8 @@ import pytest
 
 from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.loader import Algorithm
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, Registration, TrainingEnded
 from relaax.replay.interfaces import Insertion

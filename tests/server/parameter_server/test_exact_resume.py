@@ -11,7 +11,9 @@ import pytest
 
 from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import fingerprint, first_difference
 from relaax.parameters.interfaces import TRAIN
+from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ShardPosition

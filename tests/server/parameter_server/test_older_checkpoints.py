@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.parameters.interfaces import TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.model import ModelRefused

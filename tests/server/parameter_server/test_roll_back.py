@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.hosting.fingerprint import first_difference
 from relaax.parameters.interfaces import EXPLOIT, TRAIN
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.shard.shard import Push

@@ -21,6 +21,8 @@ from relaax.optim.optimizers import OptimizerSpec
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
 from relaax.server.service_errors import TryAgain
+from relaax.transport.grpc_options import MAX_PARAMETERS
+from relaax.transport.process_resources import keep_freed_memory
 
 
 @dataclass(frozen=True, slots=True)

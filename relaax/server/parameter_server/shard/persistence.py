@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.fingerprint import SPACES, space_text
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
-from relaax.hosting.fingerprint import SPACES, space_text, without_bounds
+from relaax.hosting.fingerprint import SPACES, space_text
 from relaax.optim.vector import FlatVector
 from relaax.parameters.moments import from_arrays, to_arrays
 from relaax.server.parameter_server.shard.model import ModelRefused, ShardPosition

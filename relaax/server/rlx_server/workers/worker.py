@@ -27,6 +27,7 @@ from relaax.algorithm_base import (
     TrainingEnded,
 )
 from relaax.configuration import RlxServerSection
+from relaax.hosting.fingerprint import fingerprint
 from relaax.hosting.gradient_filters import agent_parameters
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import EXPLOIT, TRAIN, MetricsRecorder, ParameterClientBase
