@@ -13,19 +13,19 @@ import numpy.typing as npt
 from relaax.algorithm_base import (
     AgentBase,
     AgentContext,
-    Algorithm,
     ConfigBase,
     Discrete,
     Leaves,
-    PolicyGraph,
     Space,
     StepResult,
     load_algorithm,
-    parse_fingerprint,
 )
+from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
+from relaax.hosting.fingerprint import parse_fingerprint
+from relaax.hosting.loader import Algorithm
 from relaax.libraries import explained
 from relaax.parameters.interfaces import MetricsRecorder, Parameters, ParameterServerError, Pulled, Pushed
 from relaax.parameters.moments import Moments

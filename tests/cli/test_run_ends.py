@@ -13,10 +13,10 @@ import pytest
 import rich.progress
 
 from relaax.cli import evaluate as progress
-from relaax.cli.evaluate import EvaluationProgress
 from relaax.cli.run.experiment import _await_evaluation, _exit_code
 from relaax.cli.run.plan import make_plan
 from relaax.evaluation.playing import Played
+from relaax.evaluation.report import EvaluationProgress
 from support.processes import Processes
 from support.run import PATIENCE, SMALL, Runs
 from support.service import RELAAX

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from relaax.cli.cluster.watching import status_tables
+from relaax.cli.cluster.command import status_tables
 from relaax.cluster.machines import report
 from relaax.plain_console import PlainConsole
 from relaax.supervision.process import Process

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import load_algorithm, parse_fingerprint
+from relaax.algorithm_base import load_algorithm
 from relaax.configuration import load_configuration
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.hosting.fingerprint import parse_fingerprint
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.replay.client.client import ReplayClient

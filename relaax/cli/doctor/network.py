@@ -15,12 +15,12 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from relaax import __version__, rlx
-from relaax.algorithm_base import first_difference
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.cli.run.plan import check_replay
 from relaax.cli.run.progress import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import REPLAY_SERVER, RLX_SERVER, own
+from relaax.hosting.fingerprint import first_difference
 from relaax.metrics.system import available_memory
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc

@@ -130,6 +130,7 @@ ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 GAME = "orchard"
 """The templates, by the names that they have in their own text."""
+_SHARED = "_value_based"
 
 
 class ScaffoldError(Exception):
@@ -177,6 +178,10 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     source = bundled_folder("algorithms") / algorithm
     paths = sorted(path for path in source.rglob("*") if path.suffix in (".py", ".md"))
     files = {Path(name) / path.relative_to(source): path.read_text(encoding="utf-8") for path in paths}
+    if f"{_SHARED}.agent" in files[Path(name) / "__init__.py"]:  # it is to be changed in the copy too
+        shared = [source.parent / _SHARED / file for file in ("agent.py", "model.py")]
+        files |= {Path(name) / path.name: path.read_text(encoding="utf-8") for path in shared}
+        files = {path: text.replace(f"..{_SHARED}.", ".") for path, text in files.items()}
 
     example = EXAMPLES[algorithm]
     text = (bundled_folder("config") / f"{example}.yaml").read_text(encoding="utf-8")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import find_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import (
     COMMAND_LINE,
@@ -20,7 +19,7 @@ from relaax.configuration import (
     unknown,
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN, Role
-from relaax.hosting.loader import open_algorithm
+from relaax.hosting.loader import find_algorithm, open_algorithm
 from relaax.server.command.configuration import configured
 from relaax.server.security.tls import parameter_server_token, replay_server_token, rlx_server_token
 

@@ -10,26 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from relaax.algorithm_base import (
-    Algorithm,
-    ConfigBase,
-    LearnerContext,
-    ParameterServerError,
-    Registration,
-    Space,
-    TrainingEnded,
-    fingerprint,
-    first_difference,
-    parse_fingerprint,
-)
+from relaax.algorithm_base import ConfigBase, LearnerContext, Space
 from relaax.configuration import ConfigurationError, LearnerSection
+from relaax.hosting.fingerprint import fingerprint, first_difference, parse_fingerprint
 from relaax.hosting.gradient_filters import agent_parameters
+from relaax.hosting.loader import Algorithm
 from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.interfaces import LEARN, ParameterClientBase
+from relaax.parameters.interfaces import LEARN, ParameterClientBase, ParameterServerError, Registration, TrainingEnded
 from relaax.server.access import MakeReplay, make_replay, targets, use_of
 from relaax.server.command.configuration import description
 from relaax.server.command.hardware import device_error, device_of

@@ -16,9 +16,16 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from relaax import __version__, rlx
-from relaax.algorithm_base import (
-    AgentBase,
-    AgentContext,
+from relaax.algorithm_base import AgentBase, AgentContext
+from relaax.configuration import RlxServerSection
+from relaax.hosting.fingerprint import fingerprint
+from relaax.hosting.gradient_filters import agent_parameters
+from relaax.metrics.system import Sampler
+from relaax.parameters.interfaces import (
+    EXPLOIT,
+    TRAIN,
+    MetricsRecorder,
+    ParameterClientBase,
     ParameterServerError,
     ParameterServerUnauthenticated,
     ParameterServerUnavailable,
@@ -26,11 +33,6 @@ from relaax.algorithm_base import (
     Registration,
     TrainingEnded,
 )
-from relaax.configuration import RlxServerSection
-from relaax.hosting.fingerprint import fingerprint
-from relaax.hosting.gradient_filters import agent_parameters
-from relaax.metrics.system import Sampler
-from relaax.parameters.interfaces import EXPLOIT, TRAIN, MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
