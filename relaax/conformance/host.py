@@ -55,7 +55,9 @@ def run_client(command: list[str], script: Script, deadline: float, quiet: float
         try:
             _accept(run, process, listener, script, threads, deadline, quiet)
         finally:
-            _end(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it started
+            process.wait()
             for talk in run.talks:
                 talk.line.end()
             for thread in threads:
@@ -98,9 +100,8 @@ def _accept(
         elif ended is not None:
             run.code = ended
             return
-        if now - last > (quiet if run.talks else deadline) or len(run.talks) > MOST_CONNECTIONS:
-            return
-        if now - started > 6 * deadline + 60:
+        is_quiet = now - last > (quiet if run.talks else deadline)
+        if is_quiet or len(run.talks) > MOST_CONNECTIONS or now - started > 6 * deadline + 60:
             return
 
 
@@ -119,9 +120,3 @@ def _talk(script: Script, talk: ClientTalk) -> None:
         talk.mistake = error
         talk.note = f"it broke the protocol: {error.code.name}, {error.message}"
     talk.line.end()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

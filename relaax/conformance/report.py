@@ -85,22 +85,14 @@ class Report:
         reasons = " ".join(f.sentence for f in refused if not f.rule.startswith(_OTHER_SPACES))
         hints = []
         if "UNSUPPORTED_SPACE" in reasons or "SPACE_MISMATCH" in reasons:
-            hints.append(
-                "The server refused spaces: give it those that it knows with --observation-space and --action-space."
-            )
+            ways = "--observation-space and --action-space"
+            hints.append(f"The server refused spaces: give it those that it knows with {ways}.")
         if "UNAUTHENTICATED" in reasons:
             hints.append("The server asks for a token: give it with --token-file.")
         return hints
 
     def write(self, path: Path) -> None:
         """Write the report as JSON. Raises OSError."""
-        tree = {
-            "peer": self.peer,
-            "protocol_version": 1,
-            "totals": self.totals,
-            "rules": [
-                {"rule": f.rule, "section": f.section, "verdict": f.verdict.value, "sentence": f.sentence}
-                for f in self.findings
-            ],
-        }
+        rules = [vars(finding) | {"verdict": finding.verdict.value} for finding in self.findings]
+        tree = {"peer": self.peer, "protocol_version": 1, "totals": self.totals, "rules": rules}
         path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")

@@ -52,7 +52,42 @@ class Lines:
         self.due = now + LINE_SECONDS
 
 
-class Measured:
+class _Wrapper:
+    """An agent around another one: every call that returns actions goes through `_acted`."""
+
+    def __init__(self, agent: Any, environments: int = 1) -> None:
+        self._agent, self._environments = agent, environments
+
+    def __enter__(self) -> Any:
+        self._agent.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._agent.__exit__(*raised)
+
+    def init(self, states: Any) -> Any:
+        """Return the first action of an episode."""
+        return self._acted(self._agent.init, 0, states)
+
+    def send(self, *outcome: Any, **more: Any) -> Any:
+        """Return the next action of one environment."""
+        return self._acted(self._agent.send, 1, *outcome, **more)
+
+    def step(self, *outcome: Any, **more: Any) -> Any:
+        """Return the next actions of N environments."""
+        first = more.get("first")
+        void = 0 if first is None else int(first.sum())
+        return self._acted(self._agent.step, self._environments - void, *outcome, **more)
+
+    def reset(self, *outcome: Any, **more: Any) -> Any:
+        """End an episode: a step, and no action."""
+        return self._agent.reset(*outcome, **more)
+
+    def _acted(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+
+class Measured(_Wrapper):
     """A client whose calls are timed. Writes JSON lines to a file, about five a second.
 
     The first: `start_seconds`, from connecting to the first action. Each: `time`, `steps` (taken so far, over all
@@ -60,52 +95,32 @@ class Measured:
     """
 
     def __init__(self, client: Any, environments: int, file: str | Path) -> None:
-        self._client = client
-        self._environments = environments
+        super().__init__(client, environments)
         self._lines = Lines(file)
         self._steps = 0
         self._act_ms: list[float] = []
         self._begun = False
 
-    def __enter__(self) -> Measured:
-        self._client.__enter__()
-        return self
-
     def __exit__(self, *raised: Any) -> None:
         with self._lines:
             if self._begun:
                 self._write({})
-            self._client.__exit__(*raised)
-
-    def init(self, states: Any) -> Any:
-        """Return the first action of an episode."""
-        if self._begun:
-            return self._timed(self._client.init, 0, states)
-        before = time.perf_counter()
-        actions = self._client.init(states)
-        self._begun = True
-        self._write({"start_seconds": time.perf_counter() - before})
-        return actions
-
-    def send(self, *outcome: Any, **more: Any) -> Any:
-        """Return the next action of one environment."""
-        return self._timed(self._client.send, 1, *outcome, **more)
-
-    def step(self, *outcome: Any, **more: Any) -> Any:
-        """Return the next actions of N environments."""
-        first = more.get("first")
-        void = 0 if first is None else int(first.sum())
-        return self._timed(self._client.step, self._environments - void, *outcome, **more)
+            super().__exit__(*raised)
 
     def reset(self, *outcome: Any, **more: Any) -> Any:
         """End an episode: a step, and no action."""
         self._steps += 1
-        return self._client.reset(*outcome, **more)
+        return super().reset(*outcome, **more)
 
-    def _timed(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
+    def _acted(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
         before = time.perf_counter()
         actions = call(*outcome, **more)
-        self._act_ms.append((time.perf_counter() - before) * 1e3)
+        seconds = time.perf_counter() - before
+        if not self._begun:
+            self._begun = True
+            self._write({"start_seconds": seconds})
+            return actions
+        self._act_ms.append(seconds * 1e3)
         self._steps += steps
         if time.monotonic() >= self._lines.due:
             self._write({})
@@ -117,7 +132,7 @@ class Measured:
         self._act_ms.clear()
 
 
-class Paced:
+class Paced(_Wrapper):
     """An agent that hands actions over at most `rate` times a second.
 
     An environment that waits for them then takes at most so many steps a second; N that are stepped together take that
@@ -134,35 +149,13 @@ class Paced:
     ) -> None:
         if not 0 < rate < float("inf"):
             raise ValueError(f"rate is {rate}: give a number of steps per second above 0, or None for no limit")
-        self._agent = agent
+        super().__init__(agent)
         self._period = 1.0 / rate
         self._clock, self._sleep = clock, sleep
         self._due = clock()
 
-    def __enter__(self) -> Paced:
-        self._agent.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self._agent.__exit__(*raised)
-
-    def init(self, states: Any) -> Any:
-        """Return the first action of an episode when it is due."""
-        return self._held(self._agent.init(states))
-
-    def send(self, *outcome: Any, **more: Any) -> Any:
-        """Return the next action of one environment when it is due."""
-        return self._held(self._agent.send(*outcome, **more))
-
-    def step(self, *outcome: Any, **more: Any) -> Any:
-        """Return the next actions of N environments when they are due."""
-        return self._held(self._agent.step(*outcome, **more))
-
-    def reset(self, *outcome: Any, **more: Any) -> Any:
-        """End an episode: a step, and no action to wait for."""
-        return self._agent.reset(*outcome, **more)
-
-    def _held(self, actions: Any) -> Any:
+    def _acted(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
+        actions = call(*outcome, **more)
         now = self._clock()
         if now < self._due:
             self._sleep(self._due - now)
