@@ -63,9 +63,10 @@ def report_line() -> tuple[int, int]:
     return server.detach(), worker.detach()
 
 
-def answer(descriptor: int, refusal: str | None) -> None:
-    """Answer a worker that `resumes`, at the server's `descriptor`: why there is no room, or None."""
-    _answer(descriptor, refusal)
+def answer(descriptor: int, value: object) -> None:
+    """Answer a worker at the server's `descriptor`: one that `resumes` gets why there is no room, or None."""
+    with contextlib.suppress(OSError):  # the worker has died, which is noticed elsewhere
+        os.write(descriptor, json.dumps(value).encode() + _ENDS)
 
 
 def claim_at(descriptor: int) -> Claim:
@@ -75,18 +76,13 @@ def claim_at(descriptor: int) -> Claim:
 
 def answer_claim(descriptor: int, decision: Grant | ClaimRefusal) -> None:
     """Send a worker the decision on its claim."""
-    _answer(descriptor, [isinstance(decision, Grant), *decision])
+    answer(descriptor, [isinstance(decision, Grant), *decision])
 
 
 def revoke(descriptor: int) -> None:
     """Tell a worker that its client's token has been revoked."""
     with contextlib.suppress(OSError):
         os.write(descriptor, REVOKED)
-
-
-def _answer(descriptor: int, value: object) -> None:
-    with contextlib.suppress(OSError):  # the worker has died, which is noticed elsewhere
-        os.write(descriptor, json.dumps(value).encode() + _ENDS)
 
 
 class WorkerReports:

@@ -112,18 +112,9 @@ class AgentSession:
             return rlx.Actions(self._agent.reset(message.observation))
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
         truncated = self._none if reset.truncated is None else reset.truncated
-        return rlx.Actions(
-            self._agent.step(
-                StepResult(
-                    rewards=reset.reward,
-                    observations=message.observation,
-                    terminated=~(truncated | between),
-                    truncated=truncated,
-                    first=between,
-                    final_observations=reset.final_observation,
-                )
-            )
-        )
+        step = StepResult(reset.reward, message.observation, ~(truncated | between), truncated, between)
+        step.final_observations = reset.final_observation
+        return rlx.Actions(self._agent.step(step))
 
     def step(self, message: rlx.Step) -> rlx.Actions:
         """Pass the outcome of the last actions to the agent and return its next actions."""
