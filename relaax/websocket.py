@@ -14,7 +14,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN, Protocol
 
 from relaax.rlx import ErrorCode, RemoteProtocolError
-from relaax.rlx.framing import HEADER_BYTES, too_large
+from relaax.rlx.wire.framing import HEADER_BYTES, too_large
 
 NOT_BINARY = "a text message: RLX has binary messages only, in JSON too (the bytes of its UTF-8)"
 _LENGTH = struct.Struct(">I")

@@ -1791,7 +1791,7 @@ ERRORS = (
     planted(
         "big-endian",
         "float arrays travel in the wrong byte order, both ways",
-        [("relaax/rlx/arrays.py", 'np.dtype("<f4")', 'np.dtype(">f4")')],
+        [("relaax/rlx/wire/arrays.py", 'np.dtype("<f4")', 'np.dtype(">f4")')],
         "tests/rlx/test_arrays.py",
         "tests/rlx/test_vectors.py",
     ),
@@ -1811,7 +1811,7 @@ ERRORS = (
     planted(
         "frame-in-pieces",
         "a frame of the limit is refused where its last bytes come by themselves",
-        [("relaax/rlx/framing.py", ">= HEADER_BYTES + self.max_frame_bytes:", ">= self.max_frame_bytes:")],
+        [("relaax/rlx/wire/framing.py", ">= HEADER_BYTES + self.max_frame_bytes:", ">= self.max_frame_bytes:")],
         "tests/rlx/test_framing.py",
     ),
     planted(
@@ -1843,7 +1843,7 @@ ERRORS = (
         "a large array that lies otherwise in memory is sent as it lies",
         [
             (
-                "relaax/rlx/layouts.py",
+                "relaax/rlx/wire/layouts.py",
                 "array.nbytes > _FEW_BYTES and array.flags.c_contiguous",
                 "array.nbytes > _FEW_BYTES",
             )
@@ -1853,13 +1853,13 @@ ERRORS = (
     planted(
         "one-leaf-less",
         "a space of as many leaves as there may be is refused",
-        [("relaax/rlx/space_encoding.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
+        [("relaax/rlx/wire/space_encoding.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
         "one-level-less",
         "a space as deep as it may be is refused",
-        [("relaax/rlx/space_encoding.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
+        [("relaax/rlx/wire/space_encoding.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
@@ -1872,8 +1872,8 @@ ERRORS = (
         "two-messages",
         "the first of two messages in a Protobuf frame is taken",
         [
-            ("relaax/rlx/codecs.py", "if len(found) > 1:", "if False:"),
-            ("relaax/rlx/codecs.py", "((name, data),) = found", "name, data = found[0]"),
+            ("relaax/rlx/wire/codecs.py", "if len(found) > 1:", "if False:"),
+            ("relaax/rlx/wire/codecs.py", "((name, data),) = found", "name, data = found[0]"),
         ],
         "tests/rlx/test_codecs.py",
     ),

@@ -25,11 +25,7 @@ TOP_LEVEL = {
     "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", ".editorconfig", ".gitattributes", ".dockerignore",
 }  # fmt: skip
 
-CROWDED = {
-    "relaax/algorithm_base", "relaax/cli", "relaax/client", "relaax/conformance", "relaax/parameters", "relaax/replay",
-    "relaax/rlx", "relaax/cli/run", "relaax/cli/bench", "relaax/metrics", "relaax/checkpoint",
-    "relaax/server/rlx_server", "relaax/server/parameter_server", "algorithms/da3c", "environments/TORCS",
-}  # fmt: skip
+CROWDED = {"relaax/algorithm_base", "relaax/replay", "relaax/parameters", "relaax/cli/run"}
 """Folders that still hold more modules than they may."""
 CIRCULAR = {
     ("relaax.nn.engine", "relaax.nn.numpy_actor"),

@@ -19,7 +19,7 @@ from relaax.conformance.values import Array, legal, of_another_dtype, wire_array
 from relaax.conformance.vectors import Conversation, golden
 from relaax.conformance.wire import Wrong, decoded, encoded, framed
 from relaax.rlx import Space, rlx_pb2, space_from_dict, space_to_dict
-from relaax.rlx.arrays import DTYPES
+from relaax.rlx.wire.arrays import DTYPES
 
 _DIGITS = 1000  # of an integer that nobody knows; Python reads a few thousand
 

@@ -14,9 +14,9 @@ from relaax.conformance.values import Array, legal, wire_array
 from relaax.conformance.vectors import golden
 from relaax.conformance.wire import Line, Over, Silent, Wrong, decoded, encoded, framed, kind_of
 from relaax.rlx import rlx_pb2
-from relaax.rlx.decoding import from_wire
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.handshake import limits_for
+from relaax.rlx.wire.decoding import from_wire
 
 Writer = Callable[[Any, str], bytes]
 ASKS = (rlx.Init, rlx.Step, rlx.Reset)

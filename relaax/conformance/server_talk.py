@@ -13,9 +13,9 @@ from relaax.client.connection.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, Settings
 from relaax.conformance.wire import Line, Over, Silent, Wrong, code_name, decoded, encoded, kind_of
 from relaax.rlx import Actions, Space, rlx_pb2
-from relaax.rlx.decoding import from_wire
 from relaax.rlx.errors import ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck
+from relaax.rlx.wire.decoding import from_wire
 
 if TYPE_CHECKING:
     from relaax.conformance.websocket import WebSocketWire

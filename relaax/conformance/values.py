@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.rlx import Box, Discrete, ElementarySpace, MultiDiscrete, Space, rlx_pb2
-from relaax.rlx.arrays import DTYPES
+from relaax.rlx.wire.arrays import DTYPES
 
 Array = npt.NDArray[Any]
 

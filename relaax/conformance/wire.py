@@ -24,7 +24,7 @@ import re
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from relaax.rlx.varint import varint
+from relaax.rlx.wire.varint import varint
 
 HANDSHAKE_BYTES = 65_536
 FIRST_BYTE_SECONDS = 0.01

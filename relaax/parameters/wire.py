@@ -18,7 +18,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.moments import MAX_STATISTIC_NAME, Float64Vector, Moments
-from relaax.rlx.varint import varint
+from relaax.rlx.wire.varint import varint
 
 M = TypeVar("M", bound=Message)
 

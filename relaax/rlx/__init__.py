@@ -12,7 +12,6 @@ from relaax.rlx.connection import (
     ServerConnection,
 )
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES
 from relaax.rlx.messages import (
     PROTOCOL_VERSION,
     Actions,
@@ -39,9 +38,10 @@ from relaax.rlx.messages import (
     TrainingFinished,
     Welcome,
 )
-from relaax.rlx.space_encoding import space_from_dict, space_to_dict
 from relaax.rlx.spaces import Box, Dict, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space, Tuple
 from relaax.rlx.transitions import TRANSITIONS, Sender, State
+from relaax.rlx.wire.framing import HANDSHAKE_FRAME_BYTES
+from relaax.rlx.wire.space_encoding import space_from_dict, space_to_dict
 
 __all__ = [
     "DEFAULT_MAX_FRAME_BYTES",

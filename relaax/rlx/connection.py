@@ -15,12 +15,12 @@ import enum
 from dataclasses import dataclass
 
 from relaax.rlx.checks import Checker, check_error
-from relaax.rlx.codecs import AnotherCodec, Codec, codec_named, codec_of
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed, is_http2
 from relaax.rlx.handshake import check_hello, check_welcome, limits_for
 from relaax.rlx.messages import Error, Hello, Limits, Mask, Message, Welcome
 from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
+from relaax.rlx.wire.codecs import AnotherCodec, Codec, codec_named, codec_of
+from relaax.rlx.wire.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed, is_http2
 
 DEFAULT_MAX_FRAME_BYTES = Limits().max_frame_bytes
 SPEAKS_GRPC = (

@@ -6,11 +6,11 @@ import dataclasses
 import math
 import re
 
-from relaax.rlx.decoding import check_version
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, Autoreset, Hello, Limits, Welcome
-from relaax.rlx.space_encoding import check_space
 from relaax.rlx.spaces import Space
+from relaax.rlx.wire.decoding import check_version
+from relaax.rlx.wire.space_encoding import check_space
 
 MAX_TEXT_BYTES = 256  # of each name and version
 MAX_TOKEN_BYTES = 4096

@@ -13,9 +13,9 @@ import pytest
 from relaax import rlx
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.rlx import ErrorCode, Sender
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
 from relaax.rlx.messages import MAX_REWARD
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from support.processes import wait_until
 from support.rlx_line import Line
 from support.rlx_pair import make_hello, make_step

@@ -12,8 +12,8 @@ from relaax import rlx
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves
 from relaax.algorithm_base import StepResult as AgentStep
 from relaax.client import VectorClient
-from relaax.rlx.codecs import Codec, codec_named
 from relaax.rlx.transitions import Sender
+from relaax.rlx.wire.codecs import Codec, codec_named
 from relaax.server.rlx_server.workers.session import AgentSession
 from support.offline_client import OfflineClient
 from support.rlx_pair import Pair, batch

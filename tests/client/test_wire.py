@@ -19,7 +19,7 @@ from relaax.client.connection.client import Codec
 from relaax.client.connection.failure import ConnectionInterrupted
 from relaax.client.connection.wire import ClientWire
 from relaax.rlx.connection import SPEAKS_GRPC
-from relaax.rlx.framing import is_http2
+from relaax.rlx.wire.framing import is_http2
 
 WIDE = 8_000_000  # bytes of an observation: more than sockets hold
 

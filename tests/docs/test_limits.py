@@ -27,7 +27,8 @@ from relaax.replay import spec, wire
 from relaax.replay import wire as replay_messages
 from relaax.replay.client import writer as remote_writer
 from relaax.replay.table import table_copy
-from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
+from relaax.rlx import Limits, array_spaces, handshake, messages
+from relaax.rlx.wire import arrays, framing, space_encoding
 from relaax.server import status
 from relaax.server.checkpoints import checkpointing
 from relaax.server.learner import learning as sampling

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from relaax.rlx import ErrorCode, ProtocolError, rlx_pb2
-from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array, write_array
+from relaax.rlx.wire.arrays import DTYPES, MAX_AXES, read_array, write_array
 
 arrays = st.sampled_from(list(DTYPES.values())).flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=MAX_AXES + 1, min_side=0, max_side=2))

@@ -18,10 +18,10 @@ from relaax.rlx import (
     ProtocolError,
     Sender,
     TrainingFinished,
-    decoding,
     rlx_pb2,
 )
-from relaax.rlx.codecs import Codec, codec_named, codec_of
+from relaax.rlx.wire import decoding
+from relaax.rlx.wire.codecs import Codec, codec_named, codec_of
 from support.rlx_messages import assert_same
 from support.rlx_pair import batch, make_hello, make_step
 from support.rlx_strategies import client_messages, hellos, server_messages

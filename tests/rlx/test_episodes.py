@@ -24,8 +24,8 @@ from relaax.rlx import (
     Sender,
     Step,
 )
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from support.rlx_pair import AUTORESETS, Pair, batch, make_hello, make_step
 
 

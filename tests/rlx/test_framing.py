@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaax.rlx import ErrorCode, LocalProtocolError, ProtocolError
-from relaax.rlx.framing import FrameReader, frame
+from relaax.rlx.wire.framing import FrameReader, frame
 
 
 def drain(reader: FrameReader) -> list[bytes]:

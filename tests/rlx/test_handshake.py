@@ -30,9 +30,9 @@ from relaax.rlx import (
     Tuple,
     Welcome,
 )
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
 from relaax.rlx.handshake import limits_for
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from support.rlx_pair import Pair, batch, make_hello
 from support.rlx_strategies import hellos
 

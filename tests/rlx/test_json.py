@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.rlx import Error, ErrorCode, Message, Metrics, Ping, ProtocolError, Sender, Step
-from relaax.rlx.codecs import codec_named
+from relaax.rlx.wire.codecs import codec_named
 from support.rlx_messages import assert_same
 from support.rlx_pair import make_hello
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaax.rlx import Actions, Box, Dict, Discrete, Episode, Hello, Message, ProtocolError, Sender, Step, rlx_pb2
-from relaax.rlx.codecs import ProtobufCodec
-from relaax.rlx.layouts import ActionsLayout, StepLayout
+from relaax.rlx.wire.codecs import ProtobufCodec
+from relaax.rlx.wire.layouts import ActionsLayout, StepLayout
 from support.rlx_messages import assert_same
 from support.rlx_pair import Pair, batch, make_hello, make_step
 from support.rlx_strategies import client_messages, hellos, server_messages

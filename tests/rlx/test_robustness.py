@@ -35,8 +35,8 @@ from relaax.rlx import (
     Welcome,
     rlx_pb2,
 )
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from support.rlx_messages import assert_same
 from support.rlx_pair import batch, make_hello
 from support.rlx_strategies import client_messages, hellos, server_messages

@@ -20,7 +20,7 @@ from relaax.rlx import (
     space_to_dict,
 )
 from relaax.rlx.misfit import Misfit
-from relaax.rlx.space_encoding import MAX_DEPTH, MAX_LEAVES
+from relaax.rlx.wire.space_encoding import MAX_DEPTH, MAX_LEAVES
 from support.rlx_pair import Pair
 from support.rlx_strategies import leaves, spaces
 

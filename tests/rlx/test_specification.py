@@ -46,13 +46,13 @@ from relaax.rlx import (
     space_to_dict,
 )
 from relaax.rlx.array_spaces import MAX_ELEMENTS
-from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array
-from relaax.rlx.codecs import codec_named
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
-from relaax.rlx.json_decoding import MAX_NESTING
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
 from relaax.rlx.metric_names import formed
-from relaax.rlx.space_encoding import MAX_DEPTH, MAX_LEAVES
+from relaax.rlx.wire.arrays import DTYPES, MAX_AXES, read_array
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.json_decoding import MAX_NESTING
+from relaax.rlx.wire.space_encoding import MAX_DEPTH, MAX_LEAVES
 from support.rlx_vector_files import SPECIFICATION, with_generated_parts
 from support.rlx_vectors import message_to_json
 

@@ -31,8 +31,8 @@ from relaax.rlx import (
     TrainingFinished,
     Welcome,
 )
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from support.rlx_pair import Pair, batch, events, make_hello, make_step
 from support.rlx_vector_files import state_diagram
 

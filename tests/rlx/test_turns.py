@@ -26,8 +26,8 @@ from relaax.rlx import (
     State,
     Welcome,
 )
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from support.rlx_messages import assert_same
 from support.rlx_pair import Pair, batch, events, make_hello, make_step
 

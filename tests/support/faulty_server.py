@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
-from relaax.rlx.framing import frame
+from relaax.rlx.wire.framing import frame
 from support.acceptor import PATIENCE, Acceptor
 from support.rlx_peer import least_action
 
@@ -124,7 +124,7 @@ class _Talk:
         """Send what the fault makes of the right message."""
         data = self.connection.send(right)
         if told is not right:
-            from relaax.rlx.codecs import codec_named
+            from relaax.rlx.wire.codecs import codec_named
 
             name = "protobuf" if self.fault == "protobuf_only" else self.connection.codec or "protobuf"
             data = frame(codec_named(name).encode(told, rlx.Sender.SERVER), 2**31)

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Sender
-from relaax.rlx.encoding import Wire
+from relaax.rlx.wire.encoding import Wire
 from support.fuzz_fields import JSON_VALUES, spoil_fields, spoil_json
 from support.fuzz_talks import Talk, golden, random_talk
 from support.rlx_vector_talk import framed, varint

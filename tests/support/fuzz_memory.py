@@ -155,6 +155,6 @@ def at_a_client(case: Case, number: int) -> int:
 
 
 def _messages(said: Any) -> list[Message]:
-    from relaax.rlx.decoding import from_wire
+    from relaax.rlx.wire.decoding import from_wire
 
     return [from_wire(wire) for wire in said]

@@ -33,7 +33,7 @@ from relaax.rlx import (
     Tuple,
     rlx_pb2,
 )
-from relaax.rlx.encoding import Wire, to_wire
+from relaax.rlx.wire.encoding import Wire, to_wire
 from support.rlx_pair import batch
 from support.rlx_vectors import load
 

@@ -11,7 +11,7 @@ from relaax import rlx
 from relaax.conformance.websocket import BINARY, CLOSE, PING, PONG, Unframer, message, request
 from relaax.conformance.wire import Wrong
 from relaax.rlx import Sender
-from relaax.rlx.codecs import codec_of
+from relaax.rlx.wire.codecs import codec_of
 from relaax.server.rlx_server.connection.channel import begins_with_http
 from support.crowd import connected
 from support.fuzz_cases import case

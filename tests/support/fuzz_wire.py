@@ -16,7 +16,7 @@ import numpy as np
 
 from relaax import rlx
 from relaax.rlx import Error, ErrorCode, Message, Ping, Sender, Welcome
-from relaax.rlx.codecs import codec_of
+from relaax.rlx.wire.codecs import codec_of
 from relaax.server.rlx_server.connection.channel import begins_with_http
 from support.crowd import connected
 from support.fuzz_cases import Case, case

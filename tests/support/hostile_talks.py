@@ -14,8 +14,8 @@ import numpy as np
 
 from relaax import rlx
 from relaax.rlx import Autoreset, Box, Discrete, Hello, Mode, Sender
-from relaax.rlx.codecs import codec_named
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_NUMBER, MAX_REWARD
+from relaax.rlx.wire.codecs import codec_named
 from support.crowd import connected
 from support.fuzz_cases import case
 from support.rlx_vector_talk import framed

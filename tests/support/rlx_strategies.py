@@ -37,8 +37,8 @@ from relaax.rlx import (
     Tuple,
     Welcome,
 )
-from relaax.rlx.arrays import DTYPES
 from relaax.rlx.messages import MAX_FRAME_SKIP, MAX_NUMBER, MAX_REWARD
+from relaax.rlx.wire.arrays import DTYPES
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, max_side=3)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)

@@ -30,7 +30,7 @@ from relaax.rlx import (
     Tuple,
     rlx_pb2,
 )
-from relaax.rlx.encoding import to_wire
+from relaax.rlx.wire.encoding import to_wire
 
 from .rlx_vector_talk import (
     HELLO,

@@ -24,7 +24,7 @@ from relaax.rlx import (
     Welcome,
     rlx_pb2,
 )
-from relaax.rlx.codecs import codec_named
+from relaax.rlx.wire.codecs import codec_named
 
 from .rlx_messages import assert_same
 from .rlx_vectors import message_to_json

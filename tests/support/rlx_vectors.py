@@ -20,8 +20,8 @@ from relaax.rlx import (
     State,
     rlx_pb2,
 )
-from relaax.rlx.decoding import from_wire
-from relaax.rlx.encoding import to_wire
+from relaax.rlx.wire.decoding import from_wire
+from relaax.rlx.wire.encoding import to_wire
 
 from .rlx_messages import assert_same
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from relaax import rlx
 from relaax.rlx.misfit import Misfit, array_of, check_keys, check_sequence, check_shape
-from relaax.rlx.space_encoding import check_space
+from relaax.rlx.wire.space_encoding import check_space
 
 Exact = tuple[np.dtype[Any], tuple[int, ...]]
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")

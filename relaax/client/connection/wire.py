@@ -16,7 +16,7 @@ from relaax.client.connection.failure import ConnectionInterrupted, TrainingFini
 from relaax.libraries import explained
 from relaax.rlx import NEED_DATA, Actions
 from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, SPEAKS_GRPC
-from relaax.rlx.framing import is_http2
+from relaax.rlx.wire.framing import is_http2
 from relaax.tls import NO_TLS, reason_of
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from relaax.algorithm_base import (
 )
 from relaax.configuration import RlxServerSection
 from relaax.rlx import ErrorCode, Sender
-from relaax.rlx.codecs import codec_named
-from relaax.rlx.framing import frame
 from relaax.rlx.messages import MAX_REWARD
+from relaax.rlx.wire.codecs import codec_named
+from relaax.rlx.wire.framing import frame
 from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.worker_reports import (

@@ -15,7 +15,7 @@ import psutil
 
 from relaax.metrics.system import available_memory
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Error, ErrorCode, ProtocolError, ServerConnection
-from relaax.rlx.framing import HEADER_BYTES
+from relaax.rlx.wire.framing import HEADER_BYTES
 from relaax.server.rlx_server.listening.pending_connections import PendingConnection, has_ended
 from relaax.server.rlx_server.worker_reports import NO_ROOM_RETRY_SECONDS
 from relaax.server.security.strikes import SECONDS, network_of

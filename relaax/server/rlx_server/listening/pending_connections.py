@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES
-from relaax.rlx.framing import HEADER_BYTES
+from relaax.rlx.wire.framing import HEADER_BYTES
 from relaax.server.rlx_server.connection.channel import END_OF_REQUEST, MAX_REQUEST_BYTES, begins_with_http
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from relaax.rlx import rlx_pb2
 from relaax.rlx.array_spaces import MAX_ELEMENTS
-from relaax.rlx.arrays import MAX_AXES, dtype_number, dtype_of
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from relaax.rlx.wire.arrays import MAX_AXES, dtype_number, dtype_of
 
 MAX_DEPTH = 16
 MAX_LEAVES = 256

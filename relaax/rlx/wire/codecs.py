@@ -13,14 +13,15 @@ from typing import Any, Protocol
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from relaax.rlx import json_decoding, rlx_pb2
-from relaax.rlx.decoding import MOST, check_version, from_part, nothing_known
-from relaax.rlx.encoding import to_wire
+from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode, ProtocolError
-from relaax.rlx.framing import Piece
-from relaax.rlx.layouts import ActionsLayout, StepLayout
 from relaax.rlx.messages import Actions, Hello, Message, Step
 from relaax.rlx.transitions import Sender
+from relaax.rlx.wire import json_decoding
+from relaax.rlx.wire.decoding import MOST, check_version, from_part, nothing_known
+from relaax.rlx.wire.encoding import to_wire
+from relaax.rlx.wire.framing import Piece
+from relaax.rlx.wire.layouts import ActionsLayout, StepLayout
 
 JSON_FIRST_BYTE = 0x7B  # "{"; in Protobuf the start of field 15 as a group, and that number is reserved
 
@@ -46,7 +47,7 @@ class Codec(Protocol):
 
 
 class ProtobufCodec:
-    """Protobuf's binary form. Steps and actions go a short way, to the same bytes (`relaax.rlx.layouts`)."""
+    """Protobuf's binary form. Steps and actions go a short way, to the same bytes (`relaax.rlx.wire.layouts`)."""
 
     name = "protobuf"
 

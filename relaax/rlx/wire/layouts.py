@@ -2,8 +2,8 @@
 
 After the hello nearly all of those bytes are known: element types, shapes and sizes of arrays never change. So a
 message is written by joining the known bytes with the arrays', and read by finding the known bytes where they must be.
-A layout writes what `relaax.rlx.encoding` would write, byte for byte, and reads what `relaax.rlx.decoding` would read.
-If it does not recognise a message it says so with None, and the general way has the last word.
+A layout writes what `encoding` would write, byte for byte, and reads what `decoding` would read. If it does not
+recognise a message it says so with None, and the general way has the last word.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 from relaax.rlx import rlx_pb2
 from relaax.rlx.array_spaces import ElementarySpace, Leaf
-from relaax.rlx.arrays import dtype_number
-from relaax.rlx.framing import Piece
 from relaax.rlx.messages import Actions, Hello, Leaves, Mask, Step
 from relaax.rlx.spaces import Space
-from relaax.rlx.varint import varint
+from relaax.rlx.wire.arrays import dtype_number
+from relaax.rlx.wire.framing import Piece
+from relaax.rlx.wire.varint import varint
 
 _LENGTH_DELIMITED = 2  # Protobuf's wire type of strings, messages and packed numbers
 _DOUBLE = np.dtype("<f8")

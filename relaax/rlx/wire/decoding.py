@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from relaax.rlx import rlx_pb2
-from relaax.rlx.arrays import read_array
-from relaax.rlx.encoding import LIMIT_FIELDS, Wire
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import (
     MAX_ENVIRONMENTS,
@@ -40,7 +38,9 @@ from relaax.rlx.messages import (
     TrainingFinished,
     Welcome,
 )
-from relaax.rlx.space_encoding import MAX_LEAVES, read_space
+from relaax.rlx.wire.arrays import read_array
+from relaax.rlx.wire.encoding import LIMIT_FIELDS, Wire
+from relaax.rlx.wire.space_encoding import MAX_LEAVES, read_space
 
 _E = TypeVar("_E", bound=enum.IntEnum)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relaax.rlx import rlx_pb2
-from relaax.rlx.arrays import write_array
 from relaax.rlx.messages import (
     Actions,
     Bye,
@@ -26,8 +25,9 @@ from relaax.rlx.messages import (
     TrainingFinished,
     Welcome,
 )
-from relaax.rlx.space_encoding import write_space
 from relaax.rlx.transitions import Sender
+from relaax.rlx.wire.arrays import write_array
+from relaax.rlx.wire.space_encoding import write_space
 
 Wire = rlx_pb2.ClientMessage | rlx_pb2.ServerMessage
 
