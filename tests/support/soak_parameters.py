@@ -52,7 +52,7 @@ class Attempts:
         self._calls._timeout = ANSWER_SECONDS
         bridge._call = self
         for link in self._links:
-            link._lost = self._after_a_loss(link._lost)
+            link.way.lost = self._after_a_loss(link.way.lost)
 
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
         """The answers; raises what the bridge's own calls raise."""
