@@ -358,8 +358,8 @@ RUN_ERRORS = (
         [
             (
                 JOBS_PY,
-                '            *plan.overrides,\n            f"run.name={environment}",\n',
-                '            f"run.name={environment}",\n            *plan.overrides,\n',
+                '*plan.overrides, f"run.name={environment}"]',
+                'f"run.name={environment}", *plan.overrides]',
             )
         ],
         JOBS,

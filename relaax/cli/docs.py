@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relaax.bundled import bundled_folder
+from relaax.cli.reporting import give_up
 from relaax.configuration import unknown
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def docs(
     pages = _pages()
     file = pages.get(page.removesuffix(".md")) or _linked(page)
     if file is None:
-        print(f"relaax docs: {unknown('page', page, pages)}", file=sys.stderr)
-        raise typer.Exit(2)
+        give_up("relaax docs", unknown("page", page, pages))
     _show(_read(file))
 
 

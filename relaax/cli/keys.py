@@ -42,30 +42,14 @@ relaax-rlx-server:
 {rlx_server_bind}  token-file: {yaml[token]}
   tls-certificate: {yaml[server.pem]}
   tls-key: {yaml[server-key.pem]}
-  parameter-server-token-file: {yaml[parameter-server-token]}
-  parameter-server-ca: {yaml[ca.pem]}
-  parameter-server-certificate: {yaml[worker.pem]}
-  parameter-server-key: {yaml[worker-key.pem]}
-  # From here on: for algorithms with a replay memory.
-  replay-server-token-file: {yaml[replay-server-token]}
-  replay-server-ca: {yaml[ca.pem]}
-  replay-server-certificate: {yaml[worker.pem]}
-  replay-server-key: {yaml[worker-key.pem]}
-relaax-replay-server:
+{parameter_server_caller}  # From here on: for algorithms with a replay memory.
+{replay_server_caller}relaax-replay-server:
 {replay_server_bind}  token-file: {yaml[replay-server-token]}
   tls-certificate: {yaml[server.pem]}
   tls-key: {yaml[server-key.pem]}
   tls-client-ca: {yaml[ca.pem]}
 relaax-learner:
-  parameter-server-token-file: {yaml[parameter-server-token]}
-  parameter-server-ca: {yaml[ca.pem]}
-  parameter-server-certificate: {yaml[worker.pem]}
-  parameter-server-key: {yaml[worker-key.pem]}
-  replay-server-token-file: {yaml[replay-server-token]}
-  replay-server-ca: {yaml[ca.pem]}
-  replay-server-certificate: {yaml[worker.pem]}
-  replay-server-key: {yaml[worker-key.pem]}
-
+{parameter_server_caller}{replay_server_caller}
 An environment's machine needs token and ca.pem, and its command two more options:
 
   --token-file {shell[token]} --tls-ca {shell[ca.pem]}
@@ -122,9 +106,12 @@ def _all(folder: Path, host: list[str], days: int) -> None:
     contents = _made(hosts, days)
     _write(folder, contents)
     paths = {name: str(folder.absolute() / name) for name in contents}
+    yaml = {name: _in_yaml(path) for name, path in paths.items()}
     said = {
         "folder": folder.absolute(),
-        "yaml": {name: _in_yaml(path) for name, path in paths.items()},
+        "yaml": yaml,
+        "parameter_server_caller": _caller("parameter-server", yaml),
+        "replay_server_caller": _caller("replay-server", yaml),
         "shell": {name: shlex.quote(path) for name, path in paths.items()},
         "hosts": ", ".join(hosts),
         # Needed for remote clients: without these lines the servers listen on this machine only.
@@ -133,6 +120,12 @@ def _all(folder: Path, host: list[str], days: int) -> None:
         "replay_server_bind": "  bind: 0.0.0.0:7002\n" if host else "",
     }
     print(_HINT.format(**said), end="")
+
+
+def _caller(server: str, yaml: Mapping[str, str]) -> str:
+    """Return the keys by which workers and learners call a server, as YAML."""
+    files = {"token-file": f"{server}-token", "ca": "ca.pem", "certificate": "worker.pem", "key": "worker-key.pem"}
+    return "".join(f"  {server}-{key}: {yaml[file]}\n" for key, file in files.items())
 
 
 def _clients(folder: Path, names: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli import completion
+from relaax.cli.reporting import give_up
 from relaax.configuration import ConfigurationError, unknown
 
 BEGIN, END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
@@ -42,8 +42,7 @@ def schema(
         else:
             output.write_text(_within(output, text) if markdown else text, encoding="utf-8")
     except (ConfigurationError, OSError) as error:
-        print(f"relaax schema: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        give_up("relaax schema", error)
 
 
 def _schema(what: str | None) -> dict[str, object]:

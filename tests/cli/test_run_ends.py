@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import rich.progress
 
-from relaax.cli import evaluate as progress
 from relaax.cli.run.experiment import _await_evaluation, _exit_code
 from relaax.cli.run.plan import make_plan
-from relaax.evaluation.playing import Played
+from relaax.evaluation import report as progress
 from relaax.evaluation.report import EvaluationProgress
 from support.processes import Processes
 from support.run import PATIENCE, SMALL, Runs
@@ -184,7 +183,7 @@ def test_an_evaluation_without_ends_says_how_far_it_is(
         for second in range(0, 100):
             now[0] = float(second)
             shown.under_way(0, 10 * second)
-        shown.ended(Played(0, 1.0, 990, 990))
+        shown.ended(1.0)
         shown.under_way(1, 3)
     assert [record.getMessage() for record in caplog.records] == [
         "0 of 5 episodes have ended; episode 1 at step 300",

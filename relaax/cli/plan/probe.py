@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 
 from relaax import rlx
 from relaax.cli.bench.programs import processor_seconds
+from relaax.client.program.agents import RandomAgent
 from relaax.configuration import ConfigurationError
 from relaax.metrics.system import MEGABYTE
 from relaax.server.rlx_server.connection.channel import PeerGone
@@ -36,25 +35,6 @@ class Probed:
     action_space: rlx.Space
     us: float
     megabytes: float
-
-
-class _Answers:
-    """Random actions of a space, for N environments."""
-
-    def __init__(self, space: rlx.Space, environments: int) -> None:
-        self._elements = list(space.elements())
-        self._n = environments
-        self._random = np.random.default_rng(0)
-
-    def next(self) -> rlx.Actions:
-        return rlx.Actions([self._of(element) for element in self._elements])
-
-    def _of(self, element: rlx.ElementarySpace) -> npt.NDArray[Any]:
-        shape = (self._n, *element.shape)
-        if isinstance(element, rlx.Discrete):
-            drawn = element.start + self._random.integers(element.n, size=shape)
-            return np.asarray(drawn, element.dtype)
-        return np.full(shape, getattr(element, "start", 0), element.dtype)
 
 
 def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds: float) -> Probed:
@@ -106,7 +86,7 @@ def _asked(peer: Peer, process: Process, seconds: float) -> Probed:
     if not isinstance(hello, rlx.Hello):
         raise StartError(f"the environment's program began with {type(hello).__name__}, not with a hello")
     peer.send(rlx.Welcome("plan", "none", peer.connection.limits))
-    answers = _Answers(hello.action_space, hello.environments)
+    agent, elements = RandomAgent(hello.action_space, hello.environments, seed=0), list(hello.action_space.elements())
     messages, spent, ends = -WARM_UP_MESSAGES, 0.0, float("inf")
     while messages < 1 or time.monotonic() < ends:
         message = peer.receive(SILENCE_SECONDS)
@@ -114,7 +94,8 @@ def _asked(peer: Peer, process: Process, seconds: float) -> Probed:
             messages += 1
             if messages == 0:
                 spent, ends = processor_seconds([process.pid], below=True), time.monotonic() + seconds
-            peer.answer(answers.next())
+            drawn = zip(hello.action_space.flatten(agent.step(None, None)), elements, strict=True)
+            peer.answer(rlx.Actions([np.asarray(leaf, element.dtype) for leaf, element in drawn]))
         elif isinstance(message, rlx.Ping):
             peer.send(rlx.Pong(message.nonce))
         elif isinstance(message, rlx.Bye):

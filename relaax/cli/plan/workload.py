@@ -38,6 +38,7 @@ def described(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: 
     connections = math.ceil(environments / plan.run.envs_per_client)
     replay = replay_workload(plan, algorithm, config, spaces, connections)
     learners = found.learner.learners if replay is not None else 0
+    length, key = rollout(config, learners, plan.run.envs_per_client)
     centered = getattr(config.optimizer_section, "centered", False)
     return Workload(
         environments=environments,
@@ -46,8 +47,8 @@ def described(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: 
         observation_bytes=_bytes(spaces[0]) + _bytes(spaces[1]) + _FRAME_BYTES,
         parameters=parameters,
         multiplications=_multiplications(config, spaces, parameters),
-        rollout=rollout(config, learners, plan.run.envs_per_client)[0],
-        rollout_key=rollout(config, learners, plan.run.envs_per_client)[1],
+        rollout=length,
+        rollout_key=key,
         slots=0 if config.optimizer.startswith("worker_") else _OPTIMIZER_VECTORS[config.optimizer] + bool(centered),
         target=server.target_interval() is not None,
         sync_interval=config.sync_interval,

@@ -11,9 +11,9 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
-from relaax.cli.reporting import resilient
+from relaax.cli.reporting import reported, resilient
 from relaax.configuration import ConfigurationError, overrides_of
-from relaax.console import log_to_stderr, print_error
+from relaax.console import log_to_stderr
 from relaax.server.address import AddressError
 from relaax.server.command.options import CheckConfigOption, PrintConfigOption
 
@@ -123,7 +123,7 @@ def run(
     }
     overrides = [*(set_ or []), *overrides_of(given)]
     log_to_stderr("relaax run: %(message)s", stream=resilient(sys.stderr))
-    try:
+    with reported("relaax run", (AddressError,)):
         on_ray = on == "ray" and not (print_config or check_config)
         if config is None:
             plan, remark = _without_file(algorithm, environment, overrides, here=not on_ray)
@@ -145,14 +145,21 @@ def run(
             address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
             begin(config, overrides, address, None, place, fresh, True, summary, progress)
         if print_config or check_config:
-            _show(config or plan.name, plan, place, print_config)
+            from relaax.cli.run.run_directory import RunDirectory
+            from relaax.server.command.configuration import show, whole
+
+            show(config or plan.name, whole(RunDirectory(place).settled(plan)), print_config)
             raise typer.Exit(0)
-        code = _run(plan, place, remark, fresh=fresh, progress=not no_progress, summary=summary)
-    except (ConfigurationError, AddressError) as error:
-        print_error("relaax run", error, resilient(sys.stderr))
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:  # before anything was started
-        raise typer.Exit(130) from None
+        from relaax.cli.run.environment_check import EnvironmentCheck
+
+        with EnvironmentCheck(plan) as check:  # meanwhile this process does its own imports
+            if not no_progress:
+                print("\n".join(filter(None, [plan.title, remark])), file=resilient(sys.stdout), flush=True)
+            from relaax.cli.run.experiment import experiment
+            from relaax.cli.run.run_directory import RunDirectory
+
+            directory = RunDirectory(place)
+            code = experiment(plan, directory, check, fresh=fresh, progress=not no_progress, summary=summary)
     raise typer.Exit(code)
 
 
@@ -184,32 +191,3 @@ def _refuse_both(config: str, algorithm: str | None, environment: str | None) ->
                 f"{config} names an {option} already: leave out --{option} or {config}, or change the configuration "
                 f"with --set {key}={value}"
             )
-
-
-def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
-    """Show the configuration that a run would use. Raises ConfigurationError and AddressError."""
-    from relaax.cli.run.run_directory import RunDirectory
-    from relaax.server.command.configuration import show, whole
-
-    show(config, whole(RunDirectory(place).settled(plan)), print_config)
-
-
-def _run(plan: Plan, place: Path, remark: str, *, fresh: bool, progress: bool, summary: Path | None) -> int:
-    """Return the exit code of a run. Raises ConfigurationError. `remark`: a line below the title, if any.
-
-    This process does its own imports while the environment is checked.
-    """
-    from relaax.cli.run.environment_check import EnvironmentCheck
-    from relaax.supervision.process import StartError
-
-    with EnvironmentCheck(plan) as check:
-        if progress:
-            print("\n".join(filter(None, [plan.title, remark])), file=resilient(sys.stdout), flush=True)
-        from relaax.cli.run.experiment import experiment
-        from relaax.cli.run.run_directory import RunDirectory
-
-        try:
-            return experiment(plan, RunDirectory(place), check, fresh=fresh, progress=progress, summary=summary)
-        except StartError as error:  # nothing was started
-            print_error("relaax run", error, resilient(sys.stderr))
-            return 1

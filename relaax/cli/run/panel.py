@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -117,8 +117,8 @@ class ProgressView:
             self.say(_line(progress, replay))
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else shown(value)
+def _number(value: float | None, text: Callable[[float], str] = shown) -> str:
+    return "–" if value is None else text(value)
 
 
 def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
@@ -163,14 +163,6 @@ def _not_finite(progress: Progress) -> str:
     )
 
 
-def _versions(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.1f} versions"
-
-
-def _milliseconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g} ms"
-
-
 def step_limit(progress: Progress, max_steps: int | None) -> int | None:
     """Return the last step of the run: the lower of its own limit and the training's; None while unknown."""
     return min((limit for limit in (max_steps, progress.max_global_step) if limit), default=None)
@@ -211,6 +203,7 @@ def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> l
     left = time_left(progress, plan.run.max_steps, plan.run.max_time)
     mean = _number(progress.mean_return_100) + (f" of {target:g}" if target is not None else "")
     step, age = _checkpoint_parts(progress)
+    versions, milliseconds = "{:,.1f} versions".format, "{:.3g} ms".format
     figures = [
         ("steps", f"{progress.global_step:,}"),
         ("steps/s", f"{progress.steps_per_second:,.0f}"),
@@ -223,8 +216,8 @@ def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> l
         *([("learners", f"{progress.learners:,}")] if progress.learners else []),
         ("updates", f"{progress.updates:,}"),
         ("learning rate", f"{progress.learning_rate:.2e}"),
-        ("staleness", _versions(progress.mean_staleness)),
-        *([("actor staleness", _versions(progress.mean_actor_staleness))] if progress.learners else []),
+        ("staleness", _number(progress.mean_staleness, versions)),
+        *([("actor staleness", _number(progress.mean_actor_staleness, versions))] if progress.learners else []),
     ]
     if progress.discarded:
         figures.append(("discarded", f"{progress.discarded:,}"))
@@ -232,8 +225,8 @@ def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> l
     return [
         *figures,
         *([] if replay is None else _replay_figures(replay)),
-        ("answer to a step", _milliseconds(progress.act_ms_p50)),
-        ("99 in 100 within", _milliseconds(progress.act_ms_p99)),
+        ("answer to a step", _number(progress.act_ms_p50, milliseconds)),
+        ("99 in 100 within", _number(progress.act_ms_p99, milliseconds)),
         ("last checkpoint", step),
         ("written", age),
     ]
