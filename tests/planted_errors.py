@@ -962,7 +962,8 @@ ERRORS = (
             (
                 AGENT_PY,
                 "        inputs, exploit = self._inputs, self.context.exploit\n",
-                "        inputs, exploit = self._inputs, self.context.exploit\n        self._use(self._exchange.pull())\n",
+                "        inputs, exploit = self._inputs, self.context.exploit\n"
+                "        self._use(self._exchange.pull())\n",
             )
         ],
         GRADIENT,
