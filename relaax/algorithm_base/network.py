@@ -271,8 +271,8 @@ class AgentConfig(ConfigBase):
 
     @property
     def recurrent(self) -> bool:
-        """Whether the network has an LSTM."""
-        return False
+        """Whether the network has an LSTM: what a key `lstm` says, if there is one."""
+        return bool(getattr(self, "lstm", False))
 
 
 Groups = tuple[tuple[str, ...], ...]
@@ -340,10 +340,6 @@ class ActorCriticConfig(AgentConfig):
     )
     greedy_exploit: Free[bool] = Field(True, description="In exploit mode take the most probable action.")
     lstm: Fixed[bool] = Field(False, description="The network remembers: an LSTM layer of network.lstm_size cells.")
-
-    @property
-    def recurrent(self) -> bool:
-        return self.lstm
 
 
 def actor_critic_network(config: AgentConfig, observation_space: Space, policy: Distribution) -> NetworkSpec:
