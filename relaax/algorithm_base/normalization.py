@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.agent import StepResult
 from relaax.algorithm_base.observations import image_of, input_shape, is_image
+from relaax.algorithm_base.policy_graph import LIMIT
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
 from relaax.rlx import Space
@@ -80,9 +81,6 @@ class MeanImage:
         if moments.count != self._moments.count:
             self._moments, self._stacked = moments, None
 
-
-LIMIT = 10.0
-"""Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
 
 INPUT_LIMIT = 1e6
 """Inputs that are not normalised are cut to plus and minus this: squares of float32 activations stay finite."""
