@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from relaax.algorithm_base import Fixed, Free, ParameterServerBase, Space
 from relaax.algorithm_base.actions import RealActions
-from relaax.algorithm_base.network import AgentConfig, NetworkConfig, actor_critic_network, agent_statistics
+from relaax.algorithm_base.network import ActorCriticConfig, NetworkConfig, actor_critic_network, agent_statistics
 from relaax.nn.distributions import inverse_softplus
 from relaax.nn.initialization import orthogonal_parameters
 
@@ -23,7 +23,7 @@ class GaussianNetworkConfig(NetworkConfig):
     lstm_size: int = Field(128, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
 
 
-class Config(AgentConfig):
+class Config(ActorCriticConfig):
     """Distributed A3C for continuous actions."""
 
     initial_learning_rate: float = Field(1e-4, gt=0, description="Learning rate at global step 0.")
@@ -37,19 +37,9 @@ class Config(AgentConfig):
     episode_len: Free[int] = Field(
         20, ge=1, description="Steps of a rollout, t_max of the paper; without effect with `whole_episodes`."
     )
-    gae_lambda: Free[float] = Field(
-        1.0, ge=0, le=1, description="Lambda of generalized advantages; 1 means the n-step returns of the paper."
-    )
     entropy_beta: Free[float] = Field(
         1e-3, ge=0, description="Weight of the policy's differential entropy; paper: 1e-4."
     )
-    value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
-    overlap: Free[bool] = Field(
-        True,
-        description="A worker learns while its environments step: the first action of a rollout is then that of "
-        "parameters one update older. false: it learns before it answers, in the paper's order.",
-    )
-    greedy_exploit: Free[bool] = Field(True, description="In exploit mode take the most probable action.")
     lstm: Fixed[bool] = Field(True, description="The network remembers: an LSTM layer of network.lstm_size cells.")
     spherical: Fixed[bool] = Field(False, description="One variance for all dimensions of an action, as in the paper.")
     initial_variance: Free[float] = Field(
@@ -61,10 +51,6 @@ class Config(AgentConfig):
     longest_episode: Free[int] = Field(
         10_000, ge=1, description="With `whole_episodes`: longer ones are learned from in parts of this length."
     )
-
-    @property
-    def recurrent(self) -> bool:
-        return self.lstm
 
     def actions(self, space: Space) -> RealActions:
         """Return the policy: one normally distributed number for each of an action."""

@@ -30,10 +30,6 @@ class Config(ValueConfig):
     )
     lstm: Fixed[bool] = Field(False, description="The network remembers: an LSTM layer of network.lstm_size cells.")
 
-    @property
-    def recurrent(self) -> bool:
-        return self.lstm
-
 
 __all__ = ["Agent", "Config", "ParameterServer"]
 __getattr__ = lazy_exports(__name__, {"Agent": ".._value_based.agent"})

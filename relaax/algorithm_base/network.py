@@ -19,7 +19,7 @@ from relaax.algorithm_base.observations import (
     looks_like_image,
     with_channels_last,
 )
-from relaax.configuration import Fixed, Section
+from relaax.configuration import Fixed, Free, Section
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.rlx import Space
@@ -271,8 +271,8 @@ class AgentConfig(ConfigBase):
 
     @property
     def recurrent(self) -> bool:
-        """Whether the network has an LSTM."""
-        return False
+        """Whether the network has an LSTM: what a key `lstm` says, if there is one."""
+        return bool(getattr(self, "lstm", False))
 
 
 Groups = tuple[tuple[str, ...], ...]
@@ -317,6 +317,29 @@ def observation_refusal(
         key = "subtract_mean_image" if image and config.subtract_mean_image else "normalize_observations"
         sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
     return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+
+
+class ActorCriticConfig(AgentConfig):
+    """The keys of an actor-critic."""
+
+    described_as: ClassVar[str] = "da3c"
+    """The algorithm by whose name the reference of all keys calls them."""
+
+    episode_len: Free[int] = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
+    gae_lambda: Free[float] = Field(
+        1.0, ge=0, le=1, description="Lambda of generalized advantages; 1 means the n-step returns of the paper."
+    )
+    entropy_beta: Free[float] = Field(
+        0.01, ge=0, description="Weight of the policy's entropy, against early certainty."
+    )
+    value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
+    overlap: Free[bool] = Field(
+        True,
+        description="A worker learns while its environments step: the first action of a rollout is then that of "
+        "parameters one update older. false: it learns before it answers, in the paper's order.",
+    )
+    greedy_exploit: Free[bool] = Field(True, description="In exploit mode take the most probable action.")
+    lstm: Fixed[bool] = Field(False, description="The network remembers: an LSTM layer of network.lstm_size cells.")
 
 
 def actor_critic_network(config: AgentConfig, observation_space: Space, policy: Distribution) -> NetworkSpec:

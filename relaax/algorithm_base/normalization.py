@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.agent import StepResult
 from relaax.algorithm_base.observations import image_of, input_shape, is_image
+from relaax.algorithm_base.policy_graph import LIMIT
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
 from relaax.rlx import Space
@@ -44,8 +45,9 @@ class MeanImage:
 
     def see(self, inputs: Array) -> None:
         """Stacks of frames, 0..white [N, H, W, C x history] or flat, are acted on next."""
-        history = self._history(inputs)
-        self._seen = inputs[..., history - 1 :: history].reshape(len(inputs), -1) if self._gathers else None
+        history = math.prod(inputs.shape[1:]) // self._size
+        gathers = self._moments.count < FRAMES
+        self._seen = inputs[..., history - 1 :: history].reshape(len(inputs), -1) if gathers else None
 
     def gather(self, acted: Array) -> None:
         """They were, where `acted`, bool [N]."""
@@ -75,20 +77,10 @@ class MeanImage:
         history = math.prod(shape) // self._size
         return np.repeat(self._moments.mean / self._white, history).reshape(shape)
 
-    @property
-    def _gathers(self) -> bool:
-        return self._moments.count < FRAMES
-
-    def _history(self, inputs: Array) -> int:
-        return math.prod(inputs.shape[1:]) // self._size
-
     def _use(self, moments: Moments) -> None:
         if moments.count != self._moments.count:
             self._moments, self._stacked = moments, None
 
-
-LIMIT = 10.0
-"""Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
 
 INPUT_LIMIT = 1e6
 """Inputs that are not normalised are cut to plus and minus this: squares of float32 activations stay finite."""
@@ -137,7 +129,7 @@ def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Sp
 
 
 class Statistic:
-    """The merged statistic of the last pull, together with samples gathered since."""
+    """The merged statistic of the last pull, with samples gathered since: `mean` and `std`, float64 [D] each."""
 
     def __init__(self, name: str, size: int, metrics: MetricsRecorder) -> None:
         self._name = name
@@ -155,25 +147,10 @@ class Statistic:
             self._metrics.statistic(self._name, moments)
             self._use(self._moments.merged(moments))
 
-    def scaled(self, x: Array) -> Array:
-        """Divided by the standard deviation: x [..., D] -> float64 [..., D]."""
-        scaled: Array = x / self._std
-        return scaled
-
-    def standardized(self, x: Array) -> Array:
-        """(x - mean) / std of x [..., D], float64 [..., D]."""
-        standardized: Array = (x - self._moments.mean) / self._std
-        return standardized
-
-    @property
-    def mean_and_std(self) -> tuple[Array, Array]:
-        """float64 [D] each; the standard deviation of what never varied is 1."""
-        return self._moments.mean, self._std
-
     def _use(self, moments: Moments) -> None:
-        self._moments = moments
+        self._moments, self.mean = moments, moments.mean
         std = np.sqrt(moments.variance)
-        self._std = np.where(std > 1e-8, std, 1.0)  # what never varied has no unit
+        self.std: Array = np.where(std > 1e-8, std, 1.0)  # what never varied has no unit
 
 
 class Normalization:
@@ -250,7 +227,7 @@ class Normalization:
     def _of_numbers(self, inputs: Array) -> Array:
         if not self._observation:
             return inputs if inputs.dtype == np.uint8 else np.minimum(np.maximum(inputs, -_INPUT_LIMIT), _INPUT_LIMIT)
-        normalized = self._observation.standardized(inputs)
+        normalized = (inputs - self._observation.mean) / self._observation.std
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
     def input_dtype(self, dtype: npt.DTypeLike) -> npt.DTypeLike:
@@ -264,12 +241,12 @@ class Normalization:
         """
         if self._pixels and (self._image or self._observation):
             image, numbers = np.zeros(self._pixels), np.zeros(shape[0] - self._pixels)
-            mean, std = self._observation.mean_and_std if self._observation else (numbers, numbers + 1)
+            mean, std = (o.mean, o.std) if (o := self._observation) else (numbers, numbers + 1)
             whole = [self._image.stacked(image.shape) if self._image else image, mean]
             return np.concatenate(whole), np.concatenate([image + 1, std])
         if self._image:
             return self._image.stacked(shape), np.ones(1)
-        return self._observation.mean_and_std if self._observation else (None, None)
+        return (self._observation.mean, self._observation.std) if self._observation else (None, None)
 
     @property
     def bounds_inputs(self) -> bool:
@@ -284,12 +261,15 @@ class Normalization:
     @property
     def reward_unit(self) -> float:
         """The standard deviation that `rewards` divides by; 1 if it does not scale."""
-        return float(self._return.mean_and_std[1][0]) if self._return else 1.0
+        return float(self._return.std[0]) if self._return else 1.0
 
     def rewards(self, step: StepResult) -> Array:
         """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""
+        statistic = self._reward or self._return
+        if statistic is None:
+            return step.rewards
+        rewards = np.where(step.first, 0.0, step.rewards)
         if self._reward:
-            return self._reward.standardized(np.where(step.first, 0.0, step.rewards))
-        if self._return:
-            return self._return.scaled(np.where(step.first, 0.0, step.rewards))
-        return step.rewards
+            rewards = rewards - statistic.mean
+        scaled: Array = rewards / statistic.std
+        return scaled

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.normalization import LIMIT
 from relaax.nn.specification import NetworkSpec
 
 Vector = npt.NDArray[np.floating[Any]]
+
+LIMIT = 10.0
+"""Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
 
 
 @dataclass(frozen=True, slots=True)

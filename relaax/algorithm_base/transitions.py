@@ -69,7 +69,7 @@ class KeptVectors:
     """Observations float32 [E, D], which are sent with each transition as they are."""
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Return what stands for what is seen next, [E, ...]; of `peek`, seen last of episodes that were cut off."""
+        """Return what stands for what is seen next, [E, ...]; `peek`: seen last, where episodes were cut off."""
         copy: Stored = inputs.copy()
         return copy
 

@@ -37,6 +37,7 @@ def tables(base: type[pydantic.BaseModel], algorithms: Models) -> str:
         rows = [row for row in _with_rules(model) if row not in inherited]
         parts.append(_table(f"`algorithm`: {name}", whose, rows, _HEAD_WITH_RULES))
         shown[model] = name
+        shown.update((base, name) for base in model.__mro__[1:] if base.__dict__.get("described_as") == name)
     return "\n".join(parts)
 
 
