@@ -80,7 +80,9 @@ def test_server_with_unusable_configuration_of_boto3_exits_with_2(
     assert "the profile 'trainng' is neither in" in refusal(command.app, *arguments)
 
 
-@pytest.mark.parametrize("in_file", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "in_file", [True, pytest.param(False, marks=[pytest.mark.slow, pytest.mark.checks("relaax/checkpoint")])]
+)
 def test_keys_that_were_refused_are_read_again(s3: S3Server, aws: Path, tmp_path: Path, in_file: bool) -> None:
     def write(access: str, secret: str) -> None:
         (tmp_path / "keys.yaml").write_text(f"access: {access}\nsecret: {secret}\n")

@@ -289,6 +289,7 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/checkpoint", "tests/support/s3_server.py")
 def test_slow_store_loses_no_lease(s3: S3Server, proxy: S3Proxy) -> None:
     bucket = s3.bucket()
     lost: list[str] = []

@@ -14,6 +14,13 @@ from support.processes import Processes, Running, wait_until
 from support.s3_server import S3Proxy, S3Server, keys_file
 from support.shard_processes import ShardProcesses
 
+pytestmark = pytest.mark.checks(
+    "relaax/checkpoint",
+    "relaax/server/checkpoints",
+    "relaax/server/command/termination.py",
+    "relaax/server/parameter_server/command",
+)
+
 # The real server, with as many seconds for its last checkpoint as are given.
 SERVER = """
 import sys
