@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from relaax.nn import devices
 from relaax.server.learner import process as learner_process
@@ -25,7 +25,10 @@ def _unchanged_process() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, hooks = root.handlers[:], root.level, (sys.excepthook, threading.excepthook)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    using = {"use_device": lambda device: device == devices.CPU or devices.chosen(device, []), "use_one_thread": bool}
+    using: dict[str, Any] = {
+        "use_device": lambda device: None if device == devices.CPU else devices.chosen(device, []),
+        "use_one_thread": lambda: None,
+    }
     try:
         with patch.multiple(devices, **using), patch.multiple(learner_process, **using):
             yield

@@ -15,6 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from relaax.metrics.writer import do_without_tensorflow
 from relaax.server.tensorboard.main import app
 from support.processes import Processes, project_command, wait_until
 from support.refusals import refusal
@@ -28,6 +29,7 @@ def ask(address: str, path: str) -> Any:
 
 
 def write_curve(folder: Path) -> None:
+    do_without_tensorflow()
     writer = EventFileWriter(str(folder))
     for step in range(3):
         value = Summary.Value(tag="episode/mean_return_100", simple_value=float(step))
