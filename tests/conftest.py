@@ -17,6 +17,7 @@ from support.unchanged import Unchanged
 
 if TYPE_CHECKING:
     from support.run import Runs
+    from support.s3_server import S3Proxy, S3Server
 
 # This process forks, so numpy must start no threads. The variable is removed again: the processes that tests start must
 # not depend on it. The import of a server's module sets others, hence the hook below.
@@ -117,6 +118,24 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     """Starts processes; every one of them and of their children has ended when the test has, however it ended."""
     with Processes(tmp_path) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A store that speaks S3: each test has buckets of its own in it."""
+    from support.s3_server import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[S3Proxy]:
+    """A way to the store that makes trouble on demand."""
+    from support.s3_server import S3Proxy
+
+    with S3Proxy(s3.address) as between:
+        yield between
 
 
 @pytest.fixture

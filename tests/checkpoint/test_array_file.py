@@ -43,7 +43,7 @@ def whole(data: bytes) -> npt.NDArray[np.uint8]:
 
 
 @given(ARRAYS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_library_reads_what_we_write_and_we_read_what_it_writes(arrays: dict[str, npt.NDArray[Any]]) -> None:
     data = b"".join(to_buffers(arrays))
     same(safetensors.numpy.load(data), arrays)

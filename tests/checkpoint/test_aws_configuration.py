@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from relaax.checkpoint import StoreError, open_store
 from relaax.configuration import ConfigurationError
-from support.processes import Processes
-from support.s3_server import KEYS, S3Proxy, S3Server, s3_server
+from relaax.server.parameter_server import main as parameter_server
+from relaax.server.replay_server import main as replay_server
+from support.refusals import refusal
+from support.s3_server import KEYS, S3Proxy, S3Server
 
 IN_S3 = ("bucket", "key")
 PAIR = f"[default]\naws_access_key_id = {KEYS.access}\naws_secret_access_key = {KEYS.secret}\n"
@@ -69,26 +71,18 @@ def test_region_of_another_store_is_its_own_affair(aws: Path, monkeypatch: pytes
     open_store(IN_S3, aws_endpoint="http://127.0.0.1:1")
 
 
-@pytest.mark.parametrize("command", ["relaax-parameter-server", "relaax-replay-server"])
+@pytest.mark.parametrize("command", [parameter_server, replay_server])
 def test_server_with_unusable_configuration_of_boto3_exits_with_2(
-    aws: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, command: str
+    aws: Path, monkeypatch: pytest.MonkeyPatch, command: ModuleType
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "trainng")
-    server = processes.start(
-        *(command, "--config", "apex_gym_cartpole", "--bind", "127.0.0.1:0", "--checkpoint-aws-s3", *IN_S3)
-    )
-    assert server.wait(120) == 2, server.report()
-    assert "the profile 'trainng' is neither in" in server.stderr
-    assert "Traceback" not in server.stderr
+    arguments = ("--config", "apex_gym_cartpole", "--bind", "127.0.0.1:0", "--checkpoint-aws-s3", *IN_S3)
+    assert "the profile 'trainng' is neither in" in refusal(command.app, *arguments)
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.mark.parametrize("in_file", [True, False])
+@pytest.mark.parametrize(
+    "in_file", [True, pytest.param(False, marks=[pytest.mark.slow, pytest.mark.checks("relaax/checkpoint")])]
+)
 def test_keys_that_were_refused_are_read_again(s3: S3Server, aws: Path, tmp_path: Path, in_file: bool) -> None:
     def write(access: str, secret: str) -> None:
         (tmp_path / "keys.yaml").write_text(f"access: {access}\nsecret: {secret}\n")

@@ -17,7 +17,9 @@ from support.s3_server import S3Server
 Damage = Callable[[Store, str], None]
 
 
-@pytest.fixture(params=["directory", "S3"])
+@pytest.fixture(
+    params=["directory", pytest.param("S3", marks=[pytest.mark.slow, pytest.mark.checks("relaax/checkpoint")])]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "directory":
         return LocalStore(tmp_path / "checkpoints")

@@ -15,6 +15,7 @@ from relaax.replay.client import writer as remote_writer
 from relaax.replay.client.client import ReplayClient
 from relaax.replay.client.shards import PriorityUpdates
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayTraffic, ReplayUnavailable, Sampled
+from relaax.server.replay_server import held_table
 from support import replay_servers
 from support.nobody import nobody
 from support.processes import wait_until
@@ -212,6 +213,7 @@ def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.Monke
 
 def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 0.3)
+    monkeypatch.setattr(held_table, "UNDRAWN_SECONDS", 0.3)
     monkeypatch.setattr(remote_writer, "CALL_WAIT", 0.1)
     declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=2.0)
     with serving() as shards, client_of(shards, declaration) as client:

@@ -23,6 +23,7 @@ def restarted(processes: Processes, config: Path, address: str, *arguments: str)
     return server
 
 
+@pytest.mark.slow
 def test_a_shard_is_killed_and_returns_while_both_sides_go_on(processes: Processes, tmp_path: Path) -> None:
     config = write_replay_configuration(tmp_path)
     started = [start_replay_server(processes, config, "--shard", f"{shard}/2") for shard in range(2)]

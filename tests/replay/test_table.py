@@ -152,14 +152,14 @@ class Oracle:
         return applied
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 3, 5, 7, 50])
+@pytest.mark.parametrize("capacity", [1, 2, 5, 50])
 @pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
 def test_random_operations_do_what_a_list_does(remover: str, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     table = Table(spec(capacity, sampler="prioritized", alpha=1.0, remover=remover), seed=0)
     oracle = Oracle(capacity, remover)
     seen: list[int] = []
-    for sequence in range(1, 300):
+    for sequence in range(1, 150):
         count = int(rng.integers(0, min(capacity, 5) + 1))
         # Few different ones: ties are common.
         priorities = None if rng.random() < 0.5 else (rng.integers(0, 5, count) / 4).tolist()

@@ -86,15 +86,15 @@ class StoreCompliance:
         with pytest.raises(NotFound):
             store.get("a/x")
 
-    @pytest.mark.parametrize("key", ["", "/a", "a/", "../a", "a/../b", "a//b", ".hidden", "a b", "a\0"])
-    def test_refuses_what_is_no_key(self, store: Store, key: str) -> None:
-        for method in (store.get, store.delete):
+    def test_refuses_what_is_no_key(self, store: Store) -> None:
+        for key in ("", "/a", "a/", "../a", "a/../b", "a//b", ".hidden", "a b", "a\0"):
+            for method in (store.get, store.delete):
+                with pytest.raises(ValueError, match="cannot be a key"):
+                    method(key)
             with pytest.raises(ValueError, match="cannot be a key"):
-                method(key)
-        with pytest.raises(ValueError, match="cannot be a key"):
-            store.put(key, b"")
-        with pytest.raises(ValueError, match="cannot be a key"):
-            store.put_if(key, b"", None)
+                store.put(key, b"")
+            with pytest.raises(ValueError, match="cannot be a key"):
+                store.put_if(key, b"", None)
 
     def test_has_a_name(self, store: Store) -> None:
         assert store.location

@@ -36,7 +36,7 @@ def restore(table: Table, state: State) -> None:
 def copied(table: Table) -> Table:
     """Another table with the same content, which draws the same."""
     other = Table(table.spec, seed=0)
-    restore(other, state_of(table))
+    restore(other, state_of(table, 1 << 16))
     return other
 
 

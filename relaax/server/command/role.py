@@ -10,7 +10,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin
 
 from relaax.libraries import missing_from, named
@@ -250,11 +250,14 @@ def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]
     from relaax.transport.process_resources import allow_descriptors
 
     allow_descriptors()
-    ends = EndRequests()
     # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
-    with ends.signals(signal_reasons(), afterwards=signal.SIG_IGN), ExitStack() as closing:
+    with (
+        closing(EndRequests()) as ends,
+        ends.signals(signal_reasons(), afterwards=signal.SIG_IGN),
+        ExitStack() as ended,
+    ):
         try:
-            server = assemble(ends, closing)
+            server = assemble(ends, ended)
         except NoneUsable as error:
             raise GivenUp(error, 2) from None
         except StoreError as error:

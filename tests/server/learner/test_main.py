@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from relaax.server.learner.learning import FAMILIES
+from relaax.server.learner.main import app
 from support import replay_algorithm
 from support.metrics_page import documented_for_prometheus
 from support.nobody import nobody
 from support.processes import Processes, Running, wait_until
+from support.refusals import outcome_of, refusal
 from support.scrape import health, scraped, status_url
 from support.service import LEARNER, PARAMETER_SERVER
 
@@ -43,7 +45,9 @@ def start(processes: Processes, tmp_path: Path, address: str, *more: str) -> Run
     return processes.start(*LEARNER, "--config", written(tmp_path), "--parameter-server", address, *more)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_a_signal_ends_it_while_it_waits_for_the_first_worker(
     processes: Processes, tmp_path: Path, address: str, number: int, code: int
 ) -> None:
@@ -99,26 +103,23 @@ def test_the_page_of_metrics_lists_what_it_serves() -> None:
         (["--set", "learner.parameter_server_certificate=x"], "relaax-learner.parameter_server_key: is needed as well"),
     ],
 )
-def test_what_it_cannot_use_is_one_sentence(
-    processes: Processes, tmp_path: Path, given: list[str], sentence: str
-) -> None:
-    learner = processes.start(*LEARNER, "--config", written(tmp_path), *given)
-    assert learner.wait(60) == 2
-    (line,) = [line for line in learner.stderr.splitlines() if line.startswith("relaax-learner: ")]
+def test_what_it_cannot_use_is_one_sentence(tmp_path: Path, given: list[str], sentence: str) -> None:
+    said = refusal(app, "--config", written(tmp_path), *given)
+    (line,) = [line for line in said.splitlines() if line.startswith("relaax-learner: ")]
     assert sentence in line
-    assert "Traceback" not in learner.stderr
 
 
-def test_an_algorithm_without_a_memory_has_no_learner(processes: Processes, tmp_path: Path) -> None:
+def test_process_that_refuses_exits_with_2(processes: Processes, tmp_path: Path) -> None:
     learner = processes.start(*LEARNER, "--config", "da3c_gym_cartpole")
     assert learner.wait(60) == 2
     assert "algorithm.path: da3c has no replay memory: its workers learn themselves" in learner.stderr
+    assert "Traceback" not in learner.stderr
 
 
-def test_its_configuration_can_be_checked_and_shown(processes: Processes, tmp_path: Path) -> None:
-    checked = processes.start(*LEARNER, "--config", written(tmp_path), "--check-config")
-    assert checked.wait(60) == 0
-    assert "can be used" in checked.lines[0]
-    shown = processes.start(*LEARNER, "--config", written(tmp_path), "--print-config", "--bridge", "grpc")
-    assert shown.wait(60) == 0
-    assert "  bridge: grpc  # command line" in shown.lines
+def test_its_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
+    checked = outcome_of(app, "--config", written(tmp_path), "--check-config")
+    assert checked.exit_code == 0
+    assert "can be used" in checked.stdout.splitlines()[0]
+    shown = outcome_of(app, "--config", written(tmp_path), "--print-config", "--bridge", "grpc")
+    assert shown.exit_code == 0
+    assert "  bridge: grpc  # command line" in shown.stdout.splitlines()

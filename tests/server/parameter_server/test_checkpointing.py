@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from relaax.checkpoint import CheckpointManager, StoreError
+from relaax.checkpoint import CheckpointManager, Lease, StoreError
 from relaax.server.checkpoints import checkpointing
 from relaax.server.checkpoints.checkpointing import LOOK_SECONDS, Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.spool import Spool
 from support.processes import wait_until
 from support.stores import MemoryStore
 
@@ -254,3 +258,45 @@ def test_a_kill_soon_after_the_start_leaves_a_checkpoint(
         assert saved.get(timeout=10).global_step == 5
     finally:
         checkpointer.stop()
+
+
+@contextmanager
+def leased(store: MemoryStore) -> Iterator[CheckpointManager]:
+    lease = Lease(store, ttl=1e6)
+    lease.acquire()
+    yield CheckpointManager(store, lease=lease)
+    lease.release()
+
+
+def test_last_checkpoint_of_a_failing_store_is_delivered_later(
+    model: Model, store: MemoryStore, tmp_path: Path
+) -> None:
+    with leased(store) as manager:
+        checkpointer = Checkpointer(manager, model, 1000, lambda saved: None, spool=Spool(tmp_path, manager, None))
+        model.step, store.failing = 3, StoreError("away")
+        assert not checkpointer.save(last=True)
+        assert checkpointer.kept
+        store.failing = None
+        assert manager.published() == []
+    with leased(store) as manager:
+        Spool(tmp_path, manager, "http://another").deliver()
+        assert manager.published() == []
+        Spool(tmp_path, manager, None).deliver()
+        assert [name.partition("-")[2] for name in manager.published()] == ["3-f1"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_copy_is_removed_once_the_store_accepts_the_last_checkpoint(
+    model: Model, store: MemoryStore, tmp_path: Path
+) -> None:
+    with leased(store) as manager:
+        spool = Spool(tmp_path, manager, None)
+        checkpointer = Checkpointer(manager, model, 1000, lambda saved: None, retry=0.01, spool=spool)
+        store.failing = StoreError("away")
+        saving = threading.Thread(target=checkpointer.save, args=(60.0, True))
+        saving.start()
+        wait_until(lambda: spool.kept and checkpointer.failures > 5, "a copy is kept, and it is tried again")
+        store.failing = None
+        saving.join(60)
+        assert not spool.kept and not list(tmp_path.iterdir())
+        assert len(manager.published()) == 1

@@ -71,7 +71,7 @@ def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
 
 
 def test_who_only_asks_whether_it_serves_stays_as_long_as_he_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STRANGER_SECONDS", 5.0)
+    monkeypatch.setattr(connections, "STRANGER_SECONDS", 1.5)
     with running() as server, contextlib.ExitStack() as stack:
         asking = stack.enter_context(RawCaller(server.address))
         (silent,) = idle(stack, server, 1)

@@ -27,8 +27,7 @@ def status_among(lie: float, lies: int, named: bool) -> tuple[TrainingStatus, di
         return TrainingStatus.from_message(server.core.status().to_message()), server.core.scalars()[1]
 
 
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("lies", [1, 100])
+@pytest.mark.parametrize(("named", "lies"), [(True, 1), (False, 100)])
 def test_a_liar_neither_raises_the_mean_nor_reaches_the_target(named: bool, lies: int) -> None:
     status, scalars = status_among(1e15, lies, named)
     for mean in (status.mean_return_100, scalars["episode/mean_return_100"], scalars["episode/return"]):

@@ -13,10 +13,12 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.metrics.writer import do_without_tensorflow
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
+from relaax.server.parameter_server.main import app
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes, project_command, wait_until
+from support.refusals import refusal
 
 
 @pytest.fixture
@@ -32,6 +34,7 @@ def newest_step(folder: Path) -> int:
     return int(published(folder)[0].split("-")[1])
 
 
+@pytest.mark.slow
 def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
     processes: Processes, config: Path, tmp_path: Path
 ) -> None:
@@ -59,6 +62,7 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
     assert list((tmp_path / "m").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_curve_continues_where_training_does_after_a_kill(processes: Processes, config: Path, tmp_path: Path) -> None:
     arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"))
     for pushes, reached in ((5, 50), (7, 120), (2, 70)):
@@ -131,6 +135,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, 
     assert f"checkpoint 00000002-20-f2 in {folder} is damaged and skipped" in server.stderr
 
 
+@pytest.mark.slow
 def test_killed_soon_after_the_start_it_leaves_a_checkpoint(processes: Processes, config: Path) -> None:
     # The real server, with an interval of 1000 s; what is counted in minutes is counted in tenths of seconds here.
     code = """
@@ -248,23 +253,30 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
         (["--device", "gpu:first"], "a device is cpu, gpu (the first one) or gpu:I"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_sentence(
-    processes: Processes, config: Path, arguments: list[str], sentence: str
-) -> None:
-    given = arguments if "--config" in arguments else ["--config", str(config), *arguments]
-    server = processes.start("relaax-parameter-server", *given)
+def test_what_cannot_be_used_is_said_in_a_sentence(config: Path, arguments: list[str], sentence: str) -> None:
+    assert sentence in refusal(app, "--config", config, *arguments)
+
+
+def test_process_that_refuses_exits_with_2(processes: Processes, config: Path) -> None:
+    server = processes.start("relaax-parameter-server", "--config", config, "--bind", "nonsense")
     assert server.wait(120) == 2
-    assert sentence in server.stderr
+    assert "HOST:PORT" in server.stderr
     assert "Traceback" not in server.stderr
     assert server.lines == []
 
 
-def test_a_port_in_use(processes: Processes, config: Path) -> None:
+@pytest.mark.slow
+def test_missing_gpu_is_refused_with_tensorflow_loaded(processes: Processes, config: Path) -> None:
+    server = processes.start("relaax-parameter-server", "--config", config, "--device", "gpu:99")
+    assert server.wait(120) == 2
+    assert "relaax-parameter-server.device: gpu:99 was asked for" in server.stderr
+    assert "Traceback" not in server.stderr
+
+
+def test_a_port_in_use(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        server = processes.start("relaax-parameter-server", "--config", config, "--bind", address)
-        assert server.wait(120) == 2
-    assert f"{address} cannot be listened at" in server.stderr
+        assert f"{address} cannot be listened at" in refusal(app, "--config", config, "--bind", address)
 
 
 def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: Path) -> None:
@@ -307,6 +319,7 @@ def test_a_terminal_that_goes_away_ends_it_in_order(processes: Processes, config
     assert newest_step(tmp_path / "c") == 10
 
 
+@pytest.mark.slow
 def test_behind_nohup_it_goes_on(processes: Processes, config: Path) -> None:
     server, address = processes.start_server("nohup", project_command("relaax-parameter-server"), "--config", config)
     server.send_signal(signal.SIGHUP)

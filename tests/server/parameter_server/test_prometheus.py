@@ -60,6 +60,7 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
         health(url)
 
 
+@pytest.mark.slow
 def test_pushes_that_come_again(processes: Processes, tmp_path: Path) -> None:
     config = write_configuration(tmp_path)
     introduction = pb.RegisterRequest(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,15 @@ from relaax.checkpoint import CheckpointManager
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes, Running, wait_until
-from support.s3_server import S3Proxy, S3Server, keys_file, s3_server
+from support.s3_server import S3Proxy, S3Server, keys_file
 from support.shard_processes import ShardProcesses
+
+pytestmark = pytest.mark.checks(
+    "relaax/checkpoint",
+    "relaax/server/checkpoints",
+    "relaax/server/command/termination.py",
+    "relaax/server/parameter_server/command",
+)
 
 # The real server, with as many seconds for its last checkpoint as are given.
 SERVER = """
@@ -24,18 +30,6 @@ server.LAST_SECONDS = float(sys.argv.pop(1))
 sys.argv[0] = "relaax-parameter-server"
 main.main()
 """
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: S3Server) -> Iterator[S3Proxy]:
-    with S3Proxy(s3.address) as between:
-        yield between
 
 
 class Place:
@@ -77,6 +71,7 @@ def place(processes: Processes, s3: S3Server, proxy: S3Proxy, tmp_path: Path) ->
     return Place(processes, s3, proxy, tmp_path)
 
 
+@pytest.mark.slow
 def test_s3_that_comes_back_before_the_deadline_gets_the_last_checkpoint(place: Place, proxy: S3Proxy) -> None:
     server = place.trained_server(600, 2)
     proxy.fail("reset")
@@ -90,6 +85,7 @@ def test_s3_that_comes_back_before_the_deadline_gets_the_last_checkpoint(place: 
     assert not list(place.spool.iterdir()), "the copy is removed"
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_last_checkpoint_is_found_by_the_next_start(place: Place, proxy: S3Proxy) -> None:
     server = place.trained_server(1, 3)
     proxy.fail("reset")

@@ -22,19 +22,7 @@ from relaax.server.parameter_server.command.assembly import metrics_folder, open
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes, Running, wait_until
-from support.s3_server import KEYS, S3Proxy, S3Server, keys_file, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(s3: S3Server) -> Iterator[S3Proxy]:
-    with S3Proxy(s3.address) as between:
-        yield between
+from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 
 
 @pytest.fixture

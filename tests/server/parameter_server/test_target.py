@@ -160,12 +160,12 @@ def test_shard_0_does_not_hear_but_knows() -> None:
     assert target(tested) == (0, [0, 0])
 
 
-@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("on_device", [False, pytest.param(True, marks=pytest.mark.slow)])  # it loads TensorFlow
 def test_a_copy_stays_as_it_is(on_device: bool) -> None:
     tested = Shard(np.ones(2, np.float32), RMSProp(), Schedule(0.1), target=UPDATES, on_device=on_device)
     expected: list[tuple[int, bytes]] = [(0, np.ones(2, np.float32).tobytes())]
     held = [tested.target]
-    for number in range(1, 40):
+    for number in range(1, 16):
         applied = tested.push(push(number, 1, -1, base_version=number - 1))
         assert applied.parameters is not None
         if number % 3 == 0:

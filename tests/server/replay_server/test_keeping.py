@@ -25,23 +25,24 @@ from relaax.server.command.termination import EndRequests
 from relaax.server.ports.guard import Credentials
 from relaax.server.replay_server.held_table import WriterInsert
 from relaax.server.replay_server.keeping import Keeping, open_keeping
+from relaax.server.replay_server.main import app
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
 from support.cutting_proxy import CuttingProxy
 from support.disks import small_disk
-from support.processes import Processes, Running, wait_until
+from support.processes import Processes, wait_until
+from support.refusals import refusal
 from support.replay_servers import (
     LARGE,
     Shard,
     client_of,
-    command,
     numbered,
     numbers,
     pictured,
     start_replay_server,
     write_replay_configuration,
 )
-from support.s3_server import KEYS, S3Proxy, S3Server, keys_file, s3_server
+from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 from support.scrape import scraped, status_url
 
 PREFIX = "relaax_replay_server_checkpoint_"
@@ -58,12 +59,6 @@ def ends() -> Iterator[EndRequests]:
     made = EndRequests()
     yield made
     made.close()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 def kept(folder: Path) -> list[str]:
@@ -92,6 +87,7 @@ def everything(service: ReplayService, held: Any) -> set[int]:
     return set(sample.columns["number"].tolist())
 
 
+@pytest.mark.slow
 def test_a_server_that_is_ended_and_started_again_goes_on_at_once(processes: Processes, config: Path) -> None:
     declaration = numbered(5000, min_size=300)
     place = ("--checkpoint-dir", str(config.parent / "kept"), "--status-bind", "127.0.0.1:0")
@@ -202,6 +198,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_while_it_saves_goes_on_from_the_save_before(
     processes: Processes, config: Path
 ) -> None:
@@ -234,16 +231,8 @@ def test_a_server_that_is_killed_while_it_saves_goes_on_from_the_save_before(
     assert len(list((folder / SHARD).glob("0*"))) == 1, "nothing is left of it"
 
 
-def refusal(processes: Processes, config: Path, *arguments: str, code: int = 2) -> str:
-    """What a server says that does not start."""
-    server: Running = processes.start(*command(config, *arguments))
-    assert server.wait(120) == code
-    assert "Traceback" not in server.stderr
-    return server.stderr
-
-
 def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
-    processes: Processes, config: Path, tmp_path: Path, ends: EndRequests
+    config: Path, tmp_path: Path, ends: EndRequests
 ) -> None:
     folder = tmp_path / "kept"
     service = ReplayService(LARGE)
@@ -253,7 +242,7 @@ def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
     (checkpoint,) = kept(folder)
     part = folder / SHARD / checkpoint / "table-0-00001.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
-    said = refusal(processes, config, "--checkpoint-dir", str(folder))
+    said = refusal(app, "--config", config, "--checkpoint-dir", folder)
     assert f"none of the 1 checkpoints in {folder / SHARD} can be used, and none is deleted" in said
     assert f"{checkpoint}/table-0-00001.safetensors has" in said
     (way_out,) = [line for line in said.splitlines() if "relaax checkpoints remove" in line]
@@ -359,7 +348,26 @@ def test_on_a_full_disk_the_service_goes_on_and_the_next_save_comes(tmp_path: Pa
         assert [held.size for held in service.tables()] == [200]
 
 
-def test_a_memory_in_s3_comes_back(processes: Processes, config: Path, tmp_path: Path, s3: S3Server) -> None:
+def test_a_memory_in_s3_comes_back(tmp_path: Path, s3: S3Server, ends: EndRequests) -> None:
+    settings = ReplayServerSection(
+        checkpoint_aws_s3=[s3.bucket(), "memory/run"],
+        aws_keys=str(keys_file(tmp_path)),
+        aws_endpoint=f"http://{s3.address}",
+    )
+    with ExitStack() as closing:
+        service = ReplayService(LARGE)
+        keeping = open_keeping(settings, service, ends, closing)
+        fill(service, numbered(100), 3)
+        assert keeping is not None and keeping.finish()
+    with ExitStack() as closing:
+        service = ReplayService(LARGE)
+        open_keeping(settings, service, ends, closing)
+        (held,) = service.tables()
+        assert everything(service, held) == {0, 1, 2}
+
+
+@pytest.mark.slow
+def test_server_restores_a_memory_in_s3(processes: Processes, config: Path, tmp_path: Path, s3: S3Server) -> None:
     place = ("--checkpoint-aws-s3", s3.bucket(), "memory/run", "--aws-keys", str(keys_file(tmp_path)))
     place = (*place, "--aws-endpoint", f"http://{s3.address}")
     server, address = start_replay_server(processes, config, *place)

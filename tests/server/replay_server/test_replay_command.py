@@ -18,6 +18,7 @@ from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.server.access import replay_targets
 from relaax.server.replay_server.grpc_service import SERVICE
+from relaax.server.replay_server.main import app
 from relaax.server.replay_server.prometheus import REPLAY_FAMILIES
 from relaax.server.replay_server.server import read_replay_credentials
 from relaax.server.replay_server.service import table_bytes
@@ -26,6 +27,7 @@ from relaax.transport.segments import SUPPORTED
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.metrics_page import documented_for_prometheus
 from support.processes import Processes, wait_until
+from support.refusals import outcome_of, refusal
 from support.replay_servers import (
     CONFIGURATION,
     client_of,
@@ -100,7 +102,9 @@ def test_a_shard_says_which_part_of_the_memory_it_may_take(processes: Processes,
     wait_until(lambda: "1/4 of what is available now; relaax-replay-server.memory sets" in server.stderr, "it says so")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)]
+)
 def test_a_signal_ends_it_and_a_second_one_does_not_disturb(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:
@@ -124,26 +128,22 @@ def test_a_signal_ends_it_and_a_second_one_does_not_disturb(
         (["--set", "replay-server.tls-client-ca=/nowhere"], "relaax-replay-server.tls_client_ca"),
     ],
 )
-def test_what_cannot_be_is_refused_by_one_sentence(
-    processes: Processes, config: Path, arguments: list[str], says: str
-) -> None:
-    server = processes.start(*command(config, *arguments))
-    assert server.wait(120) == 2
-    assert says in server.stderr
-    assert "Traceback" not in server.stderr
+def test_what_cannot_be_is_refused_by_one_sentence(config: Path, arguments: list[str], says: str) -> None:
+    assert says in refusal(app, "--config", config, *arguments)
 
 
-def test_a_port_in_use_is_refused(processes: Processes, config: Path) -> None:
+def test_process_that_refuses_exits_with_2(processes: Processes, config: Path) -> None:
     with serving() as (shard,):
         server = processes.start(*command(config, "--bind", shard.address))
         assert server.wait(120) == 2
         assert f"{shard.address} cannot be listened at" in server.stderr
+        assert "Traceback" not in server.stderr
 
 
-def test_a_configuration_is_checked_without_a_start(processes: Processes, config: Path) -> None:
-    server = processes.start(*command(config, "--check-config"))
-    assert server.wait(120) == 0
-    assert "can be used" in server.lines[0]
+def test_a_configuration_is_checked_without_a_start(config: Path) -> None:
+    checked = outcome_of(app, "--config", config, "--check-config")
+    assert checked.exit_code == 0
+    assert "can be used" in checked.stdout.splitlines()[0]
 
 
 def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path) -> None:
@@ -153,6 +153,7 @@ def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path)
         ReplayClient([address], numbered(10**6))
 
 
+@pytest.mark.slow
 def test_the_table_of_a_session_is_dropped(processes: Processes, tmp_path: Path) -> None:
     text = CONFIGURATION.replace("bind:", "session-timeout: 1s\n  bind:")
     server, address = start_replay_server(processes, write_replay_configuration(tmp_path, text))

@@ -12,7 +12,7 @@ from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec,
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration
 from support.shards import sharded
 
-SIZE, PUSHES = 1_003, 30
+SIZE, PUSHES = 1_003, 10
 OPTIMIZERS = [RMSProp(0.9, 0.01), Adam(), Momentum(), AdaGrad(), Add()]
 
 
