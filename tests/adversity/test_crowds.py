@@ -214,7 +214,7 @@ def test_clients_that_never_read_their_answers(server: Served, websocket: bool) 
 
 
 @pytest.mark.slow
-def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path: Path) -> None:
+def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path: Path, short: bool) -> None:
     """Half of them say nothing, half a byte a second. What that costs: tests/benchmarks/hostile_connections.py."""
     with started_service(tmp_path) as service, contextlib.ExitStack() as stack:
         training = [Training(service.address) for _ in range(8)]
@@ -223,7 +223,7 @@ def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path:
                 each.expect_more()
             stack.enter_context(Loiterers(service.address, 500))
             for each in training:
-                each.expect_more(300)
+                each.expect_more(100 if short else 300)
             newcomer = Training(service.address)
             training.append(newcomer)
             newcomer.expect_more()

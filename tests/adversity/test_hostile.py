@@ -19,8 +19,8 @@ def test_honest_clients_train_on_among_hostile_ones(
 ) -> None:
     if short and not websocket:
         pytest.skip("every other client of the other one comes over TCP")
-    seconds, window = (23.0, 6.0) if short else (55.0, 10.0)
-    plan = Plan(seconds=seconds, seed=7, window=window, share=0.4, websocket=websocket)
+    seconds, window, hostile = (31.0, 8.0, 5) if short else (55.0, 10.0, 3)
+    plan = Plan(seconds=seconds, seed=7, window=window, hostile=hostile, share=0.4, websocket=websocket)
     summary = run_hostile(processes, tmp_path, plan)
     write_csv(summary, tmp_path / "hostile.csv")
     draw(summary, tmp_path / "hostile.png")
