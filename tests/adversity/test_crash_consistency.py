@@ -20,7 +20,7 @@ from support.crash_servers import MOMENTS, CrashedServers
 from support.crash_stores import FLAWS
 from support.processes import Processes
 
-_LIVES = 8  # every so many points have a life that follows, in the fast test
+_POINTS, _LIVES = 2, 4  # every so many changes are a point, and of these every so many have a life that follows
 _FOUND_IN_ANOTHER_LIFE = ("DirectoriesOfOthersUnsynced", "Untidy")
 
 
@@ -64,15 +64,16 @@ def test_no_power_at_any_operation(scene: Scene) -> None:
     assert scene.states > 1.5 * len(changing), "of most operations several outcomes were tried"
 
 
-def test_a_death_at_each_operation_that_changes_something(mother: Nursery, tmp_path: Path) -> None:
+def test_a_death_at_operations_that_change_something(mother: Nursery, tmp_path: Path) -> None:
     scene = Scene(mother, tmp_path)
     points = scene.changes()
     assert len(points) > scene.count / 3
-    for index, point in enumerate(points):
+    for index, point in enumerate(points[::_POINTS]):
         assert list(scene.kill(*point, next_life=index % _LIVES == 0)) == []
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/checkpoint", "tests/support/crash_scene.py", "tests/support/crash_recorder.py")
 @pytest.mark.timeout(900)
 def test_a_death_at_every_moment_of_each_operation_and_a_life_after_it(scene: Scene, short: bool) -> None:
     points = list(scene.points())

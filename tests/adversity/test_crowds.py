@@ -20,6 +20,7 @@ from relaax import rlx
 from relaax.conformance.websocket import Masker, request
 from relaax.server.rlx_server.listening.admission import FREE, MORE
 from relaax.server.rlx_server.listening.children import MAX_LEAVING
+from relaax.server.rlx_server.listening.listener import MAX_WAITING
 from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
 from support.fuzz_run import ALGORITHM
 from support.fuzz_wire import guests
@@ -33,18 +34,22 @@ from support.trainee import Training
 
 PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
 HANDSHAKE_TIMEOUT = 300  # seconds: longer than any crowd stays
+WAITING = 100  # connections that may wait to be read, instead of the listener's own 1024
 COMER = Path(__file__).parents[1] / "support" / "comer.py"
 
 
 class Served:
     """A server, what it held once it had served somebody, and its address."""
 
-    def __init__(self, processes: Processes, folder: Path, **settings: Any) -> None:
+    def __init__(
+        self, processes: Processes, folder: Path, constants: dict[str, float] | None = None, **settings: Any
+    ) -> None:
         self.running: Running
         self.running, self.address = start_offline_server(
             processes,
             folder,
             algorithm={"path": str(ALGORITHM)},
+            constants=constants,
             max_frame_megabytes=1,
             log_level="WARNING",
             memory_reserve=0,
@@ -64,17 +69,20 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server for all: what one crowd left behind would spoil the next one's test as well."""
     folder = tmp_path_factory.mktemp("crowds")
     with Processes(folder) as processes:
-        yield Served(processes, folder)
+        yield Served(processes, folder, {"listening.listener.MAX_WAITING": getattr(request, "param", WAITING)})
 
 
 @pytest.fixture
 def server(started: Served) -> Iterator[Served]:
     yield started
     started.expect_nothing_left()
+
+
+as_many_as_ever = pytest.mark.parametrize("started", [MAX_WAITING], indirect=True, ids=["all"])
 
 
 def hello() -> bytes:
@@ -100,16 +108,27 @@ CROWDS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("said", CROWDS.values(), ids=CROWDS)
 def test_a_crowd_that_does_not_introduce_itself(server: Served, said: Callable[[], bytes]) -> None:
     """More of them than may wait: the longest waiting are dropped, and honest clients are served at once."""
-    with Crowd(server.address, 1200, said()) as crowd:
+    expect_room(server, WAITING, said())
+
+
+@pytest.mark.slow
+@as_many_as_ever
+def test_the_oldest_of_1200_silent_connections_make_room(server: Served) -> None:
+    expect_room(server, MAX_WAITING, b"")
+
+
+def expect_room(server: Served, waiting: int, said: bytes) -> None:
+    count = waiting + 176
+    with Crowd(server.address, count, said) as crowd:
         with guests(server.address) as honest:
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
         expect_no_process(server)
-        wait_until(lambda: crowd.dropped() >= 1200 - 1024, "those that waited longest made room")
+        wait_until(lambda: crowd.dropped() >= count - waiting, "those that waited longest made room")
 
 
 def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
     word = hello()
-    with Crowd(server.address, 300, word[:1]) as crowd:
+    with Crowd(server.address, WAITING - 10, word[:1]) as crowd:
         with guests(server.address) as honest:
             for index in range(1, len(word) - 1):
                 crowd.say(word[index : index + 1])
@@ -118,9 +137,9 @@ def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
 
 
 def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
-    with Crowd(server.address, 200, b"\0\0\0") as crowd, guests(server.address) as honest:
+    with Crowd(server.address, WAITING - 10, b"\0\0\0") as crowd, guests(server.address) as honest:
         crowd.half_close()
-        wait_until(lambda: crowd.dropped() == 200, "all of them were dropped")
+        wait_until(lambda: crowd.dropped() == WAITING - 10, "all of them were dropped")
         wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
 
 
@@ -136,12 +155,16 @@ def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param(0, id="and no more", marks=pytest.mark.slow),
+        pytest.param(0, id="and no more"),
         pytest.param(400_000, id="and more than is read at once"),
     ],
 )
-def test_a_crowd_whose_frames_have_a_length_and_no_sense(processes: Processes, tmp_path: Path, more: int) -> None:
+def test_a_crowd_whose_frames_have_a_length_and_no_sense(
+    processes: Processes, tmp_path: Path, more: int, short: bool
+) -> None:
     """Whoever is refused and stays holds no place: with a second for each of the crowd nobody else would have one."""
+    if short and not more:
+        pytest.skip("a crowd that sends more is what --short has")
     server = Served(processes, tmp_path, max_handshakes=1)
     garbage = struct.pack(">I", 200) + b"\xff" * (200 + more)
     with Unteachable(server.address, 64, garbage) as crowd, guests(server.address) as honest:
@@ -152,6 +175,7 @@ def test_a_crowd_whose_frames_have_a_length_and_no_sense(processes: Processes, t
 
 
 @pytest.mark.slow
+@as_many_as_ever
 def test_a_crowd_that_says_hello_and_never_reads(server: Served) -> None:
     """What that costs those who train, and a newcomer: tests/benchmarks/deaf_crowd.py."""
     with Deaf(server.address, 300) as crowd:
@@ -190,7 +214,7 @@ def test_clients_that_never_read_their_answers(server: Served, websocket: bool) 
 
 
 @pytest.mark.slow
-def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path: Path) -> None:
+def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path: Path, short: bool) -> None:
     """Half of them say nothing, half a byte a second. What that costs: tests/benchmarks/hostile_connections.py."""
     with started_service(tmp_path) as service, contextlib.ExitStack() as stack:
         training = [Training(service.address) for _ in range(8)]
@@ -199,7 +223,7 @@ def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path:
                 each.expect_more()
             stack.enter_context(Loiterers(service.address, 500))
             for each in training:
-                each.expect_more(300)
+                each.expect_more(100 if short else 300)
             newcomer = Training(service.address)
             training.append(newcomer)
             newcomer.expect_more()
@@ -215,7 +239,7 @@ def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path:
 def test_some_hundreds_of_connections_come_and_go(server: Served, short: bool) -> None:
     """Clean, by a reset, in the middle of a word, and as a process that is killed."""
     with guests(server.address) as honest:
-        for number in range(100 if short else 600):
+        for number in range(25 if short else 600):
             _come_and_go(server.address, number)
         assert all(guest.connections > 0 for guest in honest)
 

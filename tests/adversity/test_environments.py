@@ -18,7 +18,6 @@ from support.rlx_pair import make_hello
 from support.service import started_service
 from support.trainee import Training
 
-HELLOS = 100
 MEGABYTES = 60  # that both servers together may take for these, and for two clients that train
 
 
@@ -29,7 +28,7 @@ def own_megabytes(*servers: Running) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environments", [MAX_ENVIRONMENTS, 4096], ids=["all that a hello can have", "all it may"])
-def test_claims_without_end_cost_nobody_anything(tmp_path: Path, environments: int) -> None:
+def test_claims_without_end_cost_nobody_anything(tmp_path: Path, environments: int, short: bool) -> None:
     """Each stays for as long as it is let in, since connections that have ended are none that count."""
     with started_service(tmp_path) as service, contextlib.ExitStack() as stack:
         training = [Training(service.address) for _ in range(2)]
@@ -38,7 +37,7 @@ def test_claims_without_end_cost_nobody_anything(tmp_path: Path, environments: i
                 each.expect_more()
             servers = service.parameter_server, service.rlx_server
             before, answers = own_megabytes(*servers), []
-            for number in range(HELLOS):
+            for number in range(30 if short else 100):
                 line = stack.enter_context(Line(service.address))
                 line.say(_hello(environments))
                 answers.append(line.hear())

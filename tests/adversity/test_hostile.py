@@ -14,8 +14,13 @@ from support.processes import Processes
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
-def test_honest_clients_train_on_among_hostile_ones(processes: Processes, tmp_path: Path, websocket: bool) -> None:
-    plan = Plan(seconds=55.0, seed=7, window=10.0, share=0.4, websocket=websocket)
+def test_honest_clients_train_on_among_hostile_ones(
+    processes: Processes, tmp_path: Path, websocket: bool, short: bool
+) -> None:
+    if short and not websocket:
+        pytest.skip("every other client of the other one comes over TCP")
+    seconds, window, hostile = (31.0, 8.0, 5) if short else (55.0, 10.0, 3)
+    plan = Plan(seconds=seconds, seed=7, window=window, hostile=hostile, share=0.4, websocket=websocket)
     summary = run_hostile(processes, tmp_path, plan)
     write_csv(summary, tmp_path / "hostile.csv")
     draw(summary, tmp_path / "hostile.png")

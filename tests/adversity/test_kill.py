@@ -70,6 +70,7 @@ def test_each_part_of_a_run_is_killed_in_turn_and_the_run_goes_on(runs: Runs) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("part", ["worker", "client", "rlx-server", "parameter-server"])
 def test_a_part_is_killed_twice(runs: Runs, part: str) -> None:
     run = started(runs)
@@ -79,6 +80,7 @@ def test_a_part_is_killed_twice(runs: Runs, part: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unhurried")
 def test_both_servers_are_killed_at_once(runs: Runs) -> None:
     run = started(runs)
     kill_one(run, "parameter-server")
@@ -104,7 +106,9 @@ def test_a_parameter_server_that_is_killed_while_it_ends_leaves_a_checkpoint(run
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["worker", "rlx-server", "parameter-server"])
-def test_a_part_that_stands_still_for_a_while(runs: Runs, part: str) -> None:
+def test_a_part_that_stands_still_for_a_while(runs: Runs, part: str, short: bool) -> None:
+    if short and part != "parameter-server":
+        pytest.skip("the server that all others wait for is what --short has")
     run = started(runs)
     victim = run.of(part)[0]
     victim.suspend()

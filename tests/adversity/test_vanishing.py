@@ -49,12 +49,6 @@ with client:
 
 
 @pytest.fixture
-def unhurried(short: bool) -> None:
-    if short:
-        pytest.skip("half a minute for each pair; the scene with all of them is what --short has")
-
-
-@pytest.fixture
 def hosts() -> Iterator[tuple[Host, Host]]:
     with two_hosts() as pair:
         yield pair

@@ -18,9 +18,8 @@ def libraries(pid: int) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is loaded")
-@pytest.mark.parametrize("lstm", [False, True])
-def test_no_process_of_a_run_on_the_hosts_engine_does(lstm: bool, processes: Processes, tmp_path: Path) -> None:
-    service = Service(processes, tmp_path, lstm=lstm)
+def test_no_process_of_a_run_on_the_hosts_engine_does(processes: Processes, tmp_path: Path) -> None:
+    service = Service(processes, tmp_path, lstm=True)
     training = Training(service.address)
     wait_until(lambda: service.status.updates > 10, "it learns")
     wait_until(lambda: list((tmp_path / "metrics").glob("events.*")), "metrics are written")
@@ -32,10 +31,9 @@ def test_no_process_of_a_run_on_the_hosts_engine_does(lstm: bool, processes: Pro
     assert not loaded[worker.pid] - loaded[service.rlx_server.pid], "a worker shares what its server has loaded"
 
 
-@pytest.mark.parametrize("keys", [{"lstm": True}, {"optimizer": "worker_rms_prop"}])
-def test_no_server_imports_it(keys: dict[str, object], processes: Processes, tmp_path: Path) -> None:
+def test_no_server_imports_it(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')\n")
-    service = Service(processes, tmp_path, env={"PYTHONPATH": str(tmp_path)}, **keys)
+    service = Service(processes, tmp_path, env={"PYTHONPATH": str(tmp_path)}, optimizer="worker_rms_prop")
     training = Training(service.address)
     wait_until(lambda: service.status.updates > 10, "it learns")
     training.stop()

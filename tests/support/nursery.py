@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from typing import IO, Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMANDS = Path(sys.executable).parent
+OFFLINE_SERVER = str(Path(__file__).resolve().with_name("offline_server.py"))
 _READ_BY_LIBRARIES = ("PYTHON", "LD_", "OPENBLAS", "OMP_", "NUMBA", "TF_", "GRPC_", "MALLOC", "LANG", "LC_", "HOME")
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 _LONGEST = 1 << 20
@@ -39,11 +41,12 @@ def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
     module = command[0] == sys.executable and command[1:2] == ["-m"] and command[2].startswith("relaax.")
     script = Path(command[0]).parent == _COMMANDS and Path(command[0]).name.startswith("relaax")
     program = list(command[:3]) == [sys.executable, "-W", "error"] and command[3].endswith("/main")
-    here, there = {**os.environ, **_UNBUFFERED}, {**env, **_UNBUFFERED}
+    offline = list(command[:2]) == [sys.executable, OFFLINE_SERVER]
+    here, there = {**(NURSERY.environ or os.environ), **_UNBUFFERED}, {**env, **_UNBUFFERED}
     if there.get("PYTHONPATH") == str(_ROOT):  # where the modules are from in any case
         here["PYTHONPATH"] = there["PYTHONPATH"]
     same = all(here.get(name) == there.get(name) for name in {*here, *there} if name.startswith(_READ_BY_LIBRARIES))
-    return (module or script or program) and same
+    return (module or script or program or offline) and same
 
 
 class Child:
@@ -87,6 +90,8 @@ class Nursery:
     def __init__(self) -> None:
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self.environ: dict[str, str] = {}
+        """The environment that it was started in."""
 
     def start(self, args: list[str], stderr: IO[bytes], cwd: Path | None, env: Mapping[str, str]) -> Child:
         reading, writing = os.pipe()
@@ -105,16 +110,18 @@ class Nursery:
             self._line.close()
             self._process.wait()
         self._line = self._process = None
+        self.environ = {}
 
     def _ready(self) -> socket.socket:
         if self._line is None or self._process is None or self._process.poll() is not None:
             self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             for end in (self._line, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST)
+            self.environ = dict(os.environ)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **_UNBUFFERED},
+                env={**self.environ, **_UNBUFFERED},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -132,6 +139,9 @@ def _entry(args: Sequence[str]) -> Any:
         sys.argv, sys.path[0], sys.warnoptions[:] = list(args[3:]), str(Path(args[3]).parent), ["error"]
         warnings.simplefilter("error")
         return functools.partial(runpy.run_path, args[3], run_name="__main__")
+    if args[1:2] == [OFFLINE_SERVER]:
+        sys.argv, sys.path[0] = list(args[1:]), str(Path(OFFLINE_SERVER).parent)
+        return functools.partial(runpy.run_path, OFFLINE_SERVER, run_name="__main__")
     if args[1:2] == ["-m"]:
         sys.argv, sys.path[0] = [args[0], *args[3:]], str(Path.cwd())
         return importlib.import_module(args[2]).main
@@ -157,6 +167,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # TMPDIR may be another
     args = request["args"]
     sys.orig_argv = [sys.executable, *args[1:]] if args[0] == sys.executable else [sys.executable, *args]
     return _entry(args)
@@ -194,6 +205,9 @@ def _main() -> None:
                 importlib.import_module(module.name)
     importlib.import_module("gymnasium.wrappers")
     assert "tensorflow" not in sys.modules
+    for name in ("convolution", "dense", "kernels", "lstm"):  # servers load kernels as they start, in 0.3 s
+        importlib.import_module(f"relaax.nn.host.{name}").compile_kernels()
+    importlib.import_module("relaax.server.replay_server.server")._compile_kernels()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

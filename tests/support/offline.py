@@ -26,11 +26,18 @@ def write_config(folder: Path, algorithm: dict[str, Any] | None = None, **settin
 
 
 def start_offline_server(
-    processes: Processes, folder: Path, *options: str, algorithm: dict[str, Any] | None = None, **settings: Any
+    processes: Processes,
+    folder: Path,
+    *options: str,
+    algorithm: dict[str, Any] | None = None,
+    constants: dict[str, float] | None = None,
+    **settings: Any,
 ) -> tuple[Running, str]:
-    """The server and its address."""
+    """The server and its address. `constants`: of modules of relaax.server.rlx_server, by `MODULE.NAME`."""
     config = write_config(folder, algorithm, **settings)
-    server = processes.start(sys.executable, SERVER, "--config", config, *options)
+    values = {f"relaax.server.rlx_server.{name}": value for name, value in (constants or {}).items()}
+    env = {"OFFLINE_SERVER_CONSTANTS": json.dumps(values)} if values else None
+    server = processes.start(sys.executable, SERVER, "--config", config, *options, env=env)
     return server, server.wait_for_address()
 
 

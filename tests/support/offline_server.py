@@ -1,7 +1,13 @@
-"""The command relaax-rlx-server, whole, but that its workers reach no parameter server, forked or spawned."""
+"""The command relaax-rlx-server, whole, but that its workers reach no parameter server, forked or spawned.
+
+The environment variable OFFLINE_SERVER_CONSTANTS, a JSON object, sets constants of modules: {"MODULE.NAME": value}.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +18,11 @@ from relaax.server.rlx_server.workers import plan, spawners
 from support.offline_client import OfflineClient
 
 plan.make_client = lambda settings, servers: OfflineClient()
+for constant, value in json.loads(os.environ.get("OFFLINE_SERVER_CONSTANTS", "{}")).items():
+    place, _, name = constant.rpartition(".")
+    module = importlib.import_module(place)
+    assert hasattr(module, name), constant
+    setattr(module, name, value)
 
 if __name__ == "__main__":
     # A worker that is spawned runs this module again, as far as the line above.

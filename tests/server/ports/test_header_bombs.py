@@ -23,6 +23,7 @@ from support.processes import Processes, Running, wait_until
 from support.service import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
 from support.trainee import Training
 
+CHECKED = ("relaax/server/ports", "relaax/server/security", "relaax/transport", "tests/support/header_bombs.py")
 CONNECTIONS = 8
 ANSWERS = 40
 """Calls of the honest caller that must be answered after the attack."""
@@ -78,6 +79,7 @@ def attacked(
             bombs.kill()
 
 
+@pytest.mark.checks(*CHECKED)
 @pytest.mark.parametrize(
     ("command", "tls", "reads"),
     [
@@ -91,10 +93,13 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
     processes: Processes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    short: bool,
     command: tuple[str, ...],
     tls: bool,
     reads: bool,
 ) -> None:
+    if short and tls:
+        pytest.skip("without TLS is what --short has")
     monkeypatch.delenv("GRPC_VERBOSITY", raising=False)  # the server's own is meant
     keys = Keys(tmp_path / "keys")
     section: dict[str, Any] = {"bind": "127.0.0.1:0", "token-file": keys.path("parameter-server-token")}
@@ -124,18 +129,22 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
     assert "hpack" not in server.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.checks(*CHECKED)
 @pytest.mark.parametrize(
     ("bridge", "way", "addresses", "least"),
     [
         ("grpc", "leaves", 1, GRPC_SHARE),
-        pytest.param("grpc", "unread", 50, GRPC_SHARE_OF_MANY, marks=pytest.mark.slow),
-        pytest.param("auto", "leaves", 1, MEMORY_SHARE, marks=pytest.mark.slow),
-        pytest.param("auto", "unread", 50, MEMORY_SHARE, marks=pytest.mark.slow),
+        ("grpc", "unread", 50, GRPC_SHARE_OF_MANY),
+        ("auto", "leaves", 1, MEMORY_SHARE),
+        ("auto", "unread", 50, MEMORY_SHARE),
     ],
 )
 def test_a_training_client_keeps_its_steps_beside_header_bombs(
-    processes: Processes, tmp_path: Path, bridge: str, way: str, addresses: int, least: float
+    processes: Processes, tmp_path: Path, short: bool, bridge: str, way: str, addresses: int, least: float
 ) -> None:
+    if short and (bridge, addresses) != ("grpc", 50):
+        pytest.skip("gRPC beside many addresses is what --short has")
     keys = Keys(tmp_path / "keys")
     config = tmp_path / "service.yaml"
     document = {

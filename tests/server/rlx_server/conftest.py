@@ -28,7 +28,7 @@ def serve(processes: Processes, tmp_path: Path, worker_start: str) -> Serve:
     return start
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
     """An RLX server for tests that need nothing special, and leave it as they found it."""
     folder = tmp_path_factory.mktemp("shared")

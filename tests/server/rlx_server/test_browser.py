@@ -21,6 +21,14 @@ from support.processes import Running, wait_until
 from support.rlx_vector_files import SPECIFICATION
 from support.screens import Browser
 
+_CHECKED = (
+    "protocol/RLX.md",
+    "protocol/clients/javascript",
+    "relaax/rlx",
+    "relaax/server/rlx_server/connection",
+    "relaax/server/rlx_server/listening",
+)
+
 HELLO = """{ hello: { protocolVersion: 1, environment: "Tab", environments: 1, autoreset: ["AUTORESET_DISABLED"],
   mode: "MODE_TRAIN", actionSpace: { discrete: { n: 3 } },
   observationSpace: { box: { dtype: "DTYPE_FLOAT32", shape: [2] } } } }"""
@@ -94,6 +102,8 @@ try {
 </script>"""
 
 
+@pytest.mark.slow
+@pytest.mark.checks(*_CHECKED)
 def test_the_client_in_a_page_over_tls(
     serve: Callable[..., tuple[Running, str]], pages: tuple[Path, int], tmp_path: Path
 ) -> None:
@@ -124,6 +134,8 @@ def test_the_client_in_a_page_over_tls(
         )
 
 
+@pytest.mark.slow
+@pytest.mark.checks(*_CHECKED)
 def test_pages_of_this_computer_play_and_others_are_refused(
     shared: tuple[Running, str], pages: tuple[Path, int], browser: Browser
 ) -> None:

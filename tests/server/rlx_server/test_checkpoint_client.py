@@ -134,7 +134,7 @@ def acted(address: str) -> list[int]:
         return [client.init(np.zeros(3, np.float32)), client.send(0.0, np.ones(3, np.float32))]
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_server_of_checkpoints_acts_and_trains_nobody(
     tmp_path: Path, run: tuple[Path, Checkpoints], start: str
 ) -> None:
@@ -163,6 +163,7 @@ def test_a_connection_follows_what_is_published(tmp_path: Path, run: tuple[Path,
             wait_until(lambda: client.send(0.0, state) == 0, "the newer one acts", interval=0.2)
 
 
+@pytest.mark.slow
 def test_from_s3(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
     folder, _ = run
     with s3_server(tmp_path) as s3, Processes(tmp_path) as processes:

@@ -78,6 +78,8 @@ def test_a_file_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
     assert "missing.yaml" in refused(processes, "--config", tmp_path / "missing.yaml")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting")
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, which would be used")
 def test_the_short_form_of_a_device_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
     sentence = refused(processes, "--config", write_config(tmp_path, {"gpu": True}))
@@ -90,6 +92,8 @@ def test_the_servers_own_device_counts_more_than_the_short_form(processes: Proce
         line.open()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting")
 def test_an_algorithm_that_runs_an_operation_while_it_is_imported(processes: Processes, tmp_path: Path) -> None:
     """TensorFlow then has threads, and a forked worker could hang for ever."""
     algorithm = tmp_path / "hasty.py"
@@ -118,6 +122,8 @@ def test_help_says_what_there_is(processes: Processes) -> None:
         assert option in text
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting")
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to see a process's environment")
 def test_the_kernels_of_blas_are_those_that_the_environment_asks_for_unless_native_is_said(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 LOOK = """
 import os, signal
 import tensorflow as tf
@@ -28,6 +30,8 @@ print(os.waitpid(pid, 0)[1])
 """
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/nn/tensorflow_loading.py")
 def test_the_child_looks_and_the_parent_stays_as_it_was() -> None:
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 
 import pytest
 
@@ -14,8 +13,9 @@ from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until
 from support.rlx_line import Line
 
+SPAWNED = (pytest.mark.slow, pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/rlx"))
 # A spawned worker takes seconds to start.
-pytestmark = pytest.mark.parametrize("worker_start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+pytestmark = pytest.mark.parametrize("worker_start", ["fork", pytest.param("spawn", marks=SPAWNED)])
 
 
 def start_episode(line: Line) -> None:
@@ -145,14 +145,12 @@ def test_a_server_that_was_killed_can_be_started_again_at_once(serve) -> None:  
 
 
 def test_a_worker_that_does_not_end_is_killed_and_the_server_ends(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve()
+    server, address = serve(constants={"listening.listener.STOP_SECONDS": 0.5})
     with Line(address) as line:
         start_episode(line)
         (worker,) = server.children()
         worker.suspend()
-        started = time.monotonic()
         assert server.stop(timeout=60) == 0
-        assert time.monotonic() - started < 50
         assert not worker.is_running()
 
 

@@ -16,7 +16,6 @@ from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.conformance.websocket import request
 from relaax.rlx import ErrorCode
-from relaax.server.rlx_server.listening.children import MAX_STALLED
 from relaax.tls import client_context
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.offline import start_offline_server
@@ -27,6 +26,8 @@ from support.rlx_pair import make_hello
 
 both_ways = pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 Server = tuple[Running, str]
+STALLED = 16
+"""Processes that may wait for their clients, instead of 64."""
 Guarded = tuple[Running, str, Keys]
 
 
@@ -185,14 +186,16 @@ def test_old_versions_of_tls_are_refused(guarded: Server, keys: Keys) -> None:
 
 def test_those_who_do_not_go_on_keep_nobody_waiting(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
     """Each has said the first words of TLS, so that a process waits for it."""
-    server, address = serve(handshake_timeout=300.0, **keys.rlx_port())
+    server, address = serve(
+        handshake_timeout=300.0, constants={"listening.children.MAX_STALLED": STALLED}, **keys.rlx_port()
+    )
     with contextlib.ExitStack() as held:
-        for _ in range(MAX_STALLED + 16):
+        for _ in range(STALLED + 8):
             held.enter_context(contextlib.closing(hesitant(address, keys)[0]))
         with Line(address, tls=keys.context()) as line:
             line.open(token=keys.token)
             assert line.init() == 0
-        wait_until(lambda: len(server.children()) <= MAX_STALLED, "the oldest are ended")
+        wait_until(lambda: len(server.children()) <= STALLED, "the oldest are ended")
     wait_until(lambda: not server.children(), "nobody is left")
 
 

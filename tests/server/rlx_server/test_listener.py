@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,32 @@ import pytest
 from relaax import rlx
 from relaax.rlx import ErrorCode, rlx_pb2
 from support.leftovers import descriptors
+from support.offline import start_offline_server
 from support.offline_algorithm import HELD
-from support.processes import Running, wait_until
+from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.rlx_vector_talk import framed, varint
 
 Server = tuple[Running, str]
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the times of every server, which a first connection has come to and gone from."""
+    folder = tmp_path_factory.mktemp("usual")
+    with Processes(folder) as processes:
+        server, address = start_offline_server(processes, folder)
+        settled(server, address)
+        yield server, address
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that waits for a hello for longer than any test."""
+    folder = tmp_path_factory.mktemp("patient")
+    with Processes(folder) as processes:
+        yield start_offline_server(processes, folder, handshake_timeout=300)
 
 
 def sockets_of(pid: int) -> list[Path]:
@@ -64,32 +84,26 @@ def test_a_probe_costs_no_process(serve) -> None:  # type: ignore[no-untyped-def
     wait_until(lambda: descriptors(server) == before, "every descriptor was given back")
 
 
-def test_a_connection_that_says_nothing_expires_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
+def test_silence_and_unfinished_hellos_expire_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=1.0)
-    with Line(address) as line:
-        line.expect_end()
-        assert not server.children()
-
-
-def test_a_hello_that_never_ends_expires_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(handshake_timeout=1.0)
-    with Line(address) as line:
+    with Line(address) as silent, Line(address) as line:
         line.socket.sendall(line.connection.send(make_hello())[:-1])
+        silent.expect_end()
         expect_dropped(line)
         assert not server.children()
 
 
 @pytest.mark.parametrize("said", [1, 4, 5, -1], ids=["byte", "length", "more", "all but one"])
-def test_a_hello_that_breaks_off_is_given_up_at_once(serve, said: int) -> None:  # type: ignore[no-untyped-def]
-    _, address = serve(handshake_timeout=300)
+def test_a_hello_that_breaks_off_is_given_up_at_once(patient: Server, said: int) -> None:
+    _, address = patient
     with Line(address) as line:
         line.socket.sendall(line.connection.send(make_hello())[:said])
         line.socket.shutdown(socket.SHUT_WR)
         expect_dropped(line)
 
 
-def test_a_hello_that_comes_byte_by_byte_is_heard(serve) -> None:  # type: ignore[no-untyped-def]
-    _, address = serve()
+def test_a_hello_that_comes_byte_by_byte_is_heard(usual: Server) -> None:
+    _, address = usual
     with Line(address) as line:
         for byte in line.connection.send(make_hello()):
             line.socket.sendall(bytes([byte]))
@@ -97,9 +111,9 @@ def test_a_hello_that_comes_byte_by_byte_is_heard(serve) -> None:  # type: ignor
         assert line.init() == 0
 
 
-def test_the_longest_hello_is_heard(serve) -> None:  # type: ignore[no-untyped-def]
+def test_the_longest_hello_is_heard(usual: Server) -> None:
     """It is more than the kernel's buffer has room for at first."""
-    _, address = serve()
+    _, address = usual
     with Line(address) as line:
         hello = rlx_pb2.ClientMessage.FromString(line.connection.send(make_hello())[4:]).SerializeToString()
         padding = rlx.HANDSHAKE_FRAME_BYTES - len(hello) - 5
@@ -218,9 +232,9 @@ def test_without_memory_nobody_is_let_in(serve) -> None:  # type: ignore[no-unty
         assert "MB" in error.message
 
 
-def test_the_parent_keeps_no_connection_and_no_thread(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve()
-    settled(server, address)
+def test_the_parent_keeps_no_connection_and_no_thread(usual: Server) -> None:
+    server, address = usual
+    wait_until(lambda: not psutil.Process(server.pid).children(), "nobody is left of the tests before")
     before = len(sockets_of(server.pid))
     with contextlib.ExitStack() as stack:
         lines = [stack.enter_context(Line(address)) for _ in range(3)]
@@ -236,8 +250,8 @@ def test_the_parent_keeps_no_connection_and_no_thread(serve) -> None:  # type: i
             assert [c.status for c in child.net_connections("tcp")] == [psutil.CONN_ESTABLISHED], "one, and no other's"
 
 
-def test_connections_that_come_and_go_leave_nothing_behind(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve()
+def test_connections_that_come_and_go_leave_nothing_behind(usual: Server) -> None:
+    server, address = usual
     settled(server, address)
     before = descriptors(server)
     for _ in range(15):

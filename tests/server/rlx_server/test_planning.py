@@ -6,7 +6,6 @@ import contextlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.configuration import RlxServerSection
 from relaax.server.rlx_server.workers.plan import make_client
@@ -15,11 +14,7 @@ from support.parameter_servers import gradient, registration, running
 
 
 @pytest.mark.parametrize(("bridge", "arrived"), [("grpc", 1), ("auto", 1 + 2**-12)])
-def test_a_workers_bridge_is_as_precise_as_its_wire(
-    bridge: str, arrived: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
-        monkeypatch.setattr(tf.config.threading, name, lambda threads: None)  # TensorFlow runs already, in other tests
+def test_a_workers_bridge_is_as_precise_as_its_wire(bridge: str, arrived: float) -> None:
     settings = RlxServerSection.model_validate({"bridge": bridge, "wire_precision": "float16"})
     with running() as server, contextlib.closing(make_client(settings, [Target(server.address)])) as worker:
         worker.register(registration())

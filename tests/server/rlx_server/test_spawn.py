@@ -28,6 +28,7 @@ SECRET = "a-word-that-nobody-else-may-see"
 LIBRARY = "_sqlite3"
 
 Server = tuple[Running, str]
+CHECKS = pytest.mark.checks("relaax/server/rlx_server", "relaax/server/command", "relaax/hosting", "relaax/rlx")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,8 @@ def test_a_worker_serves_and_the_servers_own_process_stays_small(spawning: Serve
     assert "Traceback" not in server.stderr
 
 
+@pytest.mark.slow
+@CHECKS
 def test_an_algorithm_may_take_longer_to_import_than_clients_have_for_their_hello(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -97,6 +100,8 @@ def test_a_worker_inherits_its_own_connection_alone(spawning: Server) -> None:
                         assert flags & os.O_CLOEXEC, "what the worker starts does not inherit it in turn"
 
 
+@pytest.mark.slow
+@CHECKS
 def test_spaces_are_refused_with_the_algorithms_sentence(spawning: Server) -> None:
     _, address = spawning
     with Line(address) as line:
@@ -106,6 +111,8 @@ def test_spaces_are_refused_with_the_algorithms_sentence(spawning: Server) -> No
         assert "Discrete(3)" in error.message
 
 
+@pytest.mark.slow
+@CHECKS
 def test_a_worker_that_crashes_is_told_by_the_server(spawning: Server) -> None:
     server, address = spawning
     with Line(address) as line:
@@ -116,6 +123,7 @@ def test_a_worker_that_crashes_is_told_by_the_server(spawning: Server) -> None:
 
 
 @pytest.mark.slow
+@CHECKS
 def test_there_is_no_room(processes: Processes, tmp_path: Path) -> None:
     """Over TLS it takes a worker to say so."""
     algorithm, keys = {"path": written(tmp_path)}, Keys(tmp_path / "keys")
@@ -132,6 +140,7 @@ def test_there_is_no_room(processes: Processes, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@CHECKS
 def test_the_end_of_training_ends_the_server(processes: Processes, tmp_path: Path) -> None:
     server, address = start_offline_server(processes, tmp_path, worker_start="spawn")
     with Line(address) as line:
@@ -143,6 +152,7 @@ def test_the_end_of_training_ends_the_server(processes: Processes, tmp_path: Pat
 
 
 @pytest.mark.slow
+@CHECKS
 @pytest.mark.parametrize(
     ("algorithm", "settings", "said"),
     [
@@ -164,6 +174,7 @@ def test_a_configuration_that_workers_cannot_use(
 
 
 @pytest.mark.slow
+@CHECKS
 def test_an_algorithm_that_cannot_be_imported(processes: Processes, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(f"{ALGORITHM.read_text()}\nraise RuntimeError('as it was written')\n")
@@ -178,6 +189,7 @@ def test_an_algorithm_that_cannot_be_imported(processes: Processes, tmp_path: Pa
 
 
 @pytest.mark.slow
+@CHECKS
 def test_a_server_that_is_stopped_while_a_worker_starts(processes: Processes, tmp_path: Path) -> None:
     server, address = start_offline_server(processes, tmp_path, worker_start="spawn")
     with Line(address) as line:

@@ -13,6 +13,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from relaax import rlx
 from relaax.server.address import listen
 from relaax.server.rlx_server.listening import status, status_process
 from relaax.server.rlx_server.listening.status import StatusLine
@@ -21,6 +22,7 @@ from relaax.server.rlx_server.workers.spawners import thread_count
 from support.metrics_page import documented_for_prometheus
 from support.processes import Running, wait_until
 from support.rlx_line import Line
+from support.rlx_pair import make_hello
 from support.scrape import health, scraped, status_url
 
 PREFIX = "relaax_rlx_server_"
@@ -81,9 +83,11 @@ def test_it_has_nothing_of_the_server_but_its_port_and_the_line(serve) -> None: 
 def test_it_is_told_no_token(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("RELAAX_TOKEN", "environments-" + "0" * 16)
     monkeypatch.setenv("RELAAX_PARAMETER_SERVER_TOKEN", "workers-" + "0" * 16)
-    server, _ = serve("--status-bind", "127.0.0.1:0")
+    server, address = serve("--status-bind", "127.0.0.1:0")
     ready(status_url(server))
-    assert "RELAAX_TOKEN" in psutil.Process(server.pid).environ()
+    with Line(address) as line:
+        line.say(make_hello())
+        assert isinstance(line.hear(), rlx.Error), "the server has it"
     assert not [name for name in sibling_of(server).environ() if name.endswith("TOKEN")]
 
 
@@ -101,7 +105,8 @@ def test_it_ends_with_a_server_that_was_killed_whatever_its_workers_do(serve) ->
 
 
 def test_one_that_died_is_started_again(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve("--status-bind", "127.0.0.1:0")
+    soon = {"listening.status.RESTART_SECONDS": 0.1, "listening.status.SAMPLE_SECONDS": 0.1}
+    server, address = serve("--status-bind", "127.0.0.1:0", constants=soon)
     url = status_url(server)
     ready(url)
     first = sibling_of(server)
@@ -132,7 +137,9 @@ def refuses(address: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_it_says_so_when_the_server_stops_and_goes_last(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
     server, address = serve("--status-bind", "127.0.0.1:0")
     url = status_url(server)
@@ -159,6 +166,7 @@ class TestTheLine:
     @pytest.fixture
     def line(self, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
         monkeypatch.setattr(status, "RESTART_SECONDS", 0.0)
+        monkeypatch.setattr(status, "END_SECONDS", 0.2)
         line = StatusLine(listen("127.0.0.1:0"), "INFO", "text")
         yield line
         line.stop()

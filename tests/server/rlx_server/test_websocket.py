@@ -16,7 +16,6 @@ from relaax.client import Client, VectorClient
 from relaax.conformance.websocket import CLOSE, PING, message, request
 from relaax.rlx import ErrorCode
 from relaax.server.rlx_server.connection.channel import MAX_REQUEST_BYTES, NO_GRPC, NO_PAGES
-from relaax.server.rlx_server.listening.children import MAX_STALLED
 from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until
 from support.rlx_line import PATIENCE, Line
@@ -25,6 +24,8 @@ from support.websocket_relay import upgraded
 
 TOKEN = "a-token-of-the-test"
 Server = tuple[Running, str]
+STALLED = 16
+"""Processes that may wait for their clients, instead of 64."""
 SPACES = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3)}
 
 
@@ -295,16 +296,16 @@ def test_silence_is_ended_with_a_sentence(serve) -> None:  # type: ignore[no-unt
 
 
 def test_those_who_ask_and_say_nothing_keep_nobody_waiting(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(handshake_timeout=300.0)
+    server, address = serve(handshake_timeout=300.0, constants={"listening.children.MAX_STALLED": STALLED})
     with contextlib.ExitStack() as held:
-        for _ in range(MAX_STALLED + 16):
+        for _ in range(STALLED + 8):
             sock = held.enter_context(contextlib.closing(connected(address)))
             sock.sendall(request())
         for websocket in (False, True):
             with Line(address, websocket=websocket) as line:
                 line.open()
                 assert line.init() == 0
-        wait_until(lambda: len(server.children()) <= MAX_STALLED, "the oldest are ended")
+        wait_until(lambda: len(server.children()) <= STALLED, "the oldest are ended")
     wait_until(lambda: not server.children(), "nobody is left")
 
 

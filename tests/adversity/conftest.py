@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def unhurried(short: bool) -> None:
+    """Skip the test in the short form, in which another one has the most of it."""
+    if short:
+        pytest.skip("too long for --short, which has a test of the same kind")
