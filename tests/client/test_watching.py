@@ -149,7 +149,11 @@ def test_measurements_on_a_full_disk(disk: Disk) -> None:
     [
         (["ALE", "random", "breakout", "2", "--threads", "1"], "breakout-000000.mp4", (210, 160, 3), 15),
         pytest.param(
-            ["ALE", "random", "pong", "1", "--sticky", "0.25"], "pong-000000.mp4", (84, 84, 3), 15, marks=pytest.mark.slow
+            ["ALE", "random", "pong", "1", "--sticky", "0.25"],
+            "pong-000000.mp4",
+            (84, 84, 3),
+            15,
+            marks=pytest.mark.slow,
         ),
         (["OpenAI_Gym", "random", "CartPole-v1", "4"], "cartpole-v1-000000.mp4", (400, 600, 3), 50),
         (["OpenAI_Gym", "random", "ALE/Breakout-v5", "1"], "breakout-v5-000000.mp4", (210, 160, 3), 30),

@@ -223,7 +223,10 @@ def test_what_does_not_exist_is_told_in_a_sentence(arguments, sentence):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((GYM, "127.0.0.1:1", "CartPol-v1"), "OpenAI_Gym/main: gymnasium has no environment 'CartPol-v1'; the nearest is"),
+        (
+            (GYM, "127.0.0.1:1", "CartPol-v1"),
+            "OpenAI_Gym/main: gymnasium has no environment 'CartPol-v1'; the nearest is",
+        ),
         ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "ALE/main: error: argument --sticky: 2 is no probability"),
     ],
 )

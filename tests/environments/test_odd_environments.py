@@ -120,7 +120,12 @@ def test_reused_arrays_of_another_dtype_arrive_as_they_were(odd: Path, mode: str
 
 @pytest.mark.parametrize(
     ("name", "vectorization"),
-    [("Quits", "sync"), ("Quits", "async"), pytest.param("QuitsAtOnce", "sync", marks=pytest.mark.slow), ("QuitsAtOnce", "async")],
+    [
+        ("Quits", "sync"),
+        ("Quits", "async"),
+        pytest.param("QuitsAtOnce", "sync", marks=pytest.mark.slow),
+        ("QuitsAtOnce", "async"),
+    ],
 )
 def test_an_environment_that_exits_has_an_exit_code_of_its_own(odd: Path, name: str, vectorization: str) -> None:
     done = program(
