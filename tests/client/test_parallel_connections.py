@@ -45,9 +45,9 @@ def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path)
     ("family", "arguments", "number", "code"),
     [
         (GYM, [NAME, "2"], signal.SIGINT, 130),
-        (GYM, [NAME, "2", "--vectorization", "async"], signal.SIGTERM, 0),
+        pytest.param(GYM, [NAME, "2", "--vectorization", "async"], signal.SIGTERM, 0, marks=pytest.mark.slow),
         pytest.param(GYM, [NAME, "2", "--vectorization", "async"], signal.SIGINT, 130, marks=pytest.mark.slow),
-        pytest.param(ALE, ["boxing"], signal.SIGTERM, 0, marks=pytest.mark.slow),
+        (ALE, ["boxing"], signal.SIGTERM, 0),
     ],
 )
 def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], number: signal.Signals, code: int) -> None:
