@@ -161,6 +161,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # as the import of gymnasium does
     args = request["args"]
     sys.orig_argv = [sys.executable, *args[1:]] if args[0] == sys.executable else [sys.executable, *args]
     return _entry(args)
