@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 # not depend on it. The import of a server's module sets others, hence the hook below.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy  # noqa: F401
+
+# The reader of event files imports TensorFlow, which takes seconds, unless there is this module.
+sys.modules["tensorboard.compat.notf"] = ModuleType("tensorboard.compat.notf")
 
 
 def _remove_library_variables() -> None:

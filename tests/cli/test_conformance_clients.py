@@ -73,9 +73,8 @@ def test_a_right_client_of_next_step_passes() -> None:
     assert not_passed(check([*FAULTY, "next_step"], "[ev]*")) == not_passed(check([*FAULTY, "next_step"], "re*")) == {}
 
 
-@pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_our_own_client_understands_other_bytes(codec: str) -> None:
-    assert not_passed(check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], "[euw]*", deadline=60)) == {}
+def test_our_own_client_understands_other_bytes() -> None:
+    assert not_passed(check([sys.executable, "-c", PYTHON_CLIENT, "{address}", "protobuf"], "[uw]*", deadline=60)) == {}
 
 
 def test_our_own_client_reconnects_between_episodes() -> None:
@@ -90,6 +89,7 @@ def test_our_own_client_passes(codec: str) -> None:
     assert set(not_passed(report)) == {"reconnect_between_episodes"} | (JSON_ALONE if codec == "protobuf" else set())
 
 
+@pytest.mark.slow
 def test_the_script_of_the_specification_passes(tmp_path: Path) -> None:
     (script,) = re.findall(r"<!-- example: script -->\n```\w*\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
     (tmp_path / "client.py").write_text(script, "utf-8")
@@ -146,8 +146,8 @@ FAULTS = {
 
 
 # What these leave out is waited for to the deadline, three times.
-LONG = ("drops_the_rest", "mute", "no_pong")
-WAITED_FOR = {*LONG, "endless_frames", "empty_frames", "two_messages", "holds_on", "never_ends"}
+LONG = ("drops_the_rest", "endless_frames", "mute", "no_pong", "two_messages")
+WAITED_FOR = {*LONG, "empty_frames", "holds_on", "never_ends"}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ WAITED_FOR = {*LONG, "endless_frames", "empty_frames", "two_messages", "holds_on
 )
 def test_a_fault_is_found(fault: str) -> None:
     rule, sentence = FAULTS[fault]
-    report = check([*FAULTY, fault], rule, deadline=3.0 if fault in WAITED_FOR else 30.0)
+    report = check([*FAULTY, fault], rule, deadline=(3.0 if fault in LONG else 1.5) if fault in WAITED_FOR else 30.0)
     (finding,) = report.findings
     assert finding.verdict is Verdict.FAILED, finding
     assert sentence in finding.sentence, finding
@@ -174,10 +174,15 @@ def test_a_bye_after_the_last_message_is_found() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "mistake"),
-    [("any_kind", "bool"), ("any_kind", "list"), ("any_kind", "axis"), ("any_base64", "base64_line")],
+    [
+        ("any_kind", "list"),
+        ("any_base64", "base64_line"),
+        pytest.param("any_kind", "bool", marks=pytest.mark.slow),
+        pytest.param("any_kind", "axis", marks=pytest.mark.slow),
+    ],
 )
 def test_what_json_must_not_hold_is_found(fault: str, mistake: str) -> None:
-    (finding,) = check([*FAULTY, fault], f"server_malformed_json_{mistake}", deadline=3.0).findings
+    (finding,) = check([*FAULTY, fault], f"server_malformed_json_{mistake}", deadline=1.5).findings
     assert finding.verdict is Verdict.FAILED, finding
 
 

@@ -32,5 +32,5 @@ print((time.process_time() - libraries) / (libraries - begun))
 
 def test_it_is_quick():
     """It takes less time than the two libraries that it stands on."""
-    # In units of theirs, as processors differ and change their pace; the best of a few: other work must not count.
-    assert min(float(python(SHARE)) for _ in range(5)) < 1
+    # In units of theirs, as processors differ and change their pace; the best of up to five: other work must not count.
+    assert any(float(python(SHARE)) < 1 for _ in range(5))

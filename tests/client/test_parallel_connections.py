@@ -41,9 +41,14 @@ def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path)
         assert json.loads(lines[-1])["steps"] == 20
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.parametrize(
-    ("family", "arguments"), [(GYM, [NAME, "2"]), (GYM, [NAME, "2", "--vectorization", "async"]), (ALE, ["boxing"])]
+    ("family", "arguments", "number", "code"),
+    [
+        (GYM, [NAME, "2"], signal.SIGINT, 130),
+        pytest.param(GYM, [NAME, "2", "--vectorization", "async"], signal.SIGTERM, 0, marks=pytest.mark.slow),
+        pytest.param(GYM, [NAME, "2", "--vectorization", "async"], signal.SIGINT, 130, marks=pytest.mark.slow),
+        (ALE, ["boxing"], signal.SIGTERM, 0),
+    ],
 )
 def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], number: signal.Signals, code: int) -> None:
     acting = threading.Barrier(3)

@@ -258,7 +258,7 @@ def test_a_server_that_falls_silent_is_left():
         talk.hear()
         talk.hear()  # nothing more: until the client goes
 
-    with RlxPeer(silent, serve_echo) as peer, client_of(peer, response_timeout=3.0) as client:
+    with RlxPeer(silent, serve_echo) as peer, client_of(peer, response_timeout=1.5) as client:
         client.init([1.0])
         assert client.send(1.0, [2.0]) == 2
     assert len(peer.talks) == 2
@@ -271,14 +271,14 @@ def test_a_server_that_is_slow_but_heard_of_is_waited_for():
         talk.welcome()
         message = talk.expect(rlx.Init)
         for nonce in range(10):
-            pause.wait(0.5)
+            pause.wait(0.25)
             talk.say(rlx.Ping(nonce))
         talk.say(rlx.Actions(echo(message, talk)))
         while True:
             talk.hear()
 
     with RlxPeer(slow) as peer:
-        with client_of(peer, response_timeout=4.5) as client:
+        with client_of(peer, response_timeout=2.25) as client:
             assert client.init([7.0]) == 7
         peer.finish()
         assert len(list(peer.heard(rlx.Pong))) == 10

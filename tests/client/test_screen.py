@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
+from relaax.client.program.screen import ScreenError, run_on_screen
 from support.machine import need
 from support.processes import Processes, Running, wait_until
 from support.programs import ROOT, program
@@ -20,6 +21,10 @@ from support.rlx_peer import RlxPeer
 from support.screens import CARD, PASSWORD, Browser, card, free_ports, middle, variables, vnc_screenshot
 
 SERVER = ("Xtigervnc", "tigervncpasswd", "websockify")
+
+checks = pytest.mark.checks(
+    "relaax/client/program/screen.py", "relaax/client/program/watching.py", "relaax/client/command.py"
+)
 
 
 @pytest.fixture
@@ -55,6 +60,8 @@ def family(started: Running) -> list[psutil.Process]:
     return psutil.Process(started.pid).children(recursive=True)
 
 
+@pytest.mark.slow
+@checks
 def test_a_vnc_client_with_the_password_sees_the_environment(shown: Callable[..., Any], tmp_path: Path) -> None:
     started, vnc, _ = shown()
     assert np.array_equal(middle(seen(started, vnc, tmp_path), 400, 600), card())
@@ -68,6 +75,8 @@ def test_a_vnc_client_with_the_password_sees_the_environment(shown: Callable[...
     assert "Traceback" not in started.stderr
 
 
+@pytest.mark.slow
+@checks
 def test_the_page_shows_the_same_in_a_browser(shown: Callable[..., Any], tmp_path: Path) -> None:
     need("chromium", "chromedriver")
     started, vnc, page = shown()
@@ -85,6 +94,8 @@ def test_the_page_shows_the_same_in_a_browser(shown: Callable[..., Any], tmp_pat
         wait_until(lambda: "fail" in browser.status().lower(), "that the browser is not let in", 120, 0.2)
 
 
+@pytest.mark.slow
+@checks
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_signal_ends_all_of_it(shown: Callable[..., Any], number: int, code: int, tmp_path: Path) -> None:
     with RlxPeer() as peer:
@@ -96,6 +107,8 @@ def test_a_signal_ends_all_of_it(shown: Callable[..., Any], number: int, code: i
     assert "Traceback" not in started.stderr
 
 
+@pytest.mark.slow
+@checks
 @pytest.mark.parametrize("name", ["Xtigervnc", "websockify", "main"])
 def test_the_end_of_one_ends_all(shown: Callable[..., Any], name: str, tmp_path: Path) -> None:
     started, vnc, _ = shown()
@@ -120,12 +133,15 @@ def test_the_end_of_one_ends_all(shown: Callable[..., Any], name: str, tmp_path:
         ({"RELAAX_VNC_BIND": "localhost:x"}, "RELAAX_VNC_BIND: address 'localhost:x': the port is a number"),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_a_sentence(changed: dict[str, str], sentence: str) -> None:
+def test_what_cannot_be_shown_is_told_in_a_sentence(
+    changed: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     need(*SERVER)
-    done = program("OpenAI_Gym", "random", "CartPole-v1", "display", "--steps", "3", **(variables(1, 1) | changed))
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    for name, value in (variables(1, 1) | changed).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ScreenError) as refused:
+        run_on_screen()
+    assert sentence in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_port_that_is_taken_is_named() -> None:

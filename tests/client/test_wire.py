@@ -85,7 +85,7 @@ def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> N
 
 def test_a_server_that_takes_a_message_in_slowly_is_waited_for(listener: socket.socket) -> None:
     """For longer than it may be silent, as long as something goes on."""
-    silence = 3.0
+    silence = 1.5
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # what the near end has not read waits with us
     wire = wire_to(listener, silence)
     near, _ = listener.accept()
@@ -109,7 +109,7 @@ def test_a_server_that_takes_a_message_in_slowly_is_waited_for(listener: socket.
 
 
 def test_a_server_that_takes_nothing_in_is_left(listener: socket.socket) -> None:
-    wire = wire_to(listener, silence=2.0)
+    wire = wire_to(listener, silence=1.0)
     near, _ = listener.accept()
     with near:
         begin(wire, near)

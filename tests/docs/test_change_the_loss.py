@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,13 @@ def test_the_loss_of_a_copy_counts(name: str, path: str, action: Any, tmp_path: 
     script = block(ROOT / "algorithms" / name / "README.md", "loss")
     path_of_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     gradients = {}
+    copied = tmp_path / "copied"
+    copied.mkdir()
+    subprocess.run(["sh", "-ec", script], cwd=copied, check=True, env={**os.environ, "PATH": path_of_commands})
     # Each in a folder of its own: a module that was imported once stays as it was.
     for loss in (LOSS, NO_LOSS):
         folder = tmp_path / str(len(loss))
-        folder.mkdir()
-        subprocess.run(["sh", "-ec", script], cwd=folder, check=True, env={**os.environ, "PATH": path_of_commands})
+        shutil.copytree(copied, folder)
         source = folder / path / "loss.py"
         assert LOSS in source.read_text()
         source.write_text(source.read_text().replace(LOSS, loss))

@@ -7,10 +7,11 @@ import signal
 import numpy as np
 import pytest
 
+from environments.MiniWoB import main as miniwob
 from relaax import rlx
 from support.machine import lack_of
 from support.processes import wait_until
-from support.programs import PATIENCE, program, signalled
+from support.programs import PATIENCE, program, refusal, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs, is_alive
 
@@ -26,6 +27,8 @@ def everywhere(talk: Conversation) -> None:
     serve(talk)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
 def test_two_browsers_against_a_server() -> None:
     with RlxPeer(everywhere) as peer:
@@ -66,6 +69,8 @@ def test_the_last_click_fails() -> None:
     assert set(rewards) <= {-1, 1}
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_no_browser_outlives_the_program(number: signal.Signals, code: int) -> None:
@@ -83,11 +88,8 @@ def test_without_a_browser_a_sentence_says_how_it_is_installed() -> None:
 
 
 def test_a_task_that_is_not_there_is_told_in_a_sentence() -> None:
-    done = program(FAMILY, "127.0.0.1:1", "clik-test-2")
-    assert done.returncode == 2
-    assert (
-        done.stderr == "MiniWoB/main: MiniWoB has no environment 'clik-test-2'; the nearest is 'miniwob/click-test-2'\n"
-    )
+    sentence = "MiniWoB has no environment 'clik-test-2'; the nearest is 'miniwob/click-test-2'"
+    assert refusal(miniwob, "127.0.0.1:1", "clik-test-2") == sentence
 
 
 @pytest.mark.slow

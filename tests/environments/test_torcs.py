@@ -231,6 +231,8 @@ def test_no_race_outlives_the_program(number: signal.Signals, code: int) -> None
 
 
 @torcs
+@pytest.mark.slow
+@pytest.mark.checks("environments/TORCS", "relaax/client/program")
 def test_a_random_agent_and_a_check() -> None:
     done = program(FAMILY, "check", f"{TRACK},alpine-1", "2", "--seed", "0", "--steps", "100")
     assert done.returncode == 0, done.stderr
@@ -295,6 +297,8 @@ def test_without_its_tools_the_build_names_them(tmp_path: Path) -> None:
 
 
 @torcs
+@pytest.mark.slow
+@pytest.mark.checks("environments/TORCS")
 def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("g++")
     monkeypatch.setattr(build, "HERE", tmp_path / "driver")

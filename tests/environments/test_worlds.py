@@ -21,6 +21,7 @@ from support.run import Runs
 LACK = lack_of("MiniWorld")
 with_graphics = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 MAZE = "MiniWorld-MazeS3Fast-v0"
+checks = pytest.mark.checks("environments/MiniWorld", "relaax/client/program", "tests/support/several_worlds.py")
 
 
 def at_random(talk: Conversation) -> None:
@@ -33,7 +34,9 @@ def at_random(talk: Conversation) -> None:
     ("family", "name", "identifier", "shape", "actions", "skip"),
     [
         ("ViZDoom", "my_way_home", "VizdoomMyWayHome-v1", (42, 42), 6, 4),
-        pytest.param("MiniWorld", "MazeS3Fast", MAZE, (42, 42, 3), 3, 1, marks=with_graphics),
+        pytest.param(
+            *("MiniWorld", "MazeS3Fast", MAZE, (42, 42, 3), 3, 1), marks=[with_graphics, pytest.mark.slow, checks]
+        ),
     ],
 )
 def test_two_worlds_against_a_server(
@@ -68,6 +71,8 @@ def test_a_game_that_its_time_ends_is_truncated_and_its_last_screen_is_kept() ->
 
 
 @with_graphics
+@pytest.mark.slow
+@checks
 def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
     command = [sys.executable, "-m", "support.several_worlds"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -93,7 +98,10 @@ def test_a_world_that_is_not_there_is_told_in_a_sentence(family: str, name: str,
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGKILL, -9)],
+)
 def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> None:
     ended, engines = signalled("ViZDoom", "basic", number)
     assert len(engines) >= 2

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from relaax.server.learner import main as learner
+from relaax.server.parameter_server import main as parameter_server
+from relaax.server.replay_server import main as replay_server
+from relaax.server.rlx_server import main as rlx_server
 from support.boxes import ROOT
-from support.processes import Processes, project_command, wait_until
+from support.processes import Processes, wait_until
 from support.scrape import health, status_url
 
 WITHOUT_IPV6 = """
@@ -27,15 +32,23 @@ def and_ipv6(host, port, *more):
 socket.socket.connect, socket.getaddrinfo = refuse, and_ipv6
 """
 """A container whose localhost has an IPv6 address that it cannot use."""
-SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-replay-server", "relaax-learner")
+APPS = {
+    "relaax-parameter-server": parameter_server.app,
+    "relaax-rlx-server": rlx_server.app,
+    "relaax-replay-server": replay_server.app,
+    "relaax-learner": learner.app,
+}
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_status_port_of_the_image_is_no_other_port(name: str) -> None:
+@pytest.mark.parametrize("name", APPS)
+def test_status_port_of_the_image_is_no_other_port(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / name).chmod(0o755)
     command = ["sh", str(ROOT / "docker" / "server"), name, "--config", "apex_gym_cartpole", "--print-config"]
-    path = f"{Path(project_command(name)).parent}:{os.environ['PATH']}"
-    shown = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    words = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
+    shown = CliRunner().invoke(APPS[name], words)
+    assert shown.exit_code == 0, shown.stderr
     sections = yaml.safe_load(shown.stdout)
     others = {port(section["bind"]) for section in sections.values() if "bind" in section}
     assert len(others) >= 3

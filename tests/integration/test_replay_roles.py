@@ -33,6 +33,7 @@ def written(folder: Path, shards: int, learners: int, **algorithm: object) -> Pa
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("learners", "bundle"), [(2, False), (0, True)])
 def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, learners: int, bundle: bool) -> None:
@@ -54,6 +55,7 @@ def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, l
         assert "Traceback" not in log
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_that_is_resumed_goes_on_with_its_memory_and_a_fresh_one_without(
     processes: Processes, tmp_path: Path
@@ -77,6 +79,7 @@ def test_a_run_that_is_resumed_goes_on_with_its_memory_and_a_fresh_one_without(
     assert not (tmp_path / "kept").exists(), "all is in the run's directory"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_starts_a_learner_again_that_somebody_has_ended(processes: Processes, tmp_path: Path) -> None:
     config = written(tmp_path, 1, 1, max_global_step=10**9)

@@ -37,9 +37,9 @@ class Guarded:
         self.processes, self.folder = processes, folder
         self.keys = Keys(folder / "keys")
         self.parameter_server, self.parameter_server_address = processes.start_server(
-            *PARAMETER_SERVER, "--config", self.config("good")
+            *PARAMETER_SERVER, "--config", self.config("good"), fresh=True
         )
-        self.rlx_server, self.address = self.start_rlx_server("good")
+        self.rlx_server, self.address = self.start_rlx_server("good", fresh=True)
 
     def config(self, name: str, **rlx_server: object) -> Path:
         """A configuration; `rlx_server` are keys that differ from the right ones, None if one is left out."""
@@ -58,11 +58,12 @@ class Guarded:
         path.write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
         return path
 
-    def start_rlx_server(self, name: str, **settings: object) -> tuple[Running, str]:
+    def start_rlx_server(self, name: str, fresh: bool = False, **settings: object) -> tuple[Running, str]:
         return self.processes.start_server(
             *RLX_SERVER,
             *("--config", self.config(name, **settings)),
             *("--parameter-server", self.parameter_server_address),
+            fresh=fresh,
         )
 
     def client(self, address: str | None = None, **settings: object) -> Client:
@@ -147,7 +148,9 @@ def command_lines(guarded: Guarded) -> list[str]:
     """Of the servers and their workers, as everybody on the machine can see them."""
     running = [*guarded.rlx_server.session(), *guarded.parameter_server.session()]
     assert len(running) >= 3
-    return [" ".join(psutil.Process(process.pid).cmdline()) for process in running]
+    found = [" ".join(psutil.Process(process.pid).cmdline()) for process in running]
+    assert any("--config" in line for line in found), "these are the servers' own"
+    return found
 
 
 @pytest.mark.slow

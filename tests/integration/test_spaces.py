@@ -51,6 +51,7 @@ class Post:
         return {"camera": camera, "speed": np.array([2 * positive - 1, self._rng.normal()], np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_image_beside_numbers_is_learned_from_through_the_port(tmp_path: Path) -> None:
     """Chance is worth 2 in an episode of 4 steps; the number alone is worth 3."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
+from kubernetes_validate import utils
 
 import relaax
 from support.charts import CHART, ROOT, VALUES, Container, containers, one, render, rendered, run_helm, workloads
@@ -18,6 +21,15 @@ from support.pages import blocks
 OLDEST, NEWEST = "1.28", "1.37"
 # Of operators, whose schemas nobody has here.
 FOREIGN = {"ScaledObject": "keda.sh/v1alpha1", "ServiceMonitor": "monitoring.coreos.com/v1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas_are_read_once() -> Iterator[None]:
+    """`validate` reads megabytes for each manifest."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        patched.setattr(utils, "all_versions", functools.cache(utils.all_versions))
+        yield
 
 
 def everything() -> list[Container]:

@@ -211,6 +211,8 @@ def asked(container: Container, running: Running, name: str) -> int:
     return health(url)[0]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("docker/helm", "relaax/configuration/roles.py", "relaax/server/command")
 @pytest.mark.timeout(300)
 def test_the_containers_train_as_they_are(processes: Processes, tmp_path: Path) -> None:
     """Shards, replay memory, a learner, a server and an environment, with tokens and mutual TLS, as plain processes."""

@@ -40,13 +40,13 @@ def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a command is one of the project's, in an environment in which its imports give what they gave here."""
     module = command[0] == sys.executable and command[1:2] == ["-m"] and command[2].startswith("relaax.")
     script = Path(command[0]).parent == _COMMANDS and Path(command[0]).name.startswith("relaax")
-    program = list(command[:3]) == [sys.executable, "-W", "error"] and command[3].endswith("/main")
-    offline = list(command[:2]) == [sys.executable, OFFLINE_SERVER]
+    program = list(command[:3]) == [sys.executable, "-W", "error"] and command[3].endswith(("/main", ".py"))
+    file = command[0] == sys.executable and command[1:2] != [] and command[1].endswith(("/main.py", OFFLINE_SERVER))
     here, there = {**(NURSERY.environ or os.environ), **_UNBUFFERED}, {**env, **_UNBUFFERED}
     if there.get("PYTHONPATH") == str(_ROOT):  # where the modules are from in any case
         here["PYTHONPATH"] = there["PYTHONPATH"]
     same = all(here.get(name) == there.get(name) for name in {*here, *there} if name.startswith(_READ_BY_LIBRARIES))
-    return (module or script or program or offline) and same
+    return (module or script or program or file) and same
 
 
 class Child:
@@ -135,16 +135,16 @@ NURSERY = Nursery()
 
 def _entry(args: Sequence[str]) -> Any:
     """What a command line calls; sets its arguments, and where it finds modules."""
-    if args[1:2] == ["-W"]:
-        sys.argv, sys.path[0], sys.warnoptions[:] = list(args[3:]), str(Path(args[3]).parent), ["error"]
-        warnings.simplefilter("error")
-        return functools.partial(runpy.run_path, args[3], run_name="__main__")
-    if args[1:2] == [OFFLINE_SERVER]:
-        sys.argv, sys.path[0] = list(args[1:]), str(Path(OFFLINE_SERVER).parent)
-        return functools.partial(runpy.run_path, OFFLINE_SERVER, run_name="__main__")
     if args[1:2] == ["-m"]:
         sys.argv, sys.path[0] = [args[0], *args[3:]], str(Path.cwd())
         return importlib.import_module(args[2]).main
+    if args[0] == sys.executable:
+        sys.argv = list(args[1:])
+        if args[1] == "-W":
+            sys.argv, sys.warnoptions[:] = list(args[3:]), ["error"]
+            warnings.simplefilter("error")
+        sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+        return functools.partial(runpy.run_path, sys.argv[0], run_name="__main__")
     sys.argv, sys.path[0] = list(args), str(_COMMANDS)
     (script,) = importlib.metadata.entry_points(group="console_scripts", name=Path(args[0]).name)
     return script.load()
@@ -168,6 +168,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None  # TMPDIR may be another
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # as the import of gymnasium does
     args = request["args"]
     sys.orig_argv = [sys.executable, *args[1:]] if args[0] == sys.executable else [sys.executable, *args]
     return _entry(args)

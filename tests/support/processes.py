@@ -50,13 +50,18 @@ class Running:
     """
 
     def __init__(
-        self, command: Sequence[str], stderr: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        stderr: Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.stderr_path = stderr
         variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self.process: subprocess.Popen[bytes] | Child
         with stderr.open("wb") as errors:
-            if suits(command, variables):
+            if not fresh and suits(command, variables):
                 self.process = NURSERY.start(list(command), errors, cwd, variables)
             else:
                 self.process = subprocess.Popen(
@@ -208,13 +213,22 @@ class Processes:
         """Those that were started, in that order."""
         return list(self._running)
 
-    def start(self, *command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Running:
-        """Start a command; one of the project's own may be given by its name alone."""
+    def start(
+        self,
+        *command: str | Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> Running:
+        """Start a command; one of the project's own may be given by its name alone.
+
+        `fresh`: not by forking what has imported it, for tests of what the system says of a process.
+        """
         first = str(command[0])
         if first.startswith("relaax"):
             first = project_command(first)
         stderr = self._folder / f"{len(self._running)}-{Path(first).name}.stderr"
-        running = Running([first, *map(str, command[1:])], stderr, cwd=cwd, env=env)
+        running = Running([first, *map(str, command[1:])], stderr, cwd, env, fresh)
         self._running.append(running)
         return running
 
@@ -223,8 +237,8 @@ class Processes:
         return self.start(sys.executable, "-c", code, *arguments, env=env)
 
     def start_server(
-        self, *command: str | Path, timeout: float = 120.0, env: Mapping[str, str] | None = None
+        self, *command: str | Path, timeout: float = 120.0, env: Mapping[str, str] | None = None, fresh: bool = False
     ) -> tuple[Running, str]:
         """Start a server and wait until it is ready; return it and its HOST:PORT."""
-        running = self.start(*command, env=env)
+        running = self.start(*command, env=env, fresh=fresh)
         return running, running.wait_for_address(timeout)

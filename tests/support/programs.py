@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,12 +10,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import psutil
+import pytest
 
 import relaax
+from relaax.client.command import UsageError
 from support.nursery import NURSERY, suits
 from support.rlx_peer import Conversation, RlxPeer
 
@@ -49,26 +55,62 @@ def completed(command: list[str], environ: dict[str, str]) -> subprocess.Complet
         return subprocess.CompletedProcess(command, code, said, errors.read().decode())
 
 
+def refusal(main: ModuleType, *line: str) -> str:
+    """Call the main function of a program in this process, with a line that it refuses; return its sentence."""
+    described = main.parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise UsageError(message)
+
+    described.error = refuse
+    with pytest.raises(UsageError) as refused:
+        main.main(described.parse_args(line))
+    return str(refused.value)
+
+
+class Started:
+    """A program under way, forked from the nursery, with what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, command: list[str], environ: dict[str, str]) -> None:
+        reading, writing = os.pipe()
+        with os.fdopen(writing, "wb") as errors:
+            self._child = NURSERY.start(command, errors, None, environ)
+        self.stdout = io.TextIOWrapper(self._child.stdout)
+        self.stderr = os.fdopen(reading)
+        self.pid = self._child.pid
+        self.poll, self.wait = self._child.poll, self._child.wait
+        self.send_signal, self.terminate = self._child.send_signal, self._child.terminate
+
+    @property
+    def returncode(self) -> int | None:
+        return self._child.poll()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Return the rest of both outputs when the program has ended."""
+        with ThreadPoolExecutor(2) as pool:
+            outputs = [pool.submit(stream.read) for stream in (self.stdout, self.stderr)]
+            self.wait(timeout)
+            return outputs[0].result(timeout), outputs[1].result(timeout)
+
+    def close(self) -> None:
+        self.stdout.close()
+        self.stderr.close()
+
+
 @contextmanager
-def running(family: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(family: str, *arguments: str) -> Iterator[Started]:
     """environments/FAMILY/main in a process group of its own, killed at the end if it still lives."""
-    process = subprocess.Popen(
-        _command(family, *arguments),
-        env=_variables(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = Started(_command(family, *arguments), _variables())
     try:
         yield process
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+        process.close()
 
 
-def interrupt_group(process: subprocess.Popen[str]) -> None:
+def interrupt_group(process: Started) -> None:
     """What Ctrl-C does: SIGINT to every process of the group."""
     os.killpg(process.pid, signal.SIGINT)
 
