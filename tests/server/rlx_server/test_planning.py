@@ -6,9 +6,9 @@ import contextlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.configuration import RlxServerSection
+from relaax.nn.tensorflow_loading import tf
 from relaax.server.rlx_server.workers.plan import make_client
 from relaax.transport.channel import Target
 from support.parameter_servers import gradient, registration, running
