@@ -67,13 +67,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _WAITING = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")
+_TENSORFLOW = (
+    "tests/nn/",
+    "tests/optim/test_optimizers.py",
+    "tests/algorithms/da3c/test_engines.py",
+    "tests/algorithms/da3c/test_loss.py",
+    "tests/algorithms/n_step_q/test_lstm.py",
+    "tests/algorithm_base/test_local_optimizer.py",
+)
 _FIXTURES_OF_MINUTES = ("test_images.py", "test_packaging.py")
 
 
 class SomeTogether(LoadScopeScheduling):
     """Keep some tests in one worker: the tests of the images and of the wheel share a fixture that takes minutes, the
-    tests of Ray share ports of the machine, and some slow tests wait for a minute or longer without using a processor.
-    Every other test goes to any worker.
+    tests of Ray share ports of the machine, some slow tests wait for a minute or longer without using a processor,
+    and TensorFlow, whose import takes seconds, is loaded in one worker. Every other test goes to any worker.
 
     The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.
     """
@@ -82,6 +90,8 @@ class SomeTogether(LoadScopeScheduling):
         file, _, _ = nodeid.partition("::")
         if "tests/cluster/" in file or file.startswith("cluster/"):
             return "cluster"
+        if f"tests/{file.removeprefix('tests/')}".startswith(_TENSORFLOW):
+            return "tensorflow"
         if file.endswith(_WAITING):
             return "waiting"
         return file if file.endswith(_FIXTURES_OF_MINUTES) else nodeid

@@ -15,6 +15,8 @@ _NAME = "tensorflow"
 
 class _TensorFlow:
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and name != "__version__":  # pytest asks every object for such names
+            raise AttributeError(name)
         import tensorflow
 
         return getattr(tensorflow, name)

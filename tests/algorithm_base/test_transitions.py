@@ -128,8 +128,7 @@ def both_ends(step: StepResult, number: int) -> StepResult:
     )
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("steps", [1, 3, 5])
+@pytest.mark.parametrize(("steps", "groups"), [(1, 1), (5, 2)])
 @pytest.mark.parametrize(("space", "history"), [(VECTOR, 4), (GREY, 4), (COLOUR, 3), (PLANES, 1)])
 def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
     replay, layout, oracles = lived(space, history, steps, groups, 300, seed=steps)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from relaax.algorithm_base import load_algorithm
@@ -18,6 +17,7 @@ from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import forward
+from relaax.nn.tensorflow_loading import tf
 from relaax.rlx import Box, Discrete
 
 ROOT = Path(__file__).resolve().parents[2]

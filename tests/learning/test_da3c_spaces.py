@@ -24,6 +24,7 @@ def reward_after(kind: type[Signs], updates: int, **keys: Any) -> float:
     return mean_reward(judge(DA3C, section, world, 64, bridge), world, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CameraAndSpeed, CameraAndRoom])
 def test_an_image_and_what_is_beside_it_are_both_seen(kind: type[Signs]) -> None:
     """Half of it is what either alone is worth."""

@@ -26,6 +26,7 @@ def trained(configuration: str, env_steps: int, target: float, **keys: Any) -> f
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configuration", ["gorila_gym_cartpole", "apex_gym_cartpole"])
 def test_it_learns(configuration: str) -> None:
     """Random play returns 20."""

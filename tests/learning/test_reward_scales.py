@@ -59,7 +59,7 @@ class Match:
         return [np.eye(SIGNS, dtype=np.float32)[self._signs]]
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1000.0])
+@pytest.mark.parametrize("scale", [1e-3, 1000.0])
 @pytest.mark.parametrize("name", OWN_KEYS)
 def test_it_learns_whatever_the_scale(name: str, scale: float) -> None:
     algorithm = load_algorithm(name, Path())

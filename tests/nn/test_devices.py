@@ -64,6 +64,7 @@ def test_what_tensorflow_does_not_find_is_refused() -> None:
         use_device("gpu:99")
 
 
+@pytest.mark.slow
 def test_vectors_and_optimizers_on_another_device() -> None:
     """A process of its own: devices cannot be changed once TensorFlow has run."""
     answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=240)

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.nn.distributions import (
     Bernoulli,
@@ -14,6 +13,7 @@ from relaax.nn.distributions import (
     MultiCategorical,
     inverse_softplus,
 )
+from relaax.nn.tensorflow_loading import tf
 
 LOG_3 = math.log(3.0)
 # softmax([log 3, 0]) = [3/4, 1/4].

@@ -18,6 +18,11 @@ SPEC = NetworkSpec((4,), {"policy": 3, "value": 1}, (8,))
 POLICY = np.zeros((5, 3), np.float32)
 
 
+@pytest.fixture(params=["host", "tensorflow"], scope="module")
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return HostEngine(SPEC, np.float32, (5, 1)) if request.param == "host" else TensorFlowEngine(SPEC, np.float32)
+
+
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
@@ -29,9 +34,6 @@ POLICY = np.zeros((5, 3), np.float32)
         ({"policy": POLICY[:1], "value": POLICY[:, :1]}, "by head 'policy' has shape (1, 3); the outputs have (5, 3)"),
         ({"policy": POLICY, "value": 0.0}, "by head 'value' has shape (); the outputs have (5, 1)"),
     ],
-)
-@pytest.mark.parametrize(
-    "engine", [HostEngine(SPEC, np.float32, (5, 1)), TensorFlowEngine(SPEC, np.float32)], ids=["host", "tensorflow"]
 )
 def test_a_derivative_in_another_form_is_refused(engine: Engine, returned: Any, sentence: str) -> None:
     engine.set_parameters(orthogonal_parameters(SPEC, 1, {"policy": 1.0, "value": 1.0}))

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.nn.numpy_actor import lstm_numpy
 from relaax.nn.tensorflow_engine import lstm
+from relaax.nn.tensorflow_loading import tf
 from support.gradients import finite_differences
 
 Arrays = dict[str, np.ndarray]

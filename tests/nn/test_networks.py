@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import forward
+from relaax.nn.tensorflow_loading import tf
 
 HEADS = {"policy": 3, "value": 1}
 SEPARATE = (("policy",), ("value",))

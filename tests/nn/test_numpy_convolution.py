@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.nn.numpy_actor import convolution_numpy
+from relaax.nn.tensorflow_loading import tf
 
 
 def test_by_hand() -> None:

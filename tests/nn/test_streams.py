@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.nn.action_values import ActionValues
 from relaax.nn.host.engine import HostEngine
@@ -15,6 +14,7 @@ from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.numpy_actor import NumpyActor, forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import TensorFlowEngine, forward
+from relaax.nn.tensorflow_loading import tf
 
 DUELING = ActionValues(5, dueling=True)
 HEADS = DUELING.heads

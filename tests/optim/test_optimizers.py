@@ -240,6 +240,7 @@ def test_a_snapshot_is_taken_once_for_as_long_as_nothing_changes() -> None:
     assert parameters.snapshot() is parameters.snapshot()
 
 
+@pytest.mark.slow
 def test_importing_runs_no_operation() -> None:
     # Threads are what a fork cannot carry over: TensorFlow starts them with its first operation.
     modules = "tensorflow, relaax.hosting.gradient_filters, relaax.nn.engine, relaax.optim.host_optimizers"

@@ -16,7 +16,7 @@ from relaax.algorithm_base import Box, Discrete, load_algorithm
 from relaax.libraries import EXTRAS
 from support.policy_files import bundled, write
 
-VECTOR, IMAGE = Box(shape=(3,)), Box(0, 255, (84, 84), np.uint8)
+VECTOR, IMAGE = Box(shape=(3,)), Box(0, 255, (36, 36), np.uint8)
 WITHOUT = """
 import json, sys
 

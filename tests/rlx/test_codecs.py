@@ -36,7 +36,7 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 
 
 @pytest.mark.parametrize("name", CODECS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(hellos().flatmap(lambda h: st.tuples(st.just(h), client_messages(h), server_messages(h))))
 def test_every_message_round_trips(name: str, case: tuple[Hello, Message, Message]) -> None:
     codec = codec_named(name)

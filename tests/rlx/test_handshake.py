@@ -37,7 +37,7 @@ from support.rlx_pair import Pair, batch, make_hello
 from support.rlx_strategies import hellos
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(hellos(), st.sampled_from(["protobuf", "json"]))
 def test_both_sides_know_what_was_agreed(hello: Hello, codec: str) -> None:
     pair = Pair(codec)
@@ -116,7 +116,7 @@ def test_frames_before_the_welcome_are_small_and_grow_after_it() -> None:
     pair.server_says(Actions(batch(big, 1)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(hellos(), st.sampled_from(["protobuf", "json"]))
 def test_the_announced_limit_fits_the_longest_step(hello: Hello, codec: str) -> None:
     hello = replace(hello, reports_episodes=True)

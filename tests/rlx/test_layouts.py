@@ -55,7 +55,7 @@ conversations = hellos().flatmap(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(conversations)
 def test_both_ways_write_the_same_bytes_and_read_the_same_messages(case: tuple[Hello, tuple[Sender, Message]]) -> None:
     hello, (sender, message) = case
@@ -171,7 +171,7 @@ def test_another_writer_may_put_the_same_in_other_words(hello: Hello) -> None:
             assert_same(codec.decode(longer, Sender.CLIENT), step)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(conversations, st.data())
 def test_damage_is_read_the_same_both_ways(case: tuple[Hello, tuple[Sender, Message]], data: st.DataObject) -> None:
     hello, (sender, message) = case

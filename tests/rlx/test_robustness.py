@@ -91,13 +91,13 @@ def cut(data: bytes, draw: Any) -> list[bytes]:
     return chunks
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(st.binary(max_size=300), st.data())
 def test_any_bytes_at_a_server(noise: bytes, data: st.DataObject) -> None:
     serve(ServerConnection(LIMITS), cut(noise, data.draw))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(st.binary(min_size=1, max_size=100), max_size=4), st.booleans(), st.data())
 def test_any_frames_at_a_server(payloads: list[bytes], as_json: bool, data: st.DataObject) -> None:
     stream = b"".join(frame(b"{" * as_json + payload, LIMIT) for payload in payloads)
@@ -111,7 +111,7 @@ STREAMS = [
 ]
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=80)
 @given(st.sampled_from(STREAMS), st.data())
 def test_damaged_conversations_at_a_server(frames: list[bytes], data: st.DataObject) -> None:
     """A good conversation with some bytes changed, added, taken away, or whole frames moved; lengths right or not."""
@@ -148,14 +148,14 @@ json_values = st.recursive(
 KINDS = ["hello", "init", "step", "reset", "metrics", "ping", "pong", "bye", "episodes", "?"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.dictionaries(st.sampled_from(KINDS), json_values, max_size=2), st.booleans())
 def test_any_json_at_a_server(tree: dict[str, Any], greeted: bool) -> None:
     chunks = [ClientConnection("json").send(make_hello())] if greeted else []
     serve(ServerConnection(LIMITS), [*chunks, frame(json.dumps(tree).encode(), LIMIT)])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(st.sampled_from(["protobuf", "json"]), st.binary(min_size=1, max_size=200), st.booleans(), st.booleans())
 def test_any_bytes_at_a_client(codec: str, noise: bytes, framed: bool, welcomed: bool) -> None:
     client = ClientConnection(codec, max_frame_bytes=LIMIT)
@@ -261,4 +261,4 @@ class Wire(RuleBasedStateMachine):
 
 
 TestWire = Wire.TestCase
-TestWire.settings = settings(deadline=None, max_examples=40, stateful_step_count=15)
+TestWire.settings = settings(deadline=None, max_examples=15, stateful_step_count=15)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+
+from relaax.nn.tensorflow_loading import tf
 
 
 def gradient_of(loss: Callable[[Any], Any], at: np.ndarray) -> np.ndarray:

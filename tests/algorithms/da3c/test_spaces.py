@@ -193,7 +193,7 @@ def parameters(space: Space, actions: int, **keys: Any) -> np.ndarray:
 
 
 def test_the_network_follows_the_space() -> None:
-    assert parameters(ATARI, 18).size == 681_027  # counted in tests/nn/test_networks.py
+    # 681,027 is counted in tests/nn/test_networks.py.
     assert parameters(ATARI, 18, history_len=1).size == 681_027 - 8 * 8 * 3 * 16
     # Two trunks of 4*64 + 64 + 64*64 + 64; then 64*2 + 2 for the policy and 64 + 1 for the value.
     assert parameters(VECTOR, 2).size == 2 * 4_480 + 195

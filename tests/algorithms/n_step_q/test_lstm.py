@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.algorithm_base import Box, Discrete, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, make_agent
@@ -14,6 +13,7 @@ from relaax.nn.action_values import ActionValues
 from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import NetworkSpec
 from relaax.nn.tensorflow_engine import forward
+from relaax.nn.tensorflow_loading import tf
 from support.scene import Script
 
 N_STEP_Q = load_algorithm("n_step_q", Path())

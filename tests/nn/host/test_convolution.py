@@ -7,11 +7,11 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax import machine_code
 from relaax.nn.host import convolution as module
 from relaax.nn.host.convolution import BlockConvolution
+from relaax.nn.tensorflow_loading import tf
 
 CASES = [
     # image, kernel, stride, filters

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from relaax.nn.host import convolution, kernels
 from relaax.nn.host import network as module
@@ -14,6 +13,7 @@ from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.initialization import orthogonal_parameters
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import forward
+from relaax.nn.tensorflow_loading import tf
 
 HEADS = {"policy": 5, "value": 1}
 SEPARATE = (("policy",), ("value",))
