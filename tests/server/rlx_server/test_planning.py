@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from relaax.configuration import RlxServerSection
-from relaax.nn.tensorflow_loading import tf
 from relaax.server.rlx_server.workers.plan import make_client
 from relaax.transport.channel import Target
 from support.parameter_servers import gradient, registration, running
