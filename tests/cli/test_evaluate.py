@@ -297,6 +297,8 @@ def test_a_game_of_null_ops_is_the_same_on_a_plain_emulator(monkeypatch: pytest.
     assert (episode.episode_return, episode.length) == (score, len(Recorded.actions))
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/ALE", "relaax/client", "relaax/evaluation")
 def test_a_game_ends_after_so_many_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody serves the ball: without a limit the game would last for ever."""
     episode = recorded(monkeypatch, "breakout", lambda step: 0, "--protocol", "noop")
