@@ -27,7 +27,7 @@ FILES = {
     "game.js",
     "page.js",
     "main.py",
-    *(f"rlx/{name}.js" for name in ("line", "options", "rlx", "space", "tcp", "wire")),
+    *(f"rlx/{name}.js" for name in ("line", "open", "options", "rlx", "space", "tcp", "wire")),
 }
 PATIENCE = 120.0
 RELOADS = 10
