@@ -14,7 +14,7 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from relaax.cluster.keeper import ASKED, Look
+from relaax.cluster.keeper import ASKED, PANEL, STATUS, Look
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import TOKENS
@@ -45,25 +45,31 @@ class Training:
         look: Look = self._answer(self._keeper.look.remote(log_end))
         return look
 
-    def read(self, name: str) -> str:
-        """Return one of its controller's files (`relaax.cluster.keeper`); empty if there is none.
+    @property
+    def status(self) -> str:
+        """Its processes and machines, as JSON; empty before any is started. Raises ConfigurationError if it is gone."""
+        return self._read(STATUS)
 
-        Raises ConfigurationError if it is gone.
-        """
-        text: str = self._answer(self._keeper.read.remote(name))
-        return text
+    @property
+    def panel(self) -> str:
+        """What a terminal would show; empty before any process is started. Raises ConfigurationError if it is gone."""
+        return self._read(PANEL)
 
     def ask(self, numbers: Mapping[str, int]) -> None:
         """Ask it for other numbers of processes, by role; earlier ones of other roles stay.
 
         Raises ConfigurationError if it is gone.
         """
-        text = json.dumps({**json.loads(self.read(ASKED) or "{}"), **numbers})
+        text = json.dumps({**json.loads(self._read(ASKED) or "{}"), **numbers})
         self._answer(self._keeper.put.remote({ASKED: text}))
 
     def terminate(self) -> None:
         """Ask it to end with a last checkpoint. Raises ConfigurationError if it is gone."""
         self._answer(self._keeper.terminate.remote())
+
+    def _read(self, name: str) -> str:
+        text: str = self._answer(self._keeper.read.remote(name))
+        return text
 
     def _answer(self, asked: Any) -> Any:
         try:

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
 from relaax.transport.channel import Target
 from support.processes import Processes, project_command, wait_until
+from support.programs import completed
 from support.replay_servers import numbered, pictured, serving
 from support.run import is_alive
 
@@ -151,6 +151,7 @@ def test_programs_end_with_their_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/bench", "relaax/client")
 def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=2", "run.connections_per_client=3", "run.envs_per_client=1"])
     with MeasuredService(plan, tmp_path) as service:
@@ -161,6 +162,7 @@ def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/bench", "relaax/cli/run", "relaax/supervision")
 def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1"])
     with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), MeasuredService(plan, tmp_path) as service:
@@ -203,8 +205,7 @@ def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_measured_is_one_sentence(arguments: list[str], sentence: str) -> None:
-    command = [project_command("relaax"), "bench", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = completed([project_command("relaax"), "bench", *arguments], dict(os.environ))
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -212,14 +213,13 @@ def test_what_cannot_be_measured_is_one_sentence(arguments: list[str], sentence:
 
 
 def test_help_says_how_long_it_takes() -> None:
-    done = subprocess.run(
-        [project_command("relaax"), "bench", "--help"], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = completed([project_command("relaax"), "bench", "--help"], dict(os.environ))
+    assert done.returncode == 0
     for words in ("--seconds", "--clients", "--envs-per-client", "--json", "minutes", "Exit code"):
         assert words in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_benchmark_leaves_nothing_behind(processes: Processes, number: int, tmp_path: Path) -> None:
     bench = processes.start(
         *("relaax", "bench", "da3c_gym_cartpole", "--clients", "1", "--seconds", "3000"),
@@ -323,6 +323,7 @@ def test_what_is_inserted_looks_like_what_actors_insert() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/bench", "relaax/replay", "relaax/cli/run")
 @pytest.mark.timeout(900)
 def test_replay_servers_of_an_experiment_are_measured(processes: Processes, tmp_path: Path) -> None:
     output = tmp_path / "figures.json"

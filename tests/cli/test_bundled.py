@@ -29,6 +29,8 @@ ALWAYS = (
     *("apex_gym_cartpole", "apex_ale_boxing"),
 )
 """Each algorithm, network and family that every machine has, at least once."""
+TRAINED = {*ALWAYS, "async_sarsa_gym_cartpole"} - {"da3c_minatar_breakout", "apex_ale_boxing", "async_sarsa_ale_pong"}
+"""Each algorithm at least once."""
 without_lab = pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is there")
 
 
@@ -98,10 +100,19 @@ def test_places_are_named_after_the_configuration(name: str) -> None:
         assert learner.replay_server == rlx_server.replay_server
 
 
+def played(name: str) -> Any:
+    """A configuration whose environment is made in the fast tests, or in the slow ones only."""
+    if name in ALWAYS or name == LAB:
+        return name
+    family = make_plan(name, []).run.environment
+    files = (f"config/{name}.yaml", f"environments/{family}", "relaax/client", "relaax/algorithm_base")
+    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.checks(*files)])
+
+
 @pytest.mark.timeout(1200)  # one needs a game that is downloaded
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", [played(name) for name in CONFIGURATIONS])
 def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> None:
-    plan = make_plan(name, [])
+    plan = make_plan(name, ["run.envs_per_client=2"] if name in ALWAYS else [])
     algorithm = load_algorithm(plan.configuration.algorithm_path, plan.configuration.folder)
     config = validate_section(algorithm.Config, plan.configuration.algorithm, "algorithm")
     if name == LAB:
@@ -134,7 +145,7 @@ def introduced(plan: Plan) -> rlx.Hello:
 
 def trained(name: str) -> Any:
     """A configuration that is trained with in every run of the slow tests, or in CI only if it has changed."""
-    return name if name in ALWAYS else pytest.param(name, marks=pytest.mark.checks(f"config/{name}.yaml"))
+    return name if name in TRAINED else pytest.param(name, marks=pytest.mark.checks(f"config/{name}.yaml"))
 
 
 @without_lab

@@ -76,7 +76,9 @@ def terminal(command: list[str], folder: Path) -> Iterator[Terminal]:
         shell.wait()
 
 
-@pytest.mark.parametrize("name", SHELLS)
+@pytest.mark.parametrize(
+    "name", ["bash", *(pytest.param(name, marks=pytest.mark.slow) for name in SHELLS if name != "bash")]
+)
 def test_tab_completes_a_configuration(name: str, tmp_path: Path) -> None:
     command, source = SHELLS[name]
     if lacking := [program for program in {command[0], name} if shutil.which(program) is None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.processes import Processes
 
 ASCII = {"PYTHONIOENCODING": "ascii"}
@@ -14,6 +16,8 @@ def test_page_is_printed_in_any_encoding(processes: Processes) -> None:
     assert running.wait(120) == 0, running.report()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/console.py", "relaax/cli/run")
 def test_run_goes_on_where_its_progress_cannot_be_encoded(processes: Processes, tmp_path: Path) -> None:
     running = processes.start(
         *("relaax", "run", "da3c_gym_cartpole", "--run-dir", tmp_path / "laufübung", "--max-steps", "2000"), env=ASCII

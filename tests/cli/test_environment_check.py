@@ -41,7 +41,6 @@ def test_what_an_environment_observes_and_does() -> None:
     [
         (["run.name=CartPoel-v1"], "OpenAI_Gym/main: gymnasium has no environment 'CartPoel-v1'; the nearest is"),
         (["run.arguments=[--sticky, '0.5']"], "OpenAI_Gym/main: --sticky is for Atari games, which CartPole-v1 is not"),
-        (["run.arguments=[--slowly]"], "OpenAI_Gym/main: error: unrecognized arguments: --slowly"),
         (
             ["run.arguments=[--vectorisation, sync]"],
             "OpenAI_Gym/main: error: unrecognized arguments: --vectorisation sync; did you mean --vectorization?",

@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Path:
         "fingerprint": {"algorithm": "mine", "configuration": {}, "observation_space": SPACE, "action_space": SPACE},
         "incarnation": 5,
         "shards": [described],
-        "actors": {"s": [0, 1], "t": [[2, 9]]},
+        "actors": {"s": [[0, 1]], "t": [[2, 9]]},
         "returns": {"episodes": 0, "last": [], "best": None},
         "mean_return": 1.0,
     }

@@ -217,6 +217,7 @@ def test_a_new_environment_says_where_options_for_gymnasium_come_from(capsys: py
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/new", "relaax/client", "algorithms")
 def test_a_new_environment_trains(runs: Runs) -> None:
     """Random play returns 17, pushing nowhere 59."""
     assert new("environment", "mine").exit_code == 0
@@ -226,6 +227,7 @@ def test_a_new_environment_trains(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/new", "relaax/client", "algorithms")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("kind", "target"), [("algorithm", 475), ("environment", 90)])
 def test_as_written_it_reaches_its_target(kind: str, target: float, runs: Runs, short: bool) -> None:
@@ -237,6 +239,7 @@ def test_as_written_it_reaches_its_target(kind: str, target: float, runs: Runs, 
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/new", "relaax/client", "algorithms")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_procfile_trains_until_training_has_finished(kind: str, processes: Processes) -> None:
     assert new(kind, "mine").exit_code == 0

@@ -27,7 +27,7 @@ FILES = {
     "game.js",
     "page.js",
     "main.py",
-    *(f"rlx/{name}.js" for name in ("line", "options", "rlx", "space", "tcp", "wire")),
+    *(f"rlx/{name}.js" for name in ("line", "open", "options", "rlx", "space", "tcp", "wire")),
 }
 PATIENCE = 120.0
 RELOADS = 10
@@ -212,6 +212,8 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "protocol/rlx", "relaax/cli/new")
 def test_page_names_the_mistake_in_a_game(game: Path, processes: Processes, tmp_path: Path, browser: Browser) -> None:
     service = Service(processes, tmp_path)
     _, url = serve(processes, game, service.address)
@@ -222,6 +224,8 @@ def test_page_names_the_mistake_in_a_game(game: Path, processes: Processes, tmp_
         shows(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "protocol/rlx", "relaax/cli/new")
 def test_the_page_asks_for_a_token_and_outlasts_a_server(
     game: Path, processes: Processes, tmp_path: Path, browser: Browser
 ) -> None:

@@ -12,6 +12,7 @@ from support.run import Runs
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/new", "algorithms")
 @pytest.mark.parametrize("algorithm", ["da3c", "async_q"])
 def test_a_copied_algorithm_trains(algorithm: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of async_q has what it shares with other value methods beside it."""

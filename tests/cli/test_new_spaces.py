@@ -123,6 +123,7 @@ def test_a_world_of_any_space_is_served(observation: tuple[str, str], action: tu
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/new", "relaax/rlx", "relaax/client", "algorithms")
 @pytest.mark.parametrize(
     ("observation", "action", "algorithm"),
     [

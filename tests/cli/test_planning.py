@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from relaax.planning.costs import UnusableMeasurement, measured
 from relaax.planning.forecast import on_machines
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete
+from support.programs import completed
+from support.service import RELAAX
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "docs" / "results" / "scaling-bench.json"
@@ -40,13 +41,7 @@ def as_json(*words: str) -> dict[str, Any]:
 
 def test_environments_are_made_for_a_moment_and_the_plan_is_printed() -> None:
     """The whole command in a process of its own, with no figures but the project's."""
-    done = subprocess.run(
-        [sys.executable, "-m", "relaax.cli.main", "plan", CARTPOLE, "--environments", "64", "--rate", "10"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed([*RELAAX, "plan", CARTPOLE, "--environments", "64", "--rate", "10"], dict(os.environ))
     assert done.returncode == 0, done.stdout + done.stderr
     for words in (
         "environments",

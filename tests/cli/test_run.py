@@ -130,6 +130,7 @@ def test_a_run_over_two_shards_survives_each_of_them_and_goes_on_with_one(runs: 
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs, processes: Processes, tmp_path: Path) -> None:
     reached = runs.start(*SMALL, "--target-return", "9")
     assert reached.running.wait(120) == 0, reached.running.report()
@@ -157,6 +158,7 @@ def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs, processes
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_time_that_is_over_ends_a_run_in_order_and_the_next_start_goes_on(runs: Runs) -> None:
     run = runs.start(*SMALL, "--target-return", "10000", "--max-time", "0.02m")
     assert run.running.wait(150) == 3, run.running.report()
@@ -174,6 +176,7 @@ def test_time_that_is_over_ends_a_run_in_order_and_the_next_start_goes_on(runs: 
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_max_global_step_is_an_end_too(runs: Runs) -> None:
     run = runs.start(*SMALL, *NO_TARGET, "--set", "algorithm.max_global_step=2000")
     assert run.running.wait(120) == 0, run.running.report()
@@ -202,7 +205,10 @@ def test_a_run_that_is_killed_leaves_no_process(runs: Runs) -> None:
     assert manifests(run.directory), "the parameter server was told to end, and saved"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGHUP))],
+)
 def test_an_interrupt_while_everything_starts_ends_it_all_the_same(
     runs: Runs, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -216,7 +222,9 @@ def test_an_interrupt_while_everything_starts_ends_it_all_the_same(
     assert run.summary["status"] == "interrupted"
 
 
-@pytest.mark.parametrize("reader", ["| head -1", pytest.param("2>&1 | head -1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
+@pytest.mark.parametrize("reader", ["| head -1", "2>&1 | head -1"])
 def test_an_output_that_nobody_reads_ends_no_run(processes: Processes, tmp_path: Path, reader: str) -> None:
     script = f'"$@" {reader}; exit "${{PIPESTATUS[0]}}"'
     options = ("--clients", "1", *NO_TARGET, "--max-steps", "500", "--run-dir", tmp_path / "run")
@@ -233,6 +241,7 @@ def test_a_refusal_that_cannot_be_said_is_one_all_the_same(processes: Processes)
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_behind_nohup_a_run_does_without_its_terminal(processes: Processes, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     options = ("--clients", "1", *NO_TARGET, "--max-time", "3", "--run-dir", directory)
@@ -244,6 +253,7 @@ def test_behind_nohup_a_run_does_without_its_terminal(processes: Processes, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_environments_that_fail_again_and_again_end_the_run(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise SystemExit('no simulator answers')")
     run = runs.start(*SMALL, "--set", f"run.environment={tmp_path / 'mine.py'}")
@@ -265,6 +275,7 @@ def test_a_misspelt_environment_moves_no_run_aside(runs: Runs, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
     one_each = ("--envs-per-client", "1")  # two of them may be one step past what is enough
     run = runs.start(*SMALL, *one_each, *NO_TARGET, "--set", "run.arguments=['--steps', '400']")
@@ -318,6 +329,7 @@ def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs:
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_an_environment_of_another_size_than_the_configuration_says_ends_the_run_with_its_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.action_size=5")
     assert run.running.wait(150) == 2, run.running.report()
@@ -328,6 +340,7 @@ def test_an_environment_of_another_size_than_the_configuration_says_ends_the_run
 
 
 @pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
 def test_an_environment_that_the_algorithm_cannot_handle_ends_the_run_with_its_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.path=da3c_cont")
     assert run.running.wait(150) == 2, run.running.report()

@@ -24,6 +24,10 @@ from support.run import PATIENCE, Run, Runs
 
 CONFIG = "da3c_gym_cartpole"
 Trouble = Callable[[], None]
+of_what_writes = pytest.mark.checks(
+    *("relaax/cli/run", "relaax/checkpoint", "relaax/files.py"),
+    *("relaax/server/parameter_server", "relaax/supervision"),
+)
 
 
 @pytest.fixture(params=["No space left on device", "Read-only file system", "File too large"])
@@ -155,6 +159,7 @@ def expect_resumed(runs: Runs, run: Run, *options: str) -> None:
 
 
 @pytest.mark.slow
+@of_what_writes
 def test_a_run_that_reaches_its_end_on_a_full_disk_has_failed_and_is_resumed(runs: Runs, tmp_path: Path) -> None:
     options = ("--clients", "1", "--set", "run.target_return=null", "--set", "run.checkpoint_interval=1")
     with small_disk(tmp_path / "disk", "250k") as disk:  # room for two checkpoints
@@ -173,6 +178,7 @@ def test_a_run_that_reaches_its_end_on_a_full_disk_has_failed_and_is_resumed(run
 
 
 @pytest.mark.slow
+@of_what_writes
 @pytest.mark.parametrize("how", ["full", "read-only", "limit"])
 def test_a_disk_that_takes_no_more_in_the_middle(runs: Runs, tmp_path: Path, how: str) -> None:
     """The run trains on, says so when it is interrupted, and is resumed when the disk is well again."""
@@ -205,6 +211,7 @@ def test_a_disk_that_takes_no_more_in_the_middle(runs: Runs, tmp_path: Path, how
 
 
 @pytest.mark.slow
+@of_what_writes
 def test_room_that_is_made_in_the_last_minute_loses_nothing(runs: Runs, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16m") as disk:  # room for all checkpoints that are kept, however many there are
         run = runs.start("--clients", "1", "--set", "run.checkpoint_interval=1", directory=disk.path / "run")
@@ -250,6 +257,7 @@ def test_a_summary_that_was_promised_and_cannot_be_written_is_a_failure(runs: Ru
 
 
 @pytest.mark.slow
+@of_what_writes
 @pytest.mark.parametrize("pages", [0, 1, 2, 3])
 def test_a_run_that_begins_on_a_full_disk_says_so(runs: Runs, tmp_path: Path, pages: int) -> None:
     """Wherever the room ends: at the configuration, at a log, at the lease."""
@@ -270,6 +278,7 @@ def test_a_run_that_begins_on_a_full_disk_says_so(runs: Runs, tmp_path: Path, pa
 
 
 @pytest.mark.slow
+@of_what_writes
 def test_a_shard_that_cannot_write_its_part_loses_the_steps_of_all(runs: Runs) -> None:
     options = ("--clients", "1", "--set", "relaax-parameter-server.shards=2", "--set", "run.checkpoint_interval=1")
     run = runs.start(*options)

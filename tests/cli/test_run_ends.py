@@ -81,6 +81,8 @@ def test_interrupted_run_does_not_wait_for_its_evaluation(config: Path) -> None:
     assert steps == [], "it would be shown while the programs are stopped"
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/client", "relaax/supervision", "environments/OpenAI_Gym")
 def test_an_environment_that_exits_ends_the_run_under_that_name(runs: Runs, config: Path) -> None:
     run = runs.start(*SMALL, "--set", "run.name=odd:Quits-v0", config=config)
     assert run.running.wait(PATIENCE) == 1, run.running.report()
@@ -120,6 +122,8 @@ def test_a_limit_that_was_not_reached_is_not_success(
     assert _exit_code(make_plan(str(config), overrides), status) == code
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision", "relaax/cli/evaluate.py")
 def test_evaluations_find_the_modules_of_the_run(processes: Processes, config: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -134,6 +138,8 @@ def test_evaluations_find_the_modules_of_the_run(processes: Processes, config: P
         assert done.wait(PATIENCE) == 0, done.report()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision")
 def test_a_run_without_the_evaluations_that_it_began_has_failed(runs: Runs, config: Path) -> None:
     program = config.with_name("unplayable.py")
     program.write_text(

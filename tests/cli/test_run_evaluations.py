@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from relaax.checkpoint import LocalStore
@@ -38,6 +39,8 @@ def test_checkpoints_are_played_while_it_trains(runs: Runs) -> None:
     assert curve[-1].step >= 200
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision")
 def test_an_evaluation_that_fails_costs_no_training(runs: Runs, tmp_path: Path) -> None:
     program = tmp_path / "unplayable.py"
     program.write_text(

@@ -132,6 +132,8 @@ def test_what_a_message_and_a_step_cost(module: Any, tmp_path: Path, observation
     assert found["us_per_step"] == pytest.approx(found["us_per_message"] / 4, abs=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("tests/benchmarks", "relaax/cli/bench", "environments/ALE", "relaax/client")
 def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(module: Any, tmp_path: Path) -> None:
     plan = make_plan("da3c_ale_boxing", ["run.clients=1", "run.envs_per_client=2"])
     for form in (forms(plan)[-1], module("ale_vector").bare_form(plan)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from relaax.cli.suite.jobs import JobRunner, SuitePlan, opened
 from relaax.configuration import ConfigurationError
 from relaax.evaluation.report import score_tables
+from support.programs import completed
 
 RELAAX = str(Path(sys.executable).with_name("relaax"))
 PLAN = SuitePlan("da3c_ale_pong", ["pong", "ALE/Boxing-v5"], [0, 7], [], 1000.0, None, 30, [])
@@ -103,6 +105,8 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/suite", "relaax/cli/run", "relaax/cli/evaluate.py", "relaax/evaluation")
 def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
     arguments = ("CartPole-v1", "Acrobot-v1", "--max-steps", "1500", "--episodes", "2", "--dir", "table")
     first = suite(tmp_path, *arguments)
@@ -147,7 +151,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_told_before_anything_begins(
     tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
-    code, _, error = finished(suite(tmp_path, *arguments))
-    assert code == 2
-    assert sentence in error
+    done = completed([RELAAX, "suite", "da3c_gym_cartpole", *arguments], dict(os.environ), tmp_path)
+    assert done.returncode == 2
+    assert sentence in done.stderr
     assert not list(tmp_path.iterdir())

@@ -30,6 +30,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervi
         yield supervisor
 
 
+@pytest.mark.slow
 def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     learners, shards = running._processes["learner"], running._processes["replay-server"]
     assert [learner.address for learner in learners] == ["", ""]

@@ -24,6 +24,8 @@ def end_board(running: Supervisor) -> None:
     running.watch()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/tensorboard", "relaax/supervision", "relaax/cli/run")
 def test_a_run_has_one_if_it_is_asked_for_and_goes_on_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plan = make_plan("da3c_gym_cartpole", ["tensorboard.enabled=true"])
     with supervised(plan, tmp_path / "run") as running:

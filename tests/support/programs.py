@@ -42,12 +42,14 @@ def program(family: str, *arguments: str, **variables: str) -> subprocess.Comple
     return completed(_command(family, *arguments), _variables(**variables))
 
 
-def completed(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a program of an environment to its end."""
+def completed(command: list[str], environ: dict[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command of the project or a program of an environment to its end."""
     if not suits(command, environ):
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return subprocess.run(
+            command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
     with tempfile.TemporaryFile() as errors:
-        child = NURSERY.start(command, errors, None, environ)
+        child = NURSERY.start(command, errors, cwd, environ)
         with child.stdout:
             said = child.stdout.read().decode()
         code = child.wait(PATIENCE)

@@ -20,7 +20,6 @@ from rich.text import Text
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
 from relaax.cli.reporting import console_of, reported
-from relaax.cluster.keeper import PANEL, STATUS
 from relaax.configuration import ConfigurationError
 from relaax.libraries import named
 from relaax.plain_console import PlainConsole
@@ -234,7 +233,7 @@ def wait_begun(training: Training) -> int | None:
     code.
     """
     deadline = time.monotonic() + BEGIN_SECONDS
-    while time.monotonic() < deadline and not training.read(STATUS):
+    while time.monotonic() < deadline and not training.status:
         look = training.look(0)
         if look.exit_code is not None:
             sys.stderr.write(look.log.decode(errors="replace"))
@@ -259,7 +258,7 @@ def _followed(training: Training, live: Live | None, numbers: bool) -> int:
         if not moved and look.exit_code is not None:
             return look.exit_code
         if live is not None:
-            live.update(Text.from_ansi(training.read(PANEL)))
+            live.update(Text.from_ansi(training.panel))
         if not moved:
             time.sleep(POLL_SECONDS)
 
@@ -316,7 +315,7 @@ def status_tables(status: Mapping[str, Any]) -> Group:
 
 
 def _status(training: Training) -> Any:
-    text = training.read(STATUS)
+    text = training.status
     if not text:
         raise ConfigurationError(f"{training.name} has not started its processes yet")
     return json.loads(text)
