@@ -29,7 +29,7 @@ def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest
 
 
 def test_tests_without_their_programs_do_not_fail(processes: Processes, tmp_path: Path) -> None:
-    options = ("-p", "no:cacheprovider", "--basetemp", tmp_path / "nested")
+    options = ("-p", "no:cacheprovider", "-m", "slow or not slow", "--basetemp", tmp_path / "nested")
     nested = processes.start(
         sys.executable, "-m", "pytest", *options, *SKIPPED, PASSED, cwd=ROOT, env={"PATH": str(tmp_path)}
     )
