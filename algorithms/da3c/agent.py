@@ -16,7 +16,7 @@ from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 
-from .loss import ActorCriticLoss
+from .._actor_critic.loss import ActorCriticLoss
 from .model import Config
 
 Array = npt.NDArray[np.float32]

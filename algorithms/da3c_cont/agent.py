@@ -17,8 +17,8 @@ from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 
+from .._actor_critic.loss import ActorCriticLoss
 from .episodes import Episodes
-from .loss import GaussianLoss
 from .model import Config
 
 _log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Agent(AgentBase):
             self._use(self._exchange.push(None))
             return
         assert self._engine is not None, "an agent in exploit mode does not learn"
-        loss = GaussianLoss(self.config, self._policy, batch)
+        loss = ActorCriticLoss(self.config, self._policy, batch)
         memory = self.context.parameters.gradient_memory()
         gradient = self._engine.gradient(batch.inputs, batch.state, batch.restart, loss, memory)
         scalars = loss.means

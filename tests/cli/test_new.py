@@ -81,11 +81,14 @@ def test_a_copy_of_a_bundled_algorithm(bundled: str, environment: str) -> None:
     assert result.stdout.splitlines()[0] == "wrote mine/, mine.yaml and mine.Procfile"
     assert result.stdout.splitlines()[-1] == "  edit mine/                     the algorithm is in this directory"
     written, source = files(), bundled_folder("algorithms") / bundled
-    shared = [source.parent / "_value_based" / name for name in ("agent.py", "model.py")]
-    copies_shared = bundled in ("async_q", "async_sarsa", "n_step_q")
-    for path in [path for path in source.iterdir() if path.is_file()] + shared * copies_shared:
-        text = path.read_text()
-        assert written.pop(f"mine/{path.name}") == (text.replace(".._value_based.", ".") if copies_shared else text)
+    folder, *names = {
+        **dict.fromkeys(("async_q", "async_sarsa", "n_step_q"), ("_value_based", "agent.py", "model.py")),
+        **dict.fromkeys(("da3c", "da3c_cont"), ("_actor_critic", "loss.py")),
+    }.get(bundled, ("none",))
+    for path in [path for path in source.iterdir() if path.is_file()] + [
+        source.parent / folder / file for file in names
+    ]:
+        assert written.pop(f"mine/{path.name}") == path.read_text().replace(f"..{folder}.", ".")
     assert written.keys() == {"mine.yaml", "mine.Procfile"}
     assert environment in written["mine.Procfile"]
     servers = (bundled_folder("config") / f"{EXAMPLES[bundled]}.Procfile").read_text()

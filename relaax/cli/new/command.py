@@ -130,7 +130,8 @@ ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 GAME = "orchard"
 """The templates, by the names that they have in their own text."""
-_SHARED = "_value_based"
+_SHARED = {"_value_based.agent": ("agent.py", "model.py"), "_actor_critic.loss": ("loss.py",)}
+"""What algorithms share that is to be changed in a copy too: the files that it needs, by the import that shows it."""
 
 
 class ScaffoldError(Exception):
@@ -178,10 +179,12 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     source = bundled_folder("algorithms") / algorithm
     paths = sorted(path for path in source.rglob("*") if path.suffix in (".py", ".md"))
     files = {Path(name) / path.relative_to(source): path.read_text(encoding="utf-8") for path in paths}
-    if f"{_SHARED}.agent" in files[Path(name) / "__init__.py"]:  # it is to be changed in the copy too
-        shared = [source.parent / _SHARED / file for file in ("agent.py", "model.py")]
-        files |= {Path(name) / path.name: path.read_text(encoding="utf-8") for path in shared}
-        files = {path: text.replace(f"..{_SHARED}.", ".") for path, text in files.items()}
+    for shared, needed in _SHARED.items():
+        if any(f"from ..{shared} import" in text for text in files.values()):
+            folder = shared.partition(".")[0]
+            copies = [source.parent / folder / file for file in needed]
+            files |= {Path(name) / path.name: path.read_text(encoding="utf-8") for path in copies}
+            files = {path: text.replace(f"..{folder}.", ".") for path, text in files.items()}
 
     example = EXAMPLES[algorithm]
     text = (bundled_folder("config") / f"{example}.yaml").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from relaax.rlx import Discrete
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-LOSS = importlib.import_module(f"{PACKAGE}.loss")
+LOSS = importlib.import_module(".._actor_critic.loss", PACKAGE)
 POLICY = Categorical(3)
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)
 SMALL_IMAGE = Box(0, 255, shape=(12, 14), dtype=np.uint8)

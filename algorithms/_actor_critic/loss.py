@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.network import ActorCriticConfig
 from relaax.algorithm_base.rollout import Batch
 from relaax.nn.distributions import Distribution
-
-from .model import Config
 
 Array = npt.NDArray[np.float32]
 
@@ -26,7 +25,7 @@ class ActorCriticLoss:
     by them that it returns, in the same form. To change the loss, change this class.
     """
 
-    def __init__(self, config: Config, policy: Distribution, batch: Batch) -> None:
+    def __init__(self, config: ActorCriticConfig, policy: Distribution, batch: Batch) -> None:
         self._policy = policy
         self._c, self._beta = config.value_loss_weight, config.entropy_beta
         self._actions = batch.actions.reshape(-1, *policy.action_shape)
