@@ -102,7 +102,7 @@ class Agent(AgentBase):
         if self.context.exploit:
             self._use(self._exchange.pull_if_old())
         else:
-            self.learn()  # where nobody has asked for it
+            self.learn()  # unless the caller has done so already
             rewards = self._inputs.clipped_rewards(step)
             final = self._inputs.cut_off(step)  # where an episode was truncated: it would have gone on
             values = None if final is None else self._final_values(self._inputs.normalized(final))

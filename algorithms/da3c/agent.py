@@ -63,7 +63,7 @@ class Agent(AgentBase):
         if self.context.exploit:
             self._use(self._exchange.pull_if_old())
         else:
-            self.learn()  # where nobody has asked for it
+            self.learn()  # unless the caller has done so already
             rewards = self._inputs.clipped_rewards(step)
             final = self._inputs.cut_off(step)  # where an episode was truncated: it would have gone on
             values = None if final is None else self._values(self._inputs.normalized(final), self._inputs.state_after)
@@ -78,7 +78,7 @@ class Agent(AgentBase):
         return self._act()
 
     def learn(self) -> None:
-        """With `overlap`: update from a full rollout, whose end is what was acted on last; that begins the next one."""
+        """Update from a full rollout, with `overlap`. The inputs of the last action end it, and begin the next one."""
         rollout = self._rollout
         if self.context.exploit or not rollout.full:
             return

@@ -72,7 +72,7 @@ class Agent(AgentBase):
         if self.context.exploit:
             self._use(self._exchange.pull_if_old())
         else:
-            self.learn()  # where nobody has asked for it
+            self.learn()  # unless the caller has done so already
             rewards = self._inputs.clipped_rewards(step)
             final, values = self._inputs.cut_off(step), None  # where an episode was truncated: it would have gone on
             if final is not None and self.config.actors_know_priorities:

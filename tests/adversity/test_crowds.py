@@ -164,7 +164,7 @@ def test_a_crowd_whose_frames_have_a_length_and_no_sense(
 ) -> None:
     """Whoever is refused and stays holds no place: with a second for each of the crowd nobody else would have one."""
     if short and not more:
-        pytest.skip("a crowd that sends more is what --short has")
+        pytest.skip("--short has the crowd that sends more")
     server = Served(processes, tmp_path, max_handshakes=1)
     garbage = struct.pack(">I", 200) + b"\xff" * (200 + more)
     with Unteachable(server.address, 64, garbage) as crowd, guests(server.address) as honest:

@@ -54,7 +54,7 @@ def test_spoiled_websocket_at_a_server(processes: Processes, tmp_path: Path, sho
 @pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 def test_twenty_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, short: bool, websocket: bool) -> None:
     if short and websocket:
-        pytest.skip("spoiled requests and frames are what --short has")
+        pytest.skip("over WebSocket --short sends spoiled requests and frames only")
     frames = 2_000 if short else 20_000
     report, _ = fuzz(processes, tmp_path, frames=frames, seed=SEED + 1, websocket=websocket)
     assert report.read > 0.3 * frames, "most of what is sent is read"

@@ -18,7 +18,7 @@ def test_honest_clients_train_on_among_hostile_ones(
     processes: Processes, tmp_path: Path, websocket: bool, short: bool
 ) -> None:
     if short and not websocket:
-        pytest.skip("every other client of the other one comes over TCP")
+        pytest.skip("--short has the WebSocket form, in which every other client comes over TCP")
     seconds, window, hostile = (31.0, 8.0, 5) if short else (55.0, 10.0, 3)
     plan = Plan(seconds=seconds, seed=7, window=window, hostile=hostile, share=0.4, websocket=websocket)
     summary = run_hostile(processes, tmp_path, plan)

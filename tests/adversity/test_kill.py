@@ -108,7 +108,7 @@ def test_a_parameter_server_that_is_killed_while_it_ends_leaves_a_checkpoint(run
 @pytest.mark.parametrize("part", ["worker", "rlx-server", "parameter-server"])
 def test_a_part_that_stands_still_for_a_while(runs: Runs, part: str, short: bool) -> None:
     if short and part != "parameter-server":
-        pytest.skip("the server that all others wait for is what --short has")
+        pytest.skip("--short stops the parameter server only, for which all others wait")
     run = started(runs)
     victim = run.of(part)[0]
     victim.suspend()

@@ -116,7 +116,7 @@ def test_honest_clients_train_on_beside_a_liar(
     processes: Processes, tmp_path: Path, short: bool, algorithm: dict[str, Any], sentences: tuple[str, ...]
 ) -> None:
     if short and algorithm not in (DA3C, GORILA):
-        pytest.skip("both sentences are those of the other two")
+        pytest.skip("--short has the other two, which log the same two sentences")
     seconds = 8.0 if short else 40.0
     scene = Scene(processes, tmp_path, algorithm)
     scene.start()
