@@ -23,6 +23,8 @@ BEYOND_CACHES, BEYOND_FACTOR = 5_000_000, 3.3
 (docs/results/growth.md)."""
 SERVER_SHARE = 0.6
 """Of an exchange, the parameter server's; the rest is the worker's (docs/results/parameter-server.md, second table)."""
+ASKING_US = 70.0
+"""Of an action's time, the client's own (tests/benchmarks/client_overhead.py)."""
 SHARED, GRPC = "shared_memory", "grpc"
 
 
@@ -59,8 +61,6 @@ class Costs:
     """How many times as much a message costs on processors that idle, as its processes are held to a rate."""
     paced_wake_us: float | None = None
     """`wake_us` on processors that idle; None: the same."""
-    asking_us: float = 0.0
-    """Of an action's time, the client's own."""
     learner_us: float = 0.0
     learner_us_per_item: float = 0.0
     """Of an update, a learner's, and of each transition in its batch."""
@@ -116,7 +116,7 @@ def crowding(processes: float, cores: float) -> float:
     return min(1.0, max(0.0, share))
 
 
-NEEDED = ("processor_single", "processor_training", "act_latency_ms", "parameters", "bridge", "client_us_per_message")
+NEEDED = ("processor_single", "processor_training", "act_latency_ms", "parameters", "bridge")
 LEAST_SHARE, MOST_SHARE = 0.2, 0.9
 PROCESSES = 2
 """Of a connection: client and worker."""
@@ -153,8 +153,8 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         lines[kind] = line_through(one, many, n, cold, crowding(PROCESSES * training["connections"], cores))
     act = 1e3 * result["act_latency_ms"]["p50"]
     worker = lines["worker"].us(1)
-    share = min(MOST_SHARE, max(LEAST_SHARE, (act - result["client_us_per_message"]) / worker))
-    wake = max(0.0, act - result["client_us_per_message"] - share * worker)
+    share = min(MOST_SHARE, max(LEAST_SHARE, (act - ASKING_US) / worker))
+    wake = max(0.0, act - ASKING_US - share * worker)
     paced = _paced(crowd, result.get("processor_paced"))
     learner, batch = training["us"].get("learner", 0.0), workload.replay.batch if workload.replay is not None else 0
     memory = result.get("worker_memory_mb", {}).get("mean")
@@ -166,7 +166,6 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         wake_us=wake,
         paced=paced,
         paced_wake_us=_paced_wake(result, share * lines["worker"].us(1, 1.0) * paced, wake),
-        asking_us=result["client_us_per_message"],
         exchange_scale=scale,
         exchange_cold=_cold_exchange(single, crowd),
         learner_us=min(learner, LEARNER_US),
@@ -187,7 +186,7 @@ def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> 
 def _paced_wake(result: Mapping[str, Any], acting: float, wake: float) -> float:
     """Return what waking takes where processors idle: of an action there, all that is nobody's processor time."""
     act = result.get("processor_paced", {}).get("act_ms")
-    return wake if act is None else max(wake, 1e3 * act["p50"] - result["client_us_per_message"] - acting)
+    return wake if act is None else max(wake, 1e3 * act["p50"] - ASKING_US - acting)
 
 
 def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Workload) -> float:
@@ -245,7 +244,6 @@ def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs
         wake_us=WAKE_US,
         exchange_cold=COLD,
         paced=1.0 + (PACED - 1.0) * code,
-        asking_us=ASKING_US,
         learner_us=LEARNER_US,
         learner_us_per_item=million * LEARNER_US_PER_MILLION,
         client_mb=client_mb,
@@ -263,5 +261,5 @@ COLD = 2.2
 environment, 64 instead of 36 with 8."""
 COLD_NETWORK = 1.3
 PACED = 1.5
-WAKE_US, ASKING_US = 30.0, 70.0
+WAKE_US = 30.0
 LEARNER_US, LEARNER_US_PER_MILLION = 600.0, 90.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from relaax.planning.costs import GRPC, SHARED, Costs, crowding, thronged, woken_us
+from relaax.planning.costs import ASKING_US, GRPC, SHARED, Costs, crowding, thronged, woken_us
 from relaax.planning.demand import (
     RLX_SERVER_MB,
     SERVER_MB,
@@ -179,7 +179,7 @@ def _turn(
         act=asked.act,
         learn=learn,
         delay=delay,
-        asking=costs.asking_us,
+        asking=ASKING_US,
         rollout=workload.rollout,
         overlap=workload.overlap,
         period=0.0 if workload.rate is None else 1e6 / workload.rate,

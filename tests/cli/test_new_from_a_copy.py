@@ -21,7 +21,8 @@ def test_a_copied_algorithm_trains(algorithm: str, runs: Runs, tmp_path: Path, m
     written = CliRunner().invoke(app, ["new", "algorithm", "renamed", "--from", algorithm])
     assert written.exit_code == 0, written.stderr
 
-    options = ("--clients", "1", "--max-steps", "1000", "--set", "run.target_return=null", "--no-progress")
+    targets = ("--set", "run.target_return=null", "--set", "run.target_evaluation=null")
+    options = ("--clients", "1", "--max-steps", "1000", *targets, "--no-progress")
     run = runs.start(*options, config=Path("renamed.yaml").resolve())
     assert run.running.wait(240) == 0, run.running.report()
     assert run.summary["status"] == "max_steps"

@@ -14,7 +14,10 @@ from support.parameter_servers import gradient, registration, running
 
 
 @pytest.mark.parametrize(("bridge", "arrived"), [("grpc", 1), ("auto", 1 + 2**-12)])
-def test_a_workers_bridge_is_as_precise_as_its_wire(bridge: str, arrived: float) -> None:
+def test_a_workers_bridge_is_as_precise_as_its_wire(
+    bridge: str, arrived: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relaax.nn.devices.use_one_thread", lambda: None)  # another test may have used TensorFlow
     settings = RlxServerSection.model_validate({"bridge": bridge, "wire_precision": "float16"})
     with running() as server, contextlib.closing(make_client(settings, [Target(server.address)])) as worker:
         worker.register(registration())

@@ -51,7 +51,7 @@ def test_a_worker_leaves_nothing_in_the_temporary_directory(processes: Processes
     algorithm.write_text(ALGORITHM.read_text() + COMPILED)
     temporary.mkdir()
     config = write_config(tmp_path, {"path": str(algorithm)})
-    server = processes.start(sys.executable, SERVER, "--config", config, env={"TMPDIR": str(temporary)})
+    server = processes.start(sys.executable, SERVER, "--config", config, env={"TMPDIR": str(temporary)}, fresh=True)
     address = server.wait_for_address()
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         with Line(address) as line:
