@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.checks(".ci", "Makefile", "tests/conftest.py", "tests/support/machine.py")]
+
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = f"""
 PYTEST := {sys.executable} -m pytest -p xdist -p no:cacheprovider --timeout 60 -p pytest_timeout -c pytest.ini

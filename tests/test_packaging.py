@@ -19,6 +19,8 @@ from support.policy_files import bundled, write
 from support.processes import Processes
 from support.wheel import LEFT, ROOT, borrow, copy_checkout, install, quick_wheel, run
 
+pytestmark = pytest.mark.slow
+
 BUILT = ROOT / "environments/TORCS/driver"  # on machines that have TORCS
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server", "relaax-learner")
 NEEDING_SERVER = (
@@ -54,7 +56,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -86,7 +87,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
@@ -99,7 +99,6 @@ def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
         assert os.access(site / "relaax" / main.relative_to(ROOT), os.X_OK)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_path: Path) -> None:
     command = "-m", "relaax.cli.main", "new", "environment", "--browser", "mine"
@@ -108,7 +107,6 @@ def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_p
     assert {path.name for path in (tmp_path / "mine/rlx").iterdir()} == {path.name for path in source.iterdir()}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
@@ -121,7 +119,6 @@ def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
     assert clients.endswith(f" {site / 'relaax/protocol/clients'}")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_path: Path) -> None:
     command = processes.start(
@@ -210,7 +207,6 @@ def test_a_policy_names_the_extra_that_it_needs(bare: Path) -> None:
     assert answer.stderr.endswith("ModuleNotFoundError: pydantic is not installed; pip install 'relaax[policy]'\n")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_policy_acts_with_its_extra_alone(wheel: Path, tmp_path: Path) -> None:
     """What pip brings, from the package index."""

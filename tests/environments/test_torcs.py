@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,11 @@ def game() -> None:
     require(FAMILY)
 
 
+def of_a_lap(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test of `lap`, which takes a minute."""
+    return pytest.mark.slow(pytest.mark.checks("environments/TORCS", "relaax/client/program")(test))
+
+
 @pytest.fixture(scope="module")
 def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxPeer, Path]:
     """Two laps of a careful driver: the program's end, what it said to its server, and where it drove."""
@@ -49,6 +54,7 @@ def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxP
     return done, peer, folder
 
 
+@of_a_lap
 def test_a_lap_is_driven(lap: tuple[Any, RlxPeer, Path]) -> None:
     done, peer, _ = lap
     assert (done.returncode, done.stderr) == (0, "")
@@ -74,6 +80,7 @@ def scalars(message: rlx.Metrics) -> Iterator[tuple[str, float]]:
     yield from message.scalars
 
 
+@of_a_lap
 def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, _ = lap
     (talk,) = peer.talks
@@ -85,6 +92,7 @@ def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> 
             assert (observed(one) == observed(other)).all()
 
 
+@of_a_lap
 def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, folder = lap
     steps = np.stack([observed(step)[0] for step in peer.talks[0].of(rlx.Step)])
@@ -106,6 +114,7 @@ def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None
     assert steps.std(axis=0).all()  # nothing stands still
 
 
+@of_a_lap
 def test_where_it_drove_is_recorded_and_drawn(lap: tuple[Any, RlxPeer, Path], tmp_path: Path) -> None:
     _, _, folder = lap
     path = [row for row in rows(folder / "path.csv") if row["episode"] == "2"]
