@@ -28,6 +28,8 @@ def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest
         need("chromium")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("tests/support/machine.py", "tests/conftest.py")
 def test_tests_without_their_programs_do_not_fail(processes: Processes, tmp_path: Path) -> None:
     options = ("-p", "no:cacheprovider", "-m", "slow or not slow", "--basetemp", tmp_path / "nested")
     nested = processes.start(

@@ -138,6 +138,8 @@ def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
         assert len(found) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/bench", "relaax/supervision")
 def test_programs_end_with_their_block(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1", "run.envs_per_client=2"])
     with Programs("emulator", forms(plan)[0].commands, tmp_path) as programs:

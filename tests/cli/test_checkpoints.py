@@ -304,6 +304,8 @@ def s3(tmp_path: Path) -> Iterator[S3Server]:
         yield server
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/checkpoints", "relaax/checkpoint")
 def test_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
     bucket = s3.bucket()
     options = ("--aws-keys", keys_file(tmp_path), "--aws-endpoint", f"http://{s3.address}")

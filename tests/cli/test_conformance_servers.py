@@ -44,7 +44,11 @@ A_MATTER_OF_TIME = {"unexpected_metrics", "unexpected_second_step"}
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(), pytest.param(Settings(codec="json"), marks=pytest.mark.slow), OWN],
+    [
+        Settings(),
+        pytest.param(Settings(codec="json"), marks=pytest.mark.slow),
+        pytest.param(OWN, marks=pytest.mark.slow),
+    ],
     ids=["vectors", "json", "own_spaces"],
 )
 def test_a_right_server_passes(settings: Settings) -> None:
@@ -140,6 +144,8 @@ def test_a_server_with_tls(processes: Processes, tmp_path: Path) -> None:
     assert plain.failed, "it does not speak with whoever does not speak TLS"
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/conformance", "relaax/server/rlx_server")
 def test_a_server_over_websocket(processes: Processes, tmp_path: Path) -> None:
     """Byte by byte too: a length that lies is one of a message. Every rule is in the slow suite."""
     config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py")})

@@ -155,6 +155,8 @@ def test_a_port_for_everybody_is_asked_for(tmp_path: Path) -> None:
     assert "status_bind 0.0.0.0:0 can be reached from other machines" in only(findings, Severity.WRONG)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/doctor", "environments/OpenAI_Gym", "relaax/client")
 def test_environments_are_made_where_that_can_be(tmp_path: Path) -> None:
     gym = {"environment": "OpenAI_Gym", "name": "CartPole-v1"}
     assert "CartPole-v1 can be made: obs" in only(found(written(tmp_path, run=gym), "environment"), Severity.OK)
@@ -283,6 +285,8 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
     assert sentence.endswith("Cannot assign requested address. Choose another address, or port 0 for a free one")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/doctor")
 def test_a_port_of_another_program(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -120,6 +120,8 @@ def test_the_newest_checkpoint_is_played_greedily_unless_another_is_asked_for(pl
     assert "human_normalized" not in newest
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/cli/run")
 def test_a_run_is_evaluated_with_what_it_overrode(place: Path, tmp_path: Path) -> None:
     run = tmp_path / "short"
     shutil.copytree(place / "runs" / "poles", run)
@@ -144,6 +146,8 @@ def test_a_key_decides_how_it_acts(place: Path) -> None:
     assert by_key["returns"] == by_option["returns"]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/client")
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_evaluation_that_is_told_to_end_leaves_nothing(place: Path, tmp_path: Path, number: signal.Signals) -> None:
     films, temporary = tmp_path / "films", tmp_path / "temporary"
@@ -170,6 +174,8 @@ def test_a_person_gets_a_table_and_a_file(place: Path) -> None:
     assert json.loads((place / "result.json").read_text())["episodes"] == 2
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/client")
 def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> None:
     options = ("--episodes", "4", "--jobs", "1", "--video-every", "2")
     result = evaluated("poles.yaml", *options, "--video", tmp_path / "v", cwd=place)
@@ -211,6 +217,8 @@ def test_what_cannot_be_evaluated_is_told_in_a_sentence(
     assert sentence in said.replace("\n", " ")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py")
 def test_a_program_that_fails_says_why(place: Path) -> None:
     said = relaax("eval", "poles.yaml", "--set", "run.name=NoSuchPole-v1", cwd=place, code=2).stderr
     assert "NoSuchPole" in said
@@ -337,6 +345,8 @@ def test_gymnasiums_games_are_the_same_frame_by_frame(monkeypatch: pytest.Monkey
     assert not any(next_game), "its no-ops, if anything"
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "environments/ALE")
 def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp_path: Path) -> None:
     result = evaluated("da3c_ale_breakout", "--random", "--episodes", "2", "--jobs", "1", cwd=tmp_path)
     assert result["protocol"] == {

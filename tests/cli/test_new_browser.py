@@ -146,6 +146,8 @@ def test_the_page_is_told_where_servers_are(
             urllib.request.urlopen(settings, timeout=PATIENCE)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "relaax/cli/new")
 def test_another_game_has_vectors_and_fields_of_its_own(
     game: Path, processes: Processes, tmp_path: Path, browser: Browser
 ) -> None:
@@ -168,6 +170,8 @@ def test_another_game_has_vectors_and_fields_of_its_own(
     shows(browser, "steps", lambda text: text == "0", "another run begins anew")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "relaax/cli/new")
 def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, browser: Browser) -> None:
     _, url = serve(processes, game, "localhost:1")
     (game / "mine/rlx/wire.js").rename(game / "wire.js")

@@ -39,6 +39,8 @@ def as_json(*words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/planning", "relaax/cli/plan")
 def test_environments_are_made_for_a_moment_and_the_plan_is_printed() -> None:
     """The whole command in a process of its own, with no figures but the project's."""
     done = completed([*RELAAX, "plan", CARTPOLE, "--environments", "64", "--rate", "10"], dict(os.environ))

@@ -96,6 +96,8 @@ def test_an_environment_that_exits_ends_the_run_under_that_name(runs: Runs, conf
     assert "\\n" not in run.running.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/client", "relaax/supervision")
 def test_a_run_whose_programs_are_done_has_not_reached_its_steps(runs: Runs, config: Path) -> None:
     run = runs.start(*SMALL, "--set", "run.arguments=[--episodes, 4]", config=config)
     assert run.running.wait(PATIENCE) == 3, run.running.report()
@@ -170,6 +172,8 @@ def test_an_endless_episode_is_cut_off_and_counted(processes: Processes, config:
     assert all(0 <= value <= 50 for value in found["returns"])
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/client", "relaax/supervision")
 def test_episodes_within_the_limit_are_whole(processes: Processes, config: Path) -> None:
     result = config.with_name("result.json")
     limits = ("--episodes", "2", "--max-episode-steps", "20", "--jobs", "1", "--json", result)

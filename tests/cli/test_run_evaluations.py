@@ -17,6 +17,8 @@ NO_TARGET = ("--set", "run.target_return=null")
 EVALUATED = ("--eval-every", "200", "--eval-episodes", "2")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/evaluation", "relaax/supervision")
 def test_checkpoints_are_played_while_it_trains(runs: Runs) -> None:
     run = runs.start(*SMALL, *NO_TARGET, *EVALUATED, "--target-evaluation", "8", "--max-time", "120")
     assert run.running.wait(PATIENCE + 120) == 0, run.running.report()

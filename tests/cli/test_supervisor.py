@@ -124,6 +124,8 @@ def test_shard_that_dies_while_a_learner_starts_is_restarted(running: Supervisor
     assert (learner.restarts, shard.restarts) == (1, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision")
 def test_any_two_that_die_together_are_restarted(running: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaax.supervision.process.QUICK_FAILURE_SECONDS", 0.0)  # many kills, one after the other
     for first, second in itertools.combinations_with_replacement(PARTS, 2):

@@ -60,6 +60,8 @@ def stopped(folder: Path, seconds_needed: float, stop_timeout: float | None = No
     return run, time.monotonic() - begun
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision")
 def test_environments_have_time_to_write_what_they_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run, seconds = stopped(tmp_path, 3.0)
     assert (tmp_path / "video").read_text() == "whole"
@@ -78,6 +80,8 @@ def test_an_environment_that_needs_longer_is_killed_and_the_key_is_named(
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cli/run", "relaax/supervision")
 def test_a_second_interrupt_waits_for_no_environment(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "run" / "logs").mkdir(parents=True)
     run = processes.start_python(

@@ -370,6 +370,8 @@ def test_worlds_are_checked_with_the_names_of_their_parts() -> None:
     assert bounds.startswith("error: step 2 of the vector: environment 0: observation['a'][1] is 2, outside of -1 to 1")
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client")
 def test_a_process_that_is_left_is_found_until_it_has_ended() -> None:
     process = subprocess.Popen(["sleep", "600"])
     try:

@@ -86,6 +86,8 @@ def test_random_actions_are_held_to_a_rate_too(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "speed.jsonl").read_text().splitlines()[-1])["steps"] == 12
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client", "environments")
 def test_the_programs_have_it_as_an_option(processes: Processes) -> None:
     main = Path(__file__).parents[2] / "environments" / "OpenAI_Gym" / "main.py"
     program = processes.start(sys.executable, main, "random", "CartPole-v1", "2", "--rate", "200", "--steps", "60")

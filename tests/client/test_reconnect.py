@@ -264,6 +264,8 @@ def test_a_server_that_falls_silent_is_left():
     assert len(peer.talks) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client")
 def test_a_server_that_is_slow_but_heard_of_is_waited_for():
     pause = threading.Event()
 

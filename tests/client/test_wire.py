@@ -83,6 +83,8 @@ def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> N
         wire.close()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client")
 def test_a_server_that_takes_a_message_in_slowly_is_waited_for(listener: socket.socket) -> None:
     """For longer than it may be silent, as long as something goes on."""
     silence = 1.5

@@ -114,6 +114,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_client_is_found(tmp_path: Path, fault: str) -> None:
     language = installed("c")
@@ -128,6 +129,7 @@ def test_a_wrong_client_is_found(tmp_path: Path, fault: str) -> None:
         player.play(golden(conversation), one_by_one=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file"), [("c", "page.c"), pytest.param("rust", "examples/page.rs", marks=pytest.mark.slow)]
 )
@@ -145,6 +147,7 @@ def test_the_program_of_its_page_is_right(tmp_path: Path, name: str, file: str) 
     language.run(strict if name == "c" else cargo, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
     language = installed("c")
     language.run(("make", "-s", "install", "DESTDIR={out}", "PREFIX=/opt/rlx"), tmp_path)

@@ -100,6 +100,8 @@ def running(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/cluster")
 def test_figures_are_those_of_the_status_page(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
     keeper.start(

@@ -90,6 +90,8 @@ def test_whole_episodes(tmp_path: Path, processes: Processes) -> None:
     assert len(printed) == episodes
 
 
+@pytest.mark.slow
+@pytest.mark.checks("docs", "relaax/client", "environments/OpenAI_Gym")
 def test_slow_environments(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("slow")
     (talk,), printed = talks_of(command, tmp_path, processes)
@@ -125,6 +127,8 @@ def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert plan.run.kwargs == {"is_slippery": False, "map_name": "8x8"}
 
 
+@pytest.mark.slow
+@pytest.mark.checks("docs", "relaax/client", "environments/OpenAI_Gym")
 def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -234,6 +234,8 @@ def test_a_list_is_an_array_for_a_wrapper_that_wants_one(package: str, tmp_path:
     assert talk.of(rlx.Step)[0].observation[0][0].tolist() == pytest.approx([0.3, 0.6, 0.9])
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/OpenAI_Gym", "relaax/client")
 def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
     options = ["--register", f"{package}.late:tell", "--path", str(tmp_path), "--steps", "4"]
     for _ in range(2):  # a second call would warn, which is an error here

@@ -42,6 +42,8 @@ def test_a_games_own_actions_or_all_of_them(make):
     assert make("breakout", 1, full_action_space=True).single_action_space.n == 18
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/ALE", "relaax/client")
 def test_a_seed_gives_the_same_games_to_the_same_actions(make):
     runs = []
     for seed in (1, 1, 2):
@@ -85,6 +87,8 @@ def test_without_life_loss_an_episode_is_a_game(make):
     assert over >= 2
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/ALE", "relaax/client")
 @pytest.mark.parametrize("life_loss", [False, True])
 def test_a_game_that_is_cut_off_shows_its_final_frame(make, life_loss):
     """What is called final is what the same game shows at that step where ale-py resets one step later."""

@@ -150,6 +150,8 @@ def test_gymnasiums_boxing_with_the_usual_preprocessing():
     assert (frames[0] != frames[-1]).any()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments", "relaax/client")
 def test_gymnasiums_games_report_whole_games_whatever_ends_an_episode():
     with RlxPeer(random_serve) as peer:
         done = program(
@@ -169,6 +171,8 @@ def test_gymnasiums_games_report_whole_games_whatever_ends_an_episode():
         assert game.episode_return == sum(step.reward[game.environment] for step in steps[: until + 1])
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments", "relaax/client")
 def test_boxing_from_a_rom():
     with RlxPeer(random_serve) as peer:
         done = program(ALE, peer.address, "boxing", "4", "--steps", "400", "--seed", "1")
@@ -185,6 +189,8 @@ def test_boxing_from_a_rom():
     assert any((step.reward != 0).any() for step in steps)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments", "relaax/client")
 def test_an_id_and_lives_from_a_rom():
     with RlxPeer(random_serve) as peer:
         options = ["--life-loss", "--episodes", "2", "--frame-skip", "5", "--threads", "1", "--full-action-space"]
@@ -301,6 +307,8 @@ def test_a_signal_ends_it_quietly(family, arguments, number, code):
     assert process.returncode == code, stderr
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments", "relaax/client")
 def test_a_signal_that_a_callback_swallows_comes_again(tmp_path):
     """As callbacks by cffi do, of pymunk for instance."""
     (tmp_path / "engine.py").write_text(

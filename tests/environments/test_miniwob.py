@@ -54,6 +54,8 @@ def test_two_browsers_against_a_server() -> None:
     assert (steps[last].observation[0] != steps[last - 1].observation[0]).any()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("environments/MiniWoB", "relaax/client/program/process.py")
 @with_chromium
 def test_the_last_click_fails() -> None:
     def corner(talk: Conversation) -> None:

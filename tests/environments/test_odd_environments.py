@@ -144,6 +144,8 @@ def test_a_close_that_fails_ends_nothing(odd: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client", "environments/OpenAI_Gym")
 def test_a_check_reports_a_simulator_that_close_leaves_running(odd: Path) -> None:
     text = ODD.replace("self.simulator.terminate()", "raise OSError('no such window')")
     text = text.replace("start_new_session=True", "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL")
@@ -198,6 +200,8 @@ PAIRS = {
 TRIPLES = itertools.product(("SIGTERM", "SIGINT", "error", "steps"), ("sync", "async"), (1, 2))
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client", "environments/OpenAI_Gym")
 @pytest.mark.parametrize(
     ("end", "mode", "connections"),
     [pytest.param(*triple, marks=() if triple in PAIRS else pytest.mark.slow) for triple in TRIPLES],
@@ -233,6 +237,8 @@ def test_simulators_end_with_their_environments(odd: Path, mode: str, end: str, 
     assert end == "error" or "Traceback" not in stderr
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/client", "environments/OpenAI_Gym")
 def test_processes_of_connections_in_threads_are_not_forked(odd: Path) -> None:
     """A forked process waits for ever for a lock that another thread held during the fork, such as an import lock."""
     connections = ("--connections", "2")

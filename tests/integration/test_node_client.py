@@ -167,6 +167,8 @@ def test_its_cartpole_is_that_of_gymnasium(node: StartNode, policy: Callable[[np
     env.close()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("protocol/clients/javascript", "protocol/rlx")
 def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
     times: list[float] = []
 

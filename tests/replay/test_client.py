@@ -347,6 +347,8 @@ def test_a_dropped_table_is_registered_again() -> None:
         assert set(sampled(client, 10).columns["number"].tolist()) == {2}
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/replay", "relaax/server/replay_server")
 def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
     """Keys begin anew: the priority of an item that is gone would be given to another one."""
     declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=200.0)

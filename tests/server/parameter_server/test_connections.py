@@ -49,6 +49,8 @@ def counts(server: Running) -> dict[str, int]:
     return server.server.keeper.connections.counts
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/ports")
 def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,6 +72,8 @@ def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
     assert "of 127.0.0.1: " in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/ports")
 def test_who_only_asks_whether_it_serves_stays_as_long_as_he_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STRANGER_SECONDS", 1.5)
     with running() as server, contextlib.ExitStack() as stack:
@@ -85,6 +89,8 @@ def test_who_only_asks_whether_it_serves_stays_as_long_as_he_asks(monkeypatch: p
         wait_until(lambda: counts(server) == {"proven": 0, "strange": 1}, "he is left", PATIENCE)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/ports")
 def test_of_too_many_strangers_those_of_the_largest_crowd_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_STRANGERS", 8)
     monkeypatch.setattr(connections, "NEW_SECONDS", 0.0)
@@ -102,6 +108,8 @@ def test_of_too_many_strangers_those_of_the_largest_crowd_go(monkeypatch: pytest
         assert len(crowd) == 12
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/ports")
 def test_where_the_port_is_full_workers_find_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC itself turns away whoever comes last."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 32)

@@ -167,6 +167,8 @@ def test_a_stopped_server_answers_no_more() -> None:
             grpc.channel_ready_future(channel).result(timeout=0.2)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/parameter_server")
 def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_a_checkpoint(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, bridge_to(server.address) as honest:
         for number in range(100):

@@ -348,6 +348,8 @@ def test_on_a_full_disk_the_service_goes_on_and_the_next_save_comes(tmp_path: Pa
         assert [held.size for held in service.tables()] == [200]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/replay_server", "relaax/checkpoint")
 def test_a_memory_in_s3_comes_back(tmp_path: Path, s3: S3Server, ends: EndRequests) -> None:
     settings = ReplayServerSection(
         checkpoint_aws_s3=[s3.bucket(), "memory/run"],

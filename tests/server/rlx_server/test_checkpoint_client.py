@@ -152,6 +152,8 @@ def test_a_server_of_checkpoints_acts_and_trains_nobody(
     assert checkpoints.manager.published() == ["00000002-200", "00000001-100"]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server", "relaax/checkpoint")
 def test_a_connection_follows_what_is_published(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
     folder, checkpoints = run
     with Processes(tmp_path) as processes:

@@ -140,6 +140,8 @@ def test_environments_of_a_connection_and_of_an_address_are_bounded(serve) -> No
     assert server.stderr.count("refused a client without a name (127.0.0.1)") == 2
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server")
 def test_environments_that_nobody_steps_make_room_for_those_of_others(serve) -> None:  # type: ignore[no-untyped-def]
     """A crowd that says hello and never reads its welcome holds what its address may have, but not for long."""
     _, address = serve(max_environments=10, max_environments_per_address=40)
@@ -215,6 +217,8 @@ def spend_burst(line: Line, rate: float) -> None:
         line.step()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server")
 def test_connections_of_one_name_share_its_steps_and_another_name_is_not_slowed(serve, clients: ClientsFile) -> None:  # type: ignore[no-untyped-def]
     rate = 80
     clients.write(lab={"steps-per-second": rate}, room={})
@@ -367,6 +371,8 @@ def test_a_broken_file_changes_nothing_but_the_log(serve, clients: ClientsFile) 
         assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server")
 def test_a_new_quota_holds_for_connections_that_are_there(serve, clients: ClientsFile) -> None:  # type: ignore[no-untyped-def]
     clients.write(lab={})
     server, address = serve(clients_file=str(clients.path), constants=SOON)

@@ -290,6 +290,8 @@ def test_what_a_client_says_while_the_worker_is_busy_is_kept_in_order(
     pair.peer.close()
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server")
 @pytest.mark.parametrize("end", ["a bye", "nonsense", "it has gone", "the server stops"])
 def test_what_ends_the_connection_of_a_busy_worker_interrupts_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, end: str

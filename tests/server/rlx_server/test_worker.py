@@ -533,6 +533,8 @@ def test_a_worker_is_not_interrupted_while_it_writes_to_the_log() -> None:
     assert seen == [True, False]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/rlx_server")
 def test_a_worker_that_waits_ends_with_its_server(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(heartbeat=0.2)
     with Line(address) as line:

@@ -41,6 +41,8 @@ def command(*more: str) -> list[str]:
     return [project_command("relaax-tensorboard"), "--config", CONFIG, *more]
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server/tensorboard")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
