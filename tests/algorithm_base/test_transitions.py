@@ -148,15 +148,14 @@ def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int
     columns = {name: column[index] for name, column in sampled.columns.items()}
     before, after = layout.of(columns["observation"]), layout.of(columns["next_observation"])
     priorities = dict(zip(state["keys"].tolist(), state["priorities"].tolist(), strict=True))
-    for row, number in enumerate(keys.tolist()):
-        found = by_observation.pop(key(before[row]))
-        _, action, reward, discount, following, priority = found
-        assert columns["action"][row] == action
-        assert columns["reward"][row] == pytest.approx(reward, rel=1e-5)
-        assert columns["discount"][row] == pytest.approx(discount)
-        assert priorities[number] == pytest.approx(priority, rel=1e-4)
-        if following is not None:
-            np.testing.assert_array_equal(after[row], following)
+    found = [by_observation.pop(key(observation)) for observation in before]
+    _, actions, rewards, discounts, following, found_priorities = zip(*found, strict=True)
+    np.testing.assert_array_equal(columns["action"], actions)
+    np.testing.assert_allclose(columns["reward"], rewards, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(columns["discount"], discounts, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose([priorities[number] for number in keys.tolist()], found_priorities, rtol=1e-4)
+    go_on = [row for row, observation in enumerate(following) if observation is not None]
+    np.testing.assert_array_equal(after[go_on], np.stack([following[row] for row in go_on]))
 
 
 def key(observation: np.ndarray) -> bytes:
