@@ -32,6 +32,8 @@ from support.rlx_pair import make_hello
 from support.service import started_service
 from support.trainee import Training
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
 HANDSHAKE_TIMEOUT = 300  # seconds: longer than any crowd stays
 WAITING = 100  # connections that may wait to be read, instead of the listener's own 1024

@@ -11,6 +11,8 @@ import pytest
 from support.replay_soak import COUNTS, ReplaySoak, ReplaySoakPlan
 from support.run import Runs
 
+pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
+
 PARTS = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
 
 

@@ -18,6 +18,8 @@ from support.rlx_pair import make_hello
 from support.service import started_service
 from support.trainee import Training
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 MEGABYTES = 60  # that both servers together may take for these, and for two clients that train
 
 

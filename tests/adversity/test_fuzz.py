@@ -16,6 +16,8 @@ from support.fuzz_wire import guests
 from support.leftovers import expect_clean_log
 from support.processes import Processes
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 SEED = 20
 
 

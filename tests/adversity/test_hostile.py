@@ -10,6 +10,8 @@ from support.hostile_picture import draw, table, write_csv
 from support.hostile_run import Plan, run_hostile
 from support.processes import Processes
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)

@@ -10,6 +10,8 @@ import pytest
 from support.processes import wait_until
 from support.run import SMALL, Run, Runs, is_alive
 
+pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
+
 ENDLESS = ("--set", "run.target_return=null", "--set", "algorithm.max_global_step=1e9")
 OPTIONS = (*SMALL, *ENDLESS, "--set", "run.checkpoint_interval=1")
 MORE = 300  # steps that show that training goes on

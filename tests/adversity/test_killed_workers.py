@@ -11,6 +11,8 @@ from support.processes import Processes, wait_until
 from support.rlx_line import Line
 from support.service import Service, started_service
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/parameters", "relaax/transport")
+
 SILENCE = 60.0  # seconds after which a worker that says nothing is not counted, whatever has become of it
 
 

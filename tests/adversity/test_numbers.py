@@ -21,6 +21,8 @@ from support.rlx_line import Line
 from support.rlx_pair import make_hello, make_step
 from support.service import Service, started_service
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx", "relaax/algorithm_base")
+
 EPISODE = 10  # steps
 LEGAL = 60  # episodes of a hostile client that keeps to the protocol
 

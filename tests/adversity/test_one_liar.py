@@ -18,6 +18,8 @@ from support.named_clients import ClientsFile, token_of
 from support.processes import Processes, Running, wait_until
 from support.service import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, status_of, write_service_config
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx", "relaax/algorithm_base", "algorithms")
+
 HONEST = ("one", "two", "three")
 LIAR = "liar"
 RATE = 20.0  # steps a second of each client; a busy machine has room for them

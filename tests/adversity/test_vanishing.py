@@ -14,7 +14,7 @@ from support.hosts import Host, two_hosts
 from support.processes import Processes, Running, wait_until
 from support.service import PARAMETER_SERVER, RLX_SERVER, write_service_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.checks("relaax/server", "relaax/rlx")]
 
 GRPC_SECONDS = 30.0
 """Keepalive of relaax/transport/grpc_options.py: 20 s of silence, 10 s for an answer."""

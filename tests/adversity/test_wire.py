@@ -13,6 +13,8 @@ from support.proxy import Proxy
 from support.service import Service, started_service
 from support.trainee import Training
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:

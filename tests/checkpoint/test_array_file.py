@@ -21,6 +21,8 @@ from hypothesis.extra import numpy as hnp
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.checkpoint.array_file import from_bytes, to_buffers
 
+pytestmark = pytest.mark.checks("relaax/checkpoint")
+
 DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
 ARRAYS = st.dictionaries(
     st.text(max_size=8),

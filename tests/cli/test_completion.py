@@ -22,6 +22,8 @@ from relaax.cli.app import COMMANDS, app
 from relaax.cli.run.without_file import named_environment
 from support.processes import Processes
 
+pytestmark = pytest.mark.checks("relaax/cli")
+
 PATIENCE = 60.0
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(relaax --show-completion)"'),

@@ -13,6 +13,8 @@ from relaax.conformance.report import Report, Verdict
 from support.findings import not_passed
 from support.rlx_vector_files import SPECIFICATION
 
+pytestmark = pytest.mark.checks("relaax/conformance", "relaax/client")
+
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 FAULTY = [sys.executable, str(SUPPORT / "faulty_client.py"), "{address}"]
 PYTHON_CLIENT = """

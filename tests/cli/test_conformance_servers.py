@@ -20,6 +20,8 @@ from support.offline import HERE, SERVER, write_config
 from support.processes import Processes
 from support.service import started_service
 
+pytestmark = pytest.mark.checks("relaax/conformance", "relaax/server/rlx_server", "relaax/rlx")
+
 OWN = Settings(
     observation_space=Dict({"b": Discrete(5), "a": Box(0, 255, (3, 4), "uint8"), "c": Box(shape=(2,))}),
     action_space=MultiDiscrete([3, 4]),

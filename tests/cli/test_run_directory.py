@@ -268,14 +268,6 @@ def test_an_algorithm_in_the_run_directory_goes_with_it(tmp_path: Path) -> None:
     assert find_algorithm(found.algorithm_path, found.folder) == algorithm
 
 
-def test_a_run_directory_of_before_that_names_whole_paths_is_resumed(tmp_path: Path) -> None:
-    a_run(tmp_path / "run")
-    configuration = tmp_path / "run" / "configuration.yaml"
-    configuration.write_text(configuration.read_text().replace("${here}", str(tmp_path / "run")))
-    assert load_configuration(configuration).parameter_server.checkpoint_dir == str(tmp_path / "run" / "checkpoints")
-    assert is_resumed(tmp_path / "run")
-
-
 def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open(fresh=False, max_steps=1)

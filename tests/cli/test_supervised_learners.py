@@ -17,6 +17,8 @@ from relaax.configuration import roles
 from support.processes import wait_until
 from support.supervised import supervised, watch_until_ready
 
+pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server/learner")
+
 TESTS = Path(__file__).resolve().parent.parent
 
 

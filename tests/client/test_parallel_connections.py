@@ -20,6 +20,8 @@ from relaax.client.program.process import side_by_side
 from support.programs import program, running
 from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
 
+pytestmark = pytest.mark.checks("relaax/client", "relaax/rlx")
+
 GYM, ALE, NAME = "OpenAI_Gym", "ALE", "CartPole-v1"
 
 

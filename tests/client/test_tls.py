@@ -15,6 +15,8 @@ from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.server.security.certificates import LOCAL, Authority
 
+pytestmark = pytest.mark.checks("relaax/client")
+
 SPACES = {"observation_space": rlx.Box(-1, 1, (3,)), "action_space": rlx.Discrete(2)}
 HERE = Authority(30)
 

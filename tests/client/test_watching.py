@@ -17,6 +17,8 @@ from support.disks import Disk, small_disk
 from support.films import film
 from support.programs import program
 
+pytestmark = pytest.mark.checks("relaax/client")
+
 
 class Counter(gymnasium.Env[Any, Any]):
     """Episodes of `length` steps, whose image has the brightness 20 times the step."""

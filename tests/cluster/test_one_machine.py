@@ -18,7 +18,11 @@ from support.cluster_training import ClusterTraining, of_role
 from support.processes import Processes
 from support.ray_nodes import RayNodes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/supervision"),
+]
 CARTPOLE = "da3c_gym_cartpole"
 ENDLESS = ("--set", "run.clients=2", "--set", "run.target_return=null")
 

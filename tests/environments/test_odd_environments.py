@@ -17,6 +17,8 @@ from support.processes import wait_until
 from support.programs import PATIENCE, program, running
 from support.rlx_peer import Conversation, RlxPeer
 
+pytestmark = pytest.mark.checks("environments", "relaax/client")
+
 GYM = "OpenAI_Gym"
 ODD = """
 import multiprocessing, os, signal, subprocess, sys, warnings

@@ -18,6 +18,8 @@ from support.programs import PATIENCE, ROOT, program, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs
 
+pytestmark = pytest.mark.checks("environments/MiniWorld", "relaax/client/program")
+
 LACK = lack_of("MiniWorld")
 with_graphics = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 MAZE = "MiniWorld-MazeS3Fast-v0"

@@ -9,6 +9,8 @@ import pytest
 
 from relaax.nn.devices import NoSuchDevice, chosen, use_device
 
+pytestmark = pytest.mark.checks("relaax/nn", "relaax/optim")
+
 SECOND_DEVICE = Path(__file__).resolve().parents[1] / "support" / "second_device.py"
 
 

@@ -12,6 +12,8 @@ from relaax.optim import host_optimizers
 from relaax.optim.optimizers import AdaGrad, Adam, Add, FlatVariable, Momentum, Optimizer, OptimizerSpec, RMSProp
 from relaax.optim.vector import FlatVector, HostVector, Vector
 
+pytestmark = pytest.mark.checks("relaax/optim")
+
 EVERY: list[OptimizerSpec] = [RMSProp(), RMSProp(centered=True), Momentum(), AdaGrad(), Adam(), Add()]
 
 

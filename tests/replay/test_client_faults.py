@@ -15,6 +15,8 @@ from relaax.replay.interfaces import ReplayUnavailable
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import client_of, numbered, numbers, start_replay_server, write_replay_configuration
 
+pytestmark = pytest.mark.checks("relaax/replay", "relaax/server/replay_server")
+
 
 def restarted(processes: Processes, config: Path, address: str, *arguments: str) -> Running:
     """A server at the address of one that is gone."""

@@ -5,6 +5,8 @@ import pytest
 
 from relaax.replay.table.trees import LARGEST_PRIORITY, SumTree
 
+pytestmark = pytest.mark.checks("relaax/replay")
+
 CAPACITIES = [1, 2, 3, 5, 7, 1000]
 
 

@@ -20,6 +20,8 @@ from support.refusals import outcome_of, refusal
 from support.scrape import health, scraped, status_url
 from support.service import LEARNER, PARAMETER_SERVER
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/replay", "relaax/hosting")
+
 PREFIX = "relaax_learner_"
 READY = "relaax-learner ready"
 

@@ -164,19 +164,6 @@ def test_slots_of_a_centered_optimizer_are_cut_as_the_parameters_are(tmp_path: P
         assert vectors(second) == vectors(first)
 
 
-def test_a_checkpoint_of_before_is_resumed_centered(tmp_path: Path) -> None:
-    first = Cluster(1, {"optimizer": "rms_prop"})
-    first.register(WORKERS[0])
-    first.push(0)
-    checkpoint = first.saved(tmp_path)
-    del checkpoint.manifest["fingerprint"]["configuration"]["RMSProp"]["centered"]  # no version of before had the key
-    second = Cluster(1, {"optimizer": "rms_prop", "RMSProp": {"centered": True}})
-    second.resume(checkpoint)
-    before, after = vectors(first), vectors(second)
-    assert after.pop("mean") == bytes(4 * SIZE)
-    assert after == before
-
-
 def vectors(cluster: Cluster) -> dict[str, bytes]:
     """Parameters and slots of all shards, side by side."""
     snapshots = [shard.model.shard.snapshot() for shard in cluster.shards if shard.model is not None]

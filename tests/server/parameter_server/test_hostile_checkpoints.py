@@ -18,6 +18,8 @@ from support.parameter_servers import bridge_to
 from support.processes import Processes
 from support.refusals import refusal
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/checkpoint")
+
 KEPT = 5
 
 

@@ -20,6 +20,8 @@ from support.parameter_servers import bridge_to
 from support.processes import Processes, project_command, wait_until
 from support.refusals import refusal
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/checkpoint", "relaax/parameters", "relaax/transport")
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:

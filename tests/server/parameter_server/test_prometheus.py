@@ -17,6 +17,8 @@ from support.parameter_servers import bridge_to, registration
 from support.processes import Processes
 from support.scrape import health, scraped, status_url
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/metrics")
+
 PREFIX = "relaax_parameter_server_"
 
 

@@ -20,6 +20,8 @@ from support.processes import Processes
 from support.refusals import refusal
 from support.shard_processes import ShardProcesses
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/checkpoint", "relaax/parameters", "relaax/transport")
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:

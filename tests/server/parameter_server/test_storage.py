@@ -24,6 +24,8 @@ from support.parameter_servers import bridge_to
 from support.processes import Processes, Running, wait_until
 from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/checkpoint")
+
 
 @pytest.fixture
 def ends() -> Iterator[EndRequests]:

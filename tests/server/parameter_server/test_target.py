@@ -29,6 +29,8 @@ from support.algorithms import algorithm_of
 from support.parameter_servers import Descent, Models
 from support.parameter_servers import fingerprint as description
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/parameters")
+
 FRAMES, UPDATES = TargetInterval(frames=100), TargetInterval(updates=3)
 SIZE = 7
 

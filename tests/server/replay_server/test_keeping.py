@@ -45,6 +45,8 @@ from support.replay_servers import (
 from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 from support.scrape import scraped, status_url
 
+pytestmark = pytest.mark.checks("relaax/server/replay_server", "relaax/replay", "relaax/checkpoint")
+
 PREFIX = "relaax_replay_server_checkpoint_"
 SHARD = "shard-0-of-1"
 

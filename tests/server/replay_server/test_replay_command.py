@@ -40,6 +40,8 @@ from support.replay_servers import (
 )
 from support.scrape import health, scraped, status_url
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/replay")
+
 PREFIX = "relaax_replay_server_"
 TOKEN_FILE, OTHER_FILE = "replay-server-token", "other-token"
 

@@ -24,6 +24,8 @@ from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 both_ways = pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 Server = tuple[Running, str]
 STALLED = 16

@@ -25,6 +25,8 @@ from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.scrape import health, scraped, status_url
 
+pytestmark = pytest.mark.checks("relaax/server")
+
 PREFIX = "relaax_rlx_server_"
 
 

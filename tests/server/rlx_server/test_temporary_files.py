@@ -17,6 +17,8 @@ from support.offline import ALGORITHM, SERVER, write_config
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
 
+pytestmark = pytest.mark.checks("relaax/server/rlx_server")
+
 # Before a function is traced, autograph writes what it has made of it to a temporary file.
 COMPILED = """
 

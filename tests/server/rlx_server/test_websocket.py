@@ -22,6 +22,8 @@ from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello
 from support.websocket_relay import upgraded
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
+
 TOKEN = "a-token-of-the-test"
 Server = tuple[Running, str]
 STALLED = 16
