@@ -20,6 +20,7 @@ from support.processes import Processes
 from support.wheel import LEFT, ROOT, borrow, copy_checkout, install, quick_wheel, run
 
 pytestmark = pytest.mark.slow
+of_the_wheel = pytest.mark.checks("setup.py", "pyproject.toml", "Makefile", ".ci", "tests/support/wheel.py")
 
 BUILT = ROOT / "environments/TORCS/driver"  # on machines that have TORCS
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server", "relaax-learner")
@@ -56,6 +57,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@of_the_wheel
 @pytest.mark.timeout(300)
 def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -87,6 +89,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@of_the_wheel
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
@@ -99,6 +102,7 @@ def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
         assert os.access(site / "relaax" / main.relative_to(ROOT), os.X_OK)
 
 
+@of_the_wheel
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_path: Path) -> None:
     command = "-m", "relaax.cli.main", "new", "environment", "--browser", "mine"
@@ -107,6 +111,7 @@ def test_an_installed_wheel_writes_a_game_with_its_client(installed: Path, tmp_p
     assert {path.name for path in (tmp_path / "mine/rlx").iterdir()} == {path.name for path in source.iterdir()}
 
 
+@of_the_wheel
 @pytest.mark.timeout(300)
 def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
     (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
@@ -119,6 +124,7 @@ def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
     assert clients.endswith(f" {site / 'relaax/protocol/clients'}")
 
 
+@of_the_wheel
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_path: Path) -> None:
     command = processes.start(
@@ -207,6 +213,7 @@ def test_a_policy_names_the_extra_that_it_needs(bare: Path) -> None:
     assert answer.stderr.endswith("ModuleNotFoundError: pydantic is not installed; pip install 'relaax[policy]'\n")
 
 
+@of_the_wheel
 @pytest.mark.timeout(300)
 def test_a_policy_acts_with_its_extra_alone(wheel: Path, tmp_path: Path) -> None:
     """What pip brings, from the package index."""

@@ -47,9 +47,9 @@ class Project:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(text, encoding="utf-8")
 
-    def run(self, *options: str) -> dict[str, int]:
+    def run(self, *options: str, plugin: Unchanged | None = None) -> dict[str, int]:
         """How many tests passed, failed, were skipped."""
-        plugin = Unchanged(self.record, self.folder)
+        plugin = plugin or Unchanged(self.record, self.folder)
         arguments = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:benchmark", *options)
         return self._pytester.runpytest_inprocess(*arguments, plugins=[plugin]).parseoutcomes()
 
@@ -64,6 +64,7 @@ def test_what_passed_is_skipped_until_a_file_changes(project: Project) -> None:
     assert project.run("--short") == {"passed": 3}  # nothing is recorded
     assert project.run("--record") == {"passed": 3}
     assert project.run("--short") == {"passed": 1, "skipped": 2}
+    assert project.run("--short", "--record") == {"passed": 3}
     assert project.run() == {"passed": 3}
     project.write("made/of/three.txt", "new")
     assert project.run("--short") == {"passed": 3}
@@ -72,9 +73,14 @@ def test_what_passed_is_skipped_until_a_file_changes(project: Project) -> None:
     assert project.run("--short") == {"failed": 1, "passed": 1, "skipped": 1}
 
 
-def test_what_did_less_is_not_recorded(project: Project) -> None:
-    assert project.run("--record", "--short") == {"passed": 3}
-    assert not project.record.exists()
+def test_processes_of_one_run_keep_what_each_other_records(project: Project) -> None:
+    processes = [Unchanged(project.record, project.folder) for _ in range(2)]
+    for plugin, part in zip(processes, ("one", "two"), strict=True):
+        project.run("--record", "-k", part, plugin=plugin)
+    assert len(json.loads(project.record.read_text())) == 2
+
+
+def test_what_did_not_run_is_not_recorded(project: Project) -> None:
     assert project.run("--record", "-k", "one") == {"passed": 1, "deselected": 2}
     assert [name.rpartition("[")[2] for name in json.loads(project.record.read_text())] == ["one.txt]"]
 

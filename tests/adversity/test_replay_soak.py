@@ -14,6 +14,8 @@ from support.replay_soak import STOP, VICTIMS, ReplaySoak, ReplaySoakPlan
 from support.replay_soak_items import SERIAL, NumberedItems, items_doubled, items_seen, items_sent, with_serials
 from support.run import Runs
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/replay", "relaax/checkpoint", "relaax/transport")
+
 DECLARATION = with_serials(TableDeclaration(TableSpec("numbers", {"number": Field("int64")}, 100)))
 
 

@@ -28,6 +28,8 @@ from support.soak_summary import Plan, Record, summarize, table
 from support.soak_watch import Saved, SavedShard
 from support.soak_wire import Wire
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/parameters", "relaax/checkpoint", "relaax/transport")
+
 FIRST, SECOND = 1000, 1001  # incarnations
 
 

@@ -145,7 +145,8 @@ def introduced(plan: Plan) -> rlx.Hello:
 
 def trained(name: str) -> Any:
     """A configuration that is trained with in every run of the slow tests, or in CI only if it has changed."""
-    return name if name in TRAINED else pytest.param(name, marks=pytest.mark.checks(f"config/{name}.yaml"))
+    parts = ("algorithms", "relaax/algorithm_base", "relaax/configuration", "relaax/cli/run") if name in TRAINED else ()
+    return pytest.param(name, marks=pytest.mark.checks(f"config/{name}.yaml", *parts))
 
 
 @without_lab

@@ -14,6 +14,8 @@ from support.processes import Processes, wait_until
 from support.run import PATIENCE, SMALL, Runs
 from support.service import PARAMETER_SERVER, RELAAX
 
+pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server")
+
 NO_TARGET = ("--set", "run.target_return=null")
 RLX_SERVER_NEVER_STARTS = """
 import signal, sys

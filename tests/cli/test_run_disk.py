@@ -22,6 +22,8 @@ from support.disks import BreakingDisk, Disk, breaking_disk, small_disk
 from support.processes import wait_until
 from support.run import PATIENCE, Run, Runs
 
+pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/server", "relaax/checkpoint")
+
 CONFIG = "da3c_gym_cartpole"
 Trouble = Callable[[], None]
 of_what_writes = pytest.mark.checks(

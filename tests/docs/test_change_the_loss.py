@@ -35,7 +35,7 @@ def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float
 
 
 @pytest.mark.slow
-@pytest.mark.checks("docs", "algorithms", "relaax/cli/new")
+@pytest.mark.checks("algorithms", "relaax/cli/new")
 @pytest.mark.parametrize(
     ("name", "path", "action"), [("da3c", "my_da3c", Discrete(3)), ("da3c_cont", "my_cont", Box(-1, 1, (2,)))]
 )

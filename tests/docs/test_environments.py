@@ -91,7 +91,7 @@ def test_whole_episodes(tmp_path: Path, processes: Processes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.checks("docs", "relaax/client", "environments/OpenAI_Gym")
+@pytest.mark.checks("docs/environments.md", "relaax/client", "environments/OpenAI_Gym")
 def test_slow_environments(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("slow")
     (talk,), printed = talks_of(command, tmp_path, processes)
@@ -128,7 +128,7 @@ def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.checks("docs", "relaax/client", "environments/OpenAI_Gym")
+@pytest.mark.checks("docs/environments.md", "relaax/client", "environments/OpenAI_Gym")
 def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -12,6 +12,8 @@ from relaax.cli.new.command import ALGORITHM, filled
 from support.pages import DOCS, parts
 from support.run import Runs
 
+pytestmark = pytest.mark.checks("docs/write-an-algorithm.md", "relaax/algorithm_base", "relaax/cli/run")
+
 PAGE = DOCS / "write-an-algorithm.md"
 
 

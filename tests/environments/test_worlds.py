@@ -18,7 +18,9 @@ from support.programs import PATIENCE, ROOT, program, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs
 
-pytestmark = pytest.mark.checks("environments/MiniWorld", "relaax/client/program")
+pytestmark = pytest.mark.checks(
+    "environments/MiniWorld", "environments/ViZDoom", "relaax/client/program", "algorithms/da3c"
+)
 
 LACK = lack_of("MiniWorld")
 with_graphics = pytest.mark.skipif(LACK is not None, reason=str(LACK))

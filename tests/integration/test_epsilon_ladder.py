@@ -18,6 +18,8 @@ from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
 from support.service import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, status_of
 
+pytestmark = pytest.mark.checks("relaax/server", "algorithms/apex", "relaax/cli/run")
+
 ENVIRONMENTS = 4  # of each connection
 INTERVAL = 10
 OF_EIGHT = float(ladder_of_epsilons(range(8), 8).mean())

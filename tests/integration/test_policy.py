@@ -15,6 +15,8 @@ from relaax.rlx import Box, Discrete, Space
 from support.processes import Processes
 from support.service import RELAAX, started_service
 
+pytestmark = pytest.mark.checks("relaax/policy", "relaax/algorithm_base", "relaax/evaluation")
+
 OBSERVATION = Box(shape=(3,))
 EPISODES, LENGTH = 4, 12
 

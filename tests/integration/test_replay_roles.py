@@ -17,6 +17,8 @@ from support.processes import Processes, wait_until
 from support.scrape import health
 from support.service import LEARNER, PARAMETER_SERVER, RELAAX, REPLAY_SERVER, RLX_SERVER, status_of
 
+pytestmark = pytest.mark.checks("relaax/server", "relaax/replay", "relaax/cli/run", "relaax/supervision")
+
 CLIENT = str(bundled_folder("environments") / "OpenAI_Gym" / "main.py")
 STEPS = 2_000
 

@@ -12,6 +12,8 @@ from gymnasium import spaces
 from relaax.client import Worlds, run
 from support.service import started_service
 
+pytestmark = pytest.mark.checks("relaax/algorithm_base", "relaax/rlx", "algorithms", "relaax/server/rlx_server")
+
 SIDE, EPISODE = 16, 4
 FIRST = np.array([[5], [-1]])  # of each choice
 

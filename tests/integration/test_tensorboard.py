@@ -16,6 +16,8 @@ from support.metrics_page import scalars
 from support.processes import wait_until
 from support.run import Runs
 
+pytestmark = pytest.mark.checks("relaax/metrics", "relaax/server/tensorboard", "relaax/cli/run")
+
 ROOT = Path(__file__).resolve().parents[2]
 # What comes last: clients report every five seconds, and a worker's memory is first looked at then.
 WANTED = {

@@ -12,6 +12,10 @@ from relaax.algorithm_base import Box, Discrete, load_algorithm
 from relaax.algorithm_base.testing import AgentCompliance
 from support.run import Runs
 
+pytestmark = pytest.mark.checks(
+    "tests/learning/dqn.py", "relaax/algorithm_base", "relaax/replay", "relaax/server/learner"
+)
+
 DQN = Path(__file__).with_name("dqn.py")
 
 

@@ -11,6 +11,10 @@ from relaax.algorithm_base import load_algorithm
 from relaax.cli.run.plan import make_plan
 from support.gym_training import GymnasiumTraining
 
+pytestmark = pytest.mark.checks(
+    "algorithms/gorila", "algorithms/apex", "relaax/algorithm_base", "relaax/nn", "relaax/optim", "relaax/replay"
+)
+
 ENVIRONMENTS = 8
 
 

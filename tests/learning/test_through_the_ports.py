@@ -13,9 +13,15 @@ from support.run import Runs
 WITHOUT_LOCKS = pytest.param("hogwild", marks=pytest.mark.skipif(not SUPPORTED, reason="no memory to hand over"))
 
 
+checks = pytest.mark.checks(
+    *("algorithms", "config", "relaax/algorithm_base", "relaax/nn", "relaax/optim"),
+    *("relaax/parameters", "relaax/server/parameter_server/shard", "relaax/server/rlx_server/workers"),
+)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("bridge", ["auto", WITHOUT_LOCKS])
+@pytest.mark.parametrize("bridge", ["auto", pytest.param(WITHOUT_LOCKS, marks=checks)])
 def test_cartpole_is_solved(runs: Runs, short: bool, bridge: str) -> None:
     """Random play returns 20; docs/results/cartpole.md has what other seeds needed."""
     target = 300 if short else 475
@@ -38,6 +44,7 @@ VARIANTS = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@checks
 @pytest.mark.parametrize("config", VARIANTS)
 def test_its_configuration_learns(runs: Runs, short: bool, config: str) -> None:
     easy, hard = VARIANTS[config]
@@ -56,6 +63,7 @@ GREEDY = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@checks
 @pytest.mark.parametrize("config", GREEDY)
 def test_what_it_values_most_is_what_to_do(runs: Runs, short: bool, config: str) -> None:
     easy, hard = GREEDY[config]
@@ -77,6 +85,7 @@ UNTUNED = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@checks
 @pytest.mark.parametrize("name", UNTUNED)
 def test_the_defaults_learn_what_nobody_tuned(runs: Runs, short: bool, tmp_path: Path, name: str) -> None:
     easy, hard = UNTUNED[name]

@@ -1,15 +1,16 @@
-"""Skips, in CI, the tests of what has not changed since they last passed in full.
+"""Skips, in CI, the slow tests of what has not changed since they last passed.
 
-A test that takes minutes to build what it checks (a client, an image, a wheel) names the files that decide its outcome:
-`@pytest.mark.checks("docker", "pyproject.toml")`, files and folders from the root. With `--short` it is skipped if
-these files and the test's own are those that `tests/data/unchanged.json` has. A full run with `--record`, which is
-`make test-slow`, runs every test and writes there what passed.
+A slow test names the files and folders that decide its outcome, from the root: `@pytest.mark.checks("docker")`. With
+`--short` it is skipped if these files and the test's own are those that `tests/data/unchanged.json` has. A run with
+`--record`, which is `make test-slow`, skips none and writes there what passed. So does its short form, which takes less
+than an hour: make test-slow PYTEST_ARGS="--short -n 3".
 
     python tests/support/unchanged.py tests/clients      exit code 0 if no test of these folders or modules has to run
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import subprocess
@@ -20,13 +21,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = ROOT / "tests/data/unchanged.json"
-REASON = "what it checks is as it was when it last passed in full"
+REASON = "what it checks is as it was when it last passed"
 Recorded = dict[str, dict[str, Any]]
 """By test, with its parameters: `files`, the names of files and folders, and `digest`."""
 
 
 def recorded(record: Path = RECORD) -> Recorded:
-    return json.loads(record.read_text("utf-8")) if record.exists() else {}
+    return json.loads(record.read_text("utf-8") or "{}") if record.exists() else {}
 
 
 def digest(paths: Sequence[str], root: Path = ROOT) -> str | None:
@@ -66,7 +67,7 @@ class Unchanged:
                     digests[files] = digest(files, self._root)
                 self._now[item.nodeid] = {"files": list(files), "digest": digests[files]}
                 same = digests[files] is not None and self._now[item.nodeid] == self._recorded.get(item.nodeid)
-                if same and config.getoption("--short"):
+                if same and config.getoption("--short") and not config.getoption("--record"):
                     item.add_marker(pytest.mark.skip(REASON))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -76,13 +77,17 @@ class Unchanged:
             self._passed.pop(report.nodeid, None)
 
     def pytest_sessionfinish(self, session: Any) -> None:
-        """Record what passed, if this run is one that records."""
-        if self._passed and session.config.getoption("--record") and not session.config.getoption("--short"):
-            known = {name: was for name, was in self._recorded.items() if (self._root / name.split("::")[0]).exists()}
-            lines = [
-                f"{json.dumps(name)}: {json.dumps(was)}" for name, was in sorted({**known, **self._passed}.items())
-            ]
-            self._record.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        """Record what passed, if this run is one that records; its processes do so one after another."""
+        if self._passed and session.config.getoption("--record"):
+            with self._record.open("a+", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                known = {name: was for name, was in recorded(self._record).items() if self._is_there(name)}
+                both = sorted({**known, **self._passed}.items())
+                file.truncate(0)
+                file.write("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(was)}" for name, was in both) + "\n}\n")
+
+    def _is_there(self, name: str) -> bool:
+        return (self._root / name.split("::")[0]).exists()
 
 
 def main(places: Sequence[str]) -> int:

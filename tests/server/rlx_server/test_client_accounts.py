@@ -23,6 +23,8 @@ from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello, make_step
 from support.scrape import scraped, status_url
 
+pytestmark = pytest.mark.checks("relaax/server/rlx_server")
+
 PREFIX = "relaax_rlx_server_client_"
 MANY = 60_000
 OWN_TOKEN = "the-token-of-all-others-0123456789"
