@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from planted_errors_of_operation import OPERATION_ERRORS
@@ -2198,20 +2199,22 @@ def plant(error: Planted, tree: Path) -> None:
         path.write_text(edit.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def try_error(error: Planted, folder: Path) -> tuple[str, str]:
-    """The verdict, and what noticed."""
+def try_error(error: Planted, folder: Path) -> tuple[str, str, float]:
+    """The verdict, what noticed, and the seconds that it took."""
+    started = time.monotonic()
     tree = copy_tree(folder / error.name)
     try:
         plant(error, tree)
         code, output = run_tests(tree, error.tests)
     finally:
         shutil.rmtree(tree)
+    seconds = time.monotonic() - started
     if code == 0:
-        return "NOT CAUGHT", " ".join(error.tests)
+        return "NOT CAUGHT", " ".join(error.tests), seconds
     if code != TESTS_FAILED:
-        return "NOT RUN", output.strip().splitlines()[-1]
+        return "NOT RUN", output.strip().splitlines()[-1], seconds
     failed = re.search(r"^FAILED (\S+)", output, re.MULTILINE)
-    return "caught", failed[1].split("/")[-1] if failed else "?"
+    return "caught", failed[1].split("/")[-1] if failed else "?", seconds
 
 
 def obstacle(error: Planted) -> str:
@@ -2244,6 +2247,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="plant these only")
     parser.add_argument("--list", action="store_true", help="list the errors")
     parser.add_argument("--check", action="store_true", help="say which errors can be planted, and run no test")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count(), help="errors tried beside each other (%(default)s)"
+    )
     parser.add_argument("--without-baseline", action="store_true", help="do not check that the tests pass as they are")
     arguments = parser.parse_args()
     if len({error.name for error in ERRORS + SOAK_ERRORS}) != len(ERRORS + SOAK_ERRORS):
@@ -2267,11 +2273,12 @@ def main() -> int:
                 print(output, "the tests fail without a planted error", sep="\n")
                 return 2
         verdicts = []
-        for error in chosen:
-            started = time.monotonic()
-            verdict, detail = try_error(error, folder)
-            verdicts.append(verdict)
-            print(f"{error.name:{width}}  {verdict:10}  {time.monotonic() - started:5.1f} s  {detail}", flush=True)
+        with ThreadPoolExecutor(arguments.processes) as pool:
+            tried = {pool.submit(try_error, error, folder): error for error in chosen}
+            for future in as_completed(tried):
+                verdict, detail, seconds = future.result()
+                verdicts.append(verdict)
+                print(f"{tried[future].name:{width}}  {verdict:10}  {seconds:5.1f} s  {detail}", flush=True)
     print(f"{verdicts.count('caught')} of {len(verdicts)} caught")
     return 2 if "NOT RUN" in verdicts else int("NOT CAUGHT" in verdicts)
 
