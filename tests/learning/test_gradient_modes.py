@@ -9,6 +9,7 @@ import pytest
 
 from relaax.algorithm_base import load_algorithm
 from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
+from support.forms import fast_and_slow
 from support.shard_training import train_through_a_shard
 
 DA3C = load_algorithm("da3c", Path())
@@ -26,7 +27,20 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    fast_and_slow(
+        WAYS,
+        ("rms_prop", "worker_rms_prop", "delay_compensated"),
+        *(
+            "relaax/optim",
+            "relaax/hosting",
+            "relaax/server/parameter_server/shard",
+            "relaax/algorithm_base",
+            "relaax/nn",
+        ),
+    ),
+)
 def test_the_best_policy_is_found(way: str) -> None:
     steps = 2 * UPDATES // WORKERS  # an update of a worker takes two
     section = {

@@ -10,6 +10,7 @@ import pytest
 
 from relaax.algorithm_base import Box, Discrete, Leaves, StepResult, load_algorithm
 from relaax.algorithm_base.testing import make_agent
+from support.forms import fast_and_slow
 from support.gym_training import OptimizerBridge
 from support.training import judge
 
@@ -59,7 +60,12 @@ class Match:
         return [np.eye(SIGNS, dtype=np.float32)[self._signs]]
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1000.0])
+@pytest.mark.parametrize(
+    "scale",
+    fast_and_slow(
+        [1e-3, 1000.0], [1000.0], "relaax/algorithm_base", "relaax/replay", "algorithms/gorila", "algorithms/apex"
+    ),
+)
 @pytest.mark.parametrize("name", OWN_KEYS)
 def test_it_learns_whatever_the_scale(name: str, scale: float) -> None:
     algorithm = load_algorithm(name, Path())

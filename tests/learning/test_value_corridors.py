@@ -10,6 +10,7 @@ import pytest
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.testing import make_agent
 from support.corridors import GAMMA, WALK, Corridors, best_actions, greedy_actions
+from support.forms import fast_and_slow
 from support.training import RMSPropBridge
 
 ENVIRONMENTS = 16
@@ -35,6 +36,7 @@ OWN_KEYS: dict[str, dict[str, Any]] = {
     "gorila": REPLAY | {"exploration_frames": 5_000},
     "apex": REPLAY,
 }
+CHECKS = ("algorithms", "relaax/algorithm_base", "relaax/nn", "relaax/optim", "relaax/replay")
 NAMES = tuple(OWN_KEYS)
 
 
@@ -65,13 +67,22 @@ def trained(name: str, updates: int, **keys: Any) -> list[int]:
 DUELING = {"dueling": True, "errors": "huber"}
 
 
-@pytest.mark.parametrize(("name", "keys"), [*((name, {}) for name in NAMES), ("n_step_q", DUELING), ("apex", DUELING)])
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    fast_and_slow(
+        [*((name, {}) for name in NAMES), ("n_step_q", DUELING), ("apex", DUELING)],
+        [(name, {}) for name in NAMES],
+        *CHECKS,
+    ),
+)
 def test_the_best_policy_is_found(name: str, keys: dict[str, Any]) -> None:
     actions = trained(name, 2000, **keys)
     best = best_actions()
     assert {place: actions[place] for place in best} == best
 
 
+@pytest.mark.slow
+@pytest.mark.checks(*CHECKS)
 @pytest.mark.parametrize("keys", [{"learner": "separate"}, {"prioritized": True, "double": True, "dueling": True}])
 def test_gorila_finds_it_in_other_forms(keys: dict[str, Any]) -> None:
     actions = trained("gorila", 2000, **keys)
@@ -79,6 +90,8 @@ def test_gorila_finds_it_in_other_forms(keys: dict[str, Any]) -> None:
     assert {place: actions[place] for place in best} == best
 
 
+@pytest.mark.slow
+@pytest.mark.checks(*CHECKS)
 @pytest.mark.parametrize("name", ["async_q", "n_step_q"])
 def test_double_estimates_find_it_too(name: str) -> None:
     actions = trained(name, 2000, double=True)

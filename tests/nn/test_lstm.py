@@ -9,6 +9,7 @@ import pytest
 from relaax.nn.numpy_actor import lstm_numpy
 from relaax.nn.tensorflow_engine import lstm
 from relaax.nn.tensorflow_loading import tf
+from support.forms import fast_and_slow
 from support.gradients import finite_differences
 
 Arrays = dict[str, np.ndarray]
@@ -95,7 +96,7 @@ def test_a_restart_forgets_by_hand() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("steps", [1, 6, 80])
+@pytest.mark.parametrize("steps", fast_and_slow([1, 6, 80], [1, 6], "relaax/nn"))
 def test_a_rollout_equals_its_steps_one_by_one(steps: int, known: bool) -> None:
     arguments = some_arguments(steps)
     for found, expected in zip(graph(lstm, arguments, known), unrolled(arguments), strict=True):
@@ -144,7 +145,7 @@ def gradients(arguments: Arrays, known: bool) -> Arrays:
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("steps", [1, 6, 11])
+@pytest.mark.parametrize("steps", fast_and_slow([1, 6, 11], [1, 6], "relaax/nn"))
 def test_gradients_equal_finite_differences_of_the_steps_one_by_one(steps: int, known: bool) -> None:
     arguments = some_arguments(steps, seed=steps)
     weights = weights_of(arguments)

@@ -10,6 +10,7 @@ from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import forward
 from relaax.nn.tensorflow_loading import tf
+from support.forms import fast_and_slow
 
 HEADS = {"policy": 3, "value": 1}
 SEPARATE = (("policy",), ("value",))
@@ -206,7 +207,7 @@ def some_rollout(spec: NetworkSpec, steps: int, environments: int = 3) -> tuple[
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("lstm", [0, 5])
 @pytest.mark.parametrize("groups", [(), SEPARATE])
-@pytest.mark.parametrize("steps", [1, 10, 70])
+@pytest.mark.parametrize("steps", fast_and_slow([1, 10, 70], [1, 10], "relaax/nn"))
 def test_a_rollout_equals_acting_step_by_step(
     known: bool, lstm: int, groups: tuple[tuple[str, ...], ...], steps: int
 ) -> None:
@@ -264,7 +265,7 @@ def test_a_state_or_restarts_of_another_rollout_are_refused(state: tuple[int, ..
         forward(spec, parameters, tf.zeros([2, 3, 6]), tf.zeros(state), tf.zeros(restart, tf.bool))
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("activation", fast_and_slow(["relu", "tanh"], ["relu"], "relaax/nn"))
 @pytest.mark.parametrize("lstm", [0, 3])
 @pytest.mark.parametrize("groups", [(), SEPARATE])
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from relaax.nn.numpy_actor import NumpyActor, forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import TensorFlowEngine, forward
 from relaax.nn.tensorflow_loading import tf
+from support.forms import fast_and_slow
 
 DUELING = ActionValues(5, dueling=True)
 HEADS = DUELING.heads
@@ -160,7 +161,7 @@ def test_each_head_is_that_of_a_network_with_its_stream_alone() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("environments", [1, 3])
+@pytest.mark.parametrize("environments", fast_and_slow([1, 3], [3], "relaax/nn"))
 @pytest.mark.parametrize("rows", [(), (0, 3), (0, 1, 2, 3, 4)])
 def test_the_host_finds_tensorflows_gradient(name: str, environments: int, rows: tuple[int, ...]) -> None:
     """Whether what it acted on was kept or not; of a loss that stands on the outputs."""

@@ -23,6 +23,7 @@ from relaax.nn.tensorflow_engine import TensorFlowEngine
 from relaax.nn.tensorflow_loading import tf
 from relaax.optim.clipping import clip_by_norm
 from relaax.rlx import Discrete
+from support.forms import fast_and_slow
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
@@ -132,7 +133,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("case", "clipping"), [*((case, None) for case in CASES), ("lstm", 0.01), ("image", 1000.0)])
+FAST = [(case, None) for case in ("vector", "separate", "gaussian", "image", "lstm", "lstm, image", "bits, lstm")]
+CHECKS = ("relaax/nn", "relaax/algorithm_base", "algorithms/da3c", "algorithms/_actor_critic")
+
+
+@pytest.mark.parametrize(
+    ("case", "clipping"),
+    fast_and_slow(
+        [*((case, None) for case in CASES), ("lstm", 0.01), ("image", 1000.0)],
+        [*FAST, ("numbers beside an image", None), ("lstm", 0.01)],
+        *CHECKS,
+    ),
+)
 def test_the_host_finds_tensorflows_gradient(case: str, clipping: float | None) -> None:
     space, policy, keys = CASES[case]
     keys = keys | {"RMSProp": {"gradient_norm_clipping": clipping}}
