@@ -27,6 +27,7 @@ CASES = {
     "CartPole 64 x 1": ("da3c_gym_cartpole", 8, 8, 1),
     "CartPole with an LSTM, 2 x 8": ("da3c_lstm_cartpole", 2, 1, 8),
     "BipedalWalker 2 x 8": ("da3cc_gym_walker", 2, 1, 8),
+    "CartPole by gorila, 2 x 4": ("gorila_distributed_gym_cartpole", 2, 1, 4),
 }
 """Configuration, client processes, connections of each, environments of each connection."""
 LATENCIES = {"act p50, ms": "latency/act_ms/p50", "act p99, ms": "latency/act_ms/p99"}
@@ -77,7 +78,9 @@ def measured(root: Path, case: str, seconds: int) -> Figures:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         if not (run / "summary.json").is_file():
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-        figures = {"steps/s": float(json.loads((run / "summary.json").read_text())["steps_per_second"])}
+        summary = json.loads((run / "summary.json").read_text())
+        pace = float(summary["steps_per_second"])
+        figures = {"steps/s": pace, "updates/s": pace * summary["updates"] / summary["env_steps"]}
         for figure, scalar in LATENCIES.items():
             plot = [relaax, "plot", str(run), "--scalar", scalar, "-o", f"{folder}/p.png", "--csv", str(table)]
             subprocess.run(plot, capture_output=True, check=True)
