@@ -10,18 +10,19 @@ import yaml
 from relaax.transport.segments import SUPPORTED
 from support.run import Runs
 
-WITHOUT_LOCKS = pytest.param("hogwild", marks=pytest.mark.skipif(not SUPPORTED, reason="no memory to hand over"))
-
 
 checks = pytest.mark.checks(
     *("algorithms", "config", "relaax/algorithm_base", "relaax/nn", "relaax/optim"),
     *("relaax/parameters", "relaax/server/parameter_server/shard", "relaax/server/rlx_server/workers"),
 )
+WITHOUT_LOCKS = pytest.param(
+    "hogwild", marks=[checks, pytest.mark.skipif(not SUPPORTED, reason="no memory to hand over")]
+)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("bridge", ["auto", pytest.param(WITHOUT_LOCKS, marks=checks)])
+@pytest.mark.parametrize("bridge", ["auto", WITHOUT_LOCKS])
 def test_cartpole_is_solved(runs: Runs, short: bool, bridge: str) -> None:
     """Random play returns 20; docs/results/cartpole.md has what other seeds needed."""
     target = 300 if short else 475
