@@ -10,7 +10,6 @@ import yaml
 from relaax.transport.segments import SUPPORTED
 from support.run import Runs
 
-
 checks = pytest.mark.checks(
     *("algorithms", "config", "relaax/algorithm_base", "relaax/nn", "relaax/optim"),
     *("relaax/parameters", "relaax/server/parameter_server/shard", "relaax/server/rlx_server/workers"),
