@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An interpreter of your choice: make setup PYTHON=python3.12
 export PYTHON
-# Processes that run tests: one more than two cores, since many tests wait.
-WORKERS ?= 3
+# Processes that run tests: two more than two cores, since many tests wait.
+WORKERS ?= 4
 export WORKERS
 # Hundreds of processes start: what each would compile anew is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE

@@ -107,6 +107,7 @@ CROWDS: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", CROWDS.values(), ids=CROWDS)
 def test_a_crowd_that_does_not_introduce_itself(server: Served, said: Callable[[], bytes]) -> None:
     """More of them than may wait: the longest waiting are dropped, and honest clients are served at once."""
@@ -128,6 +129,7 @@ def expect_room(server: Served, waiting: int, said: bytes) -> None:
         wait_until(lambda: crowd.dropped() >= count - waiting, "those that waited longest made room")
 
 
+@pytest.mark.slow
 def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
     word = hello()
     with Crowd(server.address, WAITING - 10, word[:1]) as crowd:
@@ -138,6 +140,7 @@ def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
         expect_no_process(server)
 
 
+@pytest.mark.slow
 def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
     with Crowd(server.address, WAITING - 10, b"\0\0\0") as crowd, guests(server.address) as honest:
         crowd.half_close()
@@ -145,6 +148,7 @@ def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
         wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
 
 
+@pytest.mark.slow
 def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
     """Each is told, after everybody whose hello could be one."""
     lies = struct.pack(">I", 2**32 - 1) + b"x" * 100

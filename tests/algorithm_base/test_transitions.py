@@ -133,7 +133,7 @@ def both_ends(step: StepResult, number: int) -> StepResult:
 def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
     replay, layout, oracles = lived(space, history, steps, groups, 300, seed=steps)
     wanted = [transition for oracle in oracles for transition in oracle.found]
-    state = state_of(replay.table)
+    state = state_of(replay.table, 1 << 20)
     count = replay.table.size
     assert len(wanted) - 2 * 7 - N * steps <= count <= len(wanted), "what was not inserted yet is missing"
     assert sum(discount == 0 for *_, discount, _, _ in wanted) > 50

@@ -319,9 +319,8 @@ def test_keys_that_only_the_algorithm_knows_are_refused_as_well(runs: Runs) -> N
     run.expect_nothing_left()
 
 
-@pytest.mark.parametrize(
-    "server", ["relaax-parameter-server", pytest.param("relaax-rlx-server", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["relaax-parameter-server", "relaax-rlx-server"])
 def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs: Runs, server: str) -> None:
     run = runs.start(*SMALL, "--set", f"{server}.device=gpu:99")
     assert run.running.wait(150) == 2, run.running.report()

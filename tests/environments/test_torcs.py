@@ -30,19 +30,19 @@ from support.run import Runs
 from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, observed
 
 FAMILY, TRACK, LENGTH = "TORCS", "g-track-1", 2057.56
-torcs = pytest.mark.usefixtures("game")
 pytestmark = pytest.mark.timeout(1200)  # the first may have to download 700 MB
+
+
+def torcs(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs TORCS, whose robot takes a minute to build."""
+    checks = pytest.mark.checks("environments/TORCS", "config/da3c_torcs.yaml", "relaax/client/program")
+    return pytest.mark.usefixtures("game")(pytest.mark.slow(checks(test)))
 
 
 @pytest.fixture(scope="module")
 def game() -> None:
     """TORCS with its robot, or the test is skipped."""
     require(FAMILY)
-
-
-def of_a_lap(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test of `lap`, which takes a minute."""
-    return pytest.mark.slow(pytest.mark.checks("environments/TORCS", "relaax/client/program")(test))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxP
     return done, peer, folder
 
 
-@of_a_lap
+@torcs
 def test_a_lap_is_driven(lap: tuple[Any, RlxPeer, Path]) -> None:
     done, peer, _ = lap
     assert (done.returncode, done.stderr) == (0, "")
@@ -80,7 +80,7 @@ def scalars(message: rlx.Metrics) -> Iterator[tuple[str, float]]:
     yield from message.scalars
 
 
-@of_a_lap
+@torcs
 def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, _ = lap
     (talk,) = peer.talks
@@ -92,7 +92,7 @@ def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> 
             assert (observed(one) == observed(other)).all()
 
 
-@of_a_lap
+@torcs
 def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None:
     _, peer, folder = lap
     steps = np.stack([observed(step)[0] for step in peer.talks[0].of(rlx.Step)])
@@ -114,7 +114,7 @@ def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None
     assert steps.std(axis=0).all()  # nothing stands still
 
 
-@of_a_lap
+@torcs
 def test_where_it_drove_is_recorded_and_drawn(lap: tuple[Any, RlxPeer, Path], tmp_path: Path) -> None:
     _, _, folder = lap
     path = [row for row in rows(folder / "path.csv") if row["episode"] == "2"]
@@ -240,8 +240,6 @@ def test_no_race_outlives_the_program(number: signal.Signals, code: int) -> None
 
 
 @torcs
-@pytest.mark.slow
-@pytest.mark.checks("environments/TORCS", "relaax/client/program")
 def test_a_random_agent_and_a_check() -> None:
     done = program(FAMILY, "check", f"{TRACK},alpine-1", "2", "--seed", "0", "--steps", "100")
     assert done.returncode == 0, done.stderr
@@ -306,8 +304,6 @@ def test_without_its_tools_the_build_names_them(tmp_path: Path) -> None:
 
 
 @torcs
-@pytest.mark.slow
-@pytest.mark.checks("environments/TORCS")
 def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("g++")
     monkeypatch.setattr(build, "HERE", tmp_path / "driver")
@@ -324,8 +320,6 @@ def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pyte
 
 
 @torcs
-@pytest.mark.slow
-@pytest.mark.checks("environments/TORCS", "config/da3c_torcs.yaml", "protocol/clients/c")
 def test_it_learns_to_drive(runs: Runs, short: bool) -> None:
     """Of docs/results/torcs.md. At random: -13, 7 metres and 20 for standing still."""
     target = "150" if short else "600"

@@ -111,6 +111,7 @@ def test_who_waits_for_the_lease_ends_when_it_has_to(tmp_path: Path, ends: EndRe
         assert ends.get(0) is Reason.TERMINATED
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_at_the_start_is_waited_for(
     proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: EndRequests, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -79,14 +79,11 @@ def attacked(
             bombs.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.checks(*CHECKED)
 @pytest.mark.parametrize(
     ("command", "tls", "reads"),
-    [
-        (PARAMETER_SERVER, False, False),
-        pytest.param(PARAMETER_SERVER, True, True, marks=pytest.mark.slow),
-        pytest.param(REPLAY_SERVER, False, True, marks=pytest.mark.slow),
-    ],
+    [(PARAMETER_SERVER, False, False), (PARAMETER_SERVER, True, True), (REPLAY_SERVER, False, True)],
     ids=["parameter-server", "parameter-server-tls-read", "replay-server-read"],
 )
 def test_headers_that_refer_to_each_other_take_bounded_memory(
@@ -108,7 +105,7 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
     config = tmp_path / "service.yaml"
     name = "relaax-parameter-server" if command is PARAMETER_SERVER else "relaax-replay-server"
     config.write_text(json.dumps({name: section, "algorithm": {"path": "da3c"}}), encoding="utf-8")
-    server, address = processes.start_server(*command, "--config", config)
+    server, address = processes.start_server(*command, "--config", config, fresh=True)
     ca = keys.read("ca.pem") if tls else None
     honest = Honest(Target(address, keys.parameter_server_token, ca), STATUS[command])
     try:
