@@ -240,6 +240,8 @@ def test_shards_join_with_their_servers_certificate(processes: Processes, tmp_pa
     assert second.stop() == first.stop() == 0
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server", "relaax/client")
 def test_a_worker_with_a_servers_certificate_tells_its_client_why(guarded: Guarded) -> None:
     settings = {
         "parameter_server_certificate": guarded.keys.path("server.pem"),
@@ -251,6 +253,8 @@ def test_a_worker_with_a_servers_certificate_tells_its_client_why(guarded: Guard
     assert "is a server's" in str(failure)
 
 
+@pytest.mark.slow
+@pytest.mark.checks("relaax/server", "relaax/transport", "relaax/parameters")
 def test_a_worker_of_another_configuration_is_refused_and_others_are_not(guarded: Guarded) -> None:
     with guarded.client() as client:
         train(client, 5)

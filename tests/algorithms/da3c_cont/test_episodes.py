@@ -116,6 +116,8 @@ def test_a_reset_abandons_the_episodes_under_way() -> None:
     assert s.bridge.pushes[0].env_steps == 1
 
 
+@pytest.mark.slow
+@pytest.mark.checks("algorithms/da3c_cont", "relaax/algorithm_base")
 def test_room_grows_with_the_longest() -> None:
     s = scene(network=FEED_FORWARD, rewards_gamma=1.0)
     s.reset(O[0][:1])
