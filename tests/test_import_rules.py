@@ -81,9 +81,19 @@ def test_algorithms_import_their_contract_and_tensorflow_only() -> None:
     assert foreign("algorithms", *allowed) == set()
 
 
-@pytest.mark.parametrize("module", ["relaax.rlx", "relaax.client"])
-def test_importing_the_client_loads_no_framework(module: str) -> None:
+def loaded(module: str) -> set[str]:
+    """The libraries in a process that has imported one module."""
     code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[0] for name in json.loads(answer.stdout)}
-    assert loaded & {"boto3", "grpc", "gymnasium", "keras", "psutil", "pydantic", "tensorflow", "yaml"} == set()
+    return {name.split(".")[0] for name in json.loads(answer.stdout)}
+
+
+@pytest.mark.parametrize("module", ["relaax.rlx", "relaax.client"])
+def test_importing_the_client_loads_no_framework(module: str) -> None:
+    frameworks = {"boto3", "grpc", "gymnasium", "keras", "psutil", "pydantic", "tensorflow", "yaml"}
+    assert loaded(module) & frameworks == set()
+
+
+@pytest.mark.parametrize("module", ["relaax.cli.run.experiment", "relaax.cli.run.panel"])
+def test_a_run_loads_no_compiler_beside_its_servers(module: str) -> None:
+    assert loaded(module) & {"boto3", "gymnasium", "matplotlib", "numba", "tensorflow"} == set()

@@ -16,7 +16,7 @@ from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole
 from relaax.replay import replay_pb2 as pb
 from relaax.server.parameter_server.service.registry import WorkerOrigin
-from relaax.server.replay_server.held_table import TableTallies
+from relaax.server.replay_server.tallies import TableTallies
 from relaax.transport.channel import Target
 from support.nobody import nobody
 from support.parameter_servers import bridge_to, gradient, registration, running

@@ -15,7 +15,7 @@ from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.status import TrainingStatus
 from relaax.replay import replay_pb2
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.server.replay_server.held_table import TableTallies
+from relaax.server.replay_server.tallies import TableTallies
 from relaax.transport.channel import Target, authentication_trouble, open_channel
 
 POLL_SECONDS = 2.0

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,35 +19,8 @@ from relaax.replay.table.table import Inserted, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
 from relaax.replay.table.writers import NoRoom, OutOfStep, State
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, InsertLayout, SampleLayout, sampled_bytes
+from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
-
-
-@dataclass(frozen=True, slots=True)
-class TableTallies:
-    """Numbers of one or more tables, with the fields of the message `TableStatus`, which describes them."""
-
-    tables: int = 0
-    size: int = 0
-    capacity: int = 0
-    bytes: int = 0
-    inserts: int = 0
-    samples: int = 0
-    overruns: int = 0
-    duplicates: int = 0
-    stale_updates: int = 0
-    mean_age: float = 0.0
-
-    def __add__(self, other: TableTallies) -> TableTallies:
-        """Return the numbers of both together; the mean age is that of their samples."""
-        samples = self.samples + other.samples
-        ages = self.samples * self.mean_age + other.samples * other.mean_age
-        sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        return TableTallies(**sums | {"mean_age": ages / samples if samples else 0.0})
-
-    def past(self) -> TableTallies:
-        """Return what is left of a table that is gone: what was counted."""
-        return replace(self, tables=0, size=0, capacity=0, bytes=0)
-
 
 LONGEST_WAIT = 1.0
 """Seconds that a call waits for its turn at most."""

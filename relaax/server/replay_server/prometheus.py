@@ -10,9 +10,9 @@ from relaax import __version__
 from relaax.server.address import listen
 from relaax.server.ports.local_talk import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample
-from relaax.server.replay_server.held_table import TableTallies
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService
+from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 

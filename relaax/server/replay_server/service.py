@@ -20,11 +20,11 @@ from relaax.replay.wire import MAX_MESSAGE, MAX_NAME, check_name, declared_diffe
 from relaax.server.replay_server.held_table import (
     HeldTable,
     InsertAnswer,
-    TableTallies,
     WaitingRoom,
     WriterInsert,
     value_errors_refused,
 )
+from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
 
 GIGABYTE = 1e9

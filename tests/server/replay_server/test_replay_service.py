@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.server.replay_server import held_table, service
-from relaax.server.replay_server import held_table as tallies
+from relaax.server.replay_server import held_table, service, tallies
 from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WaitingRoom, WriterInsert
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
