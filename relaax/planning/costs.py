@@ -24,7 +24,7 @@ BEYOND_CACHES, BEYOND_FACTOR = 5_000_000, 3.3
 SERVER_SHARE = 0.6
 """Of an exchange, the parameter server's; the rest is the worker's (docs/results/parameter-server.md, second table)."""
 ASKING_US = 70.0
-"""Of an action's time, the client's own (tests/benchmarks/client_overhead.py)."""
+"""Processor time of the client for one action (tests/benchmarks/client_overhead.py)."""
 SHARED, GRPC = "shared_memory", "grpc"
 
 

@@ -1,4 +1,4 @@
-"""Parameters of a test, of which the fast tests have some and the slow ones the rest."""
+"""Split the parameters of a test between the fast tests and the slow ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def fast_and_slow(parameters: Iterable[Any], fast: Container[Any], *checks: str) -> list[Any]:
-    """Mark those that are not `fast` as slow. `checks`: the files that decide their outcome (`support.unchanged`)."""
+    """Mark the parameters that are not in `fast` as slow. checks: files and folders of the mark (`support.unchanged`)."""
     marks = (pytest.mark.slow, pytest.mark.checks(*checks))
     return [
         each if each in fast else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=marks)

@@ -1,7 +1,7 @@
 """Skips, in CI, the slow tests of what has not changed since they last passed.
 
 A slow test names the files and folders that decide its outcome, from the root: `@pytest.mark.checks("docker")`. With
-`--short` it is skipped if these files and the test's own are those that `tests/data/unchanged.json` has. A run with
+`--short` it is skipped if their digest, with the test's own file, is recorded in `tests/data/unchanged.json`. A run with
 `--record`, which is `make test-slow`, skips none and writes there what passed. So does its short form, which takes less
 than an hour: make test-slow PYTEST_ARGS="--short -n 3".
 
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORD = ROOT / "tests/data/unchanged.json"
-REASON = "what it checks is as it was when it last passed"
+REASON = "unchanged since it last passed"
 Recorded = dict[str, dict[str, Any]]
 """By test, with its parameters: `files`, the names of files and folders, and `digest`."""
 

@@ -1,4 +1,4 @@
-"""What is counted of replay tables, for who shows it: no table with it, whose kernels load numba."""
+"""Hold the numbers of replay tables for status pages and `relaax run`, without numba, which a table loads."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class TableTallies:
         return TableTallies(**sums | {"mean_age": ages / samples if samples else 0.0})
 
     def past(self) -> TableTallies:
-        """Return what is left of a table that is gone: what was counted."""
+        """Return the counters of a table that was dropped; its sizes are zero."""
         return replace(self, tables=0, size=0, capacity=0, bytes=0)
