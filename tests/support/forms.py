@@ -9,7 +9,7 @@ import pytest
 
 
 def fast_and_slow(parameters: Iterable[Any], fast: Container[Any], *checks: str) -> list[Any]:
-    """Mark the parameters that are not in `fast` as slow. checks: files and folders of the mark (`support.unchanged`)."""
+    """Mark the parameters that are not in `fast` as slow. checks: files and folders (see `support.unchanged`)."""
     marks = (pytest.mark.slow, pytest.mark.checks(*checks))
     return [
         each if each in fast else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=marks)

@@ -1,9 +1,9 @@
 """Skips, in CI, the slow tests of what has not changed since they last passed.
 
 A slow test names the files and folders that decide its outcome, from the root: `@pytest.mark.checks("docker")`. With
-`--short` it is skipped if their digest, with the test's own file, is recorded in `tests/data/unchanged.json`. A run with
-`--record`, which is `make test-slow`, skips none and writes there what passed. So does its short form, which takes less
-than an hour: make test-slow PYTEST_ARGS="--short -n 3".
+`--short` it is skipped if their digest, with the test's own file, is recorded in `tests/data/unchanged.json`.
+`make test-slow` runs every test and records those that pass. Its short form does so in less than an hour:
+make test-slow PYTEST_ARGS="--short -n 4 --dist loadgroup".
 
     python tests/support/unchanged.py tests/clients      exit code 0 if no test of these folders or modules has to run
 """
