@@ -35,7 +35,9 @@ pytestmark = pytest.mark.timeout(1200)  # the first may have to download 700 MB
 
 def torcs(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs TORCS, whose robot takes a minute to build."""
-    checks = pytest.mark.checks("environments/TORCS", "config/da3c_torcs.yaml", "relaax/client/program")
+    checks = pytest.mark.checks(
+        *("environments/TORCS", "config/da3c_torcs.yaml", "relaax/client/program", "protocol/clients/c")
+    )
     return pytest.mark.usefixtures("game")(pytest.mark.slow(checks(test)))
 
 

@@ -2,7 +2,7 @@
 
 A slow test names the files and folders that decide its outcome, from the root: `@pytest.mark.checks("docker")`. With
 `--short` it is skipped if their digest, with the test's own file, is recorded in `tests/data/unchanged.json`.
-`make test-slow` runs every test and records those that pass. Its short form does so in less than an hour:
+`make test-slow` runs every slow test and records each that passes. With these options it takes less than an hour:
 make test-slow PYTEST_ARGS="--short -n 4 --dist loadgroup".
 
     python tests/support/unchanged.py tests/clients      exit code 0 if no test of these folders or modules has to run

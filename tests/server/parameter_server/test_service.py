@@ -295,17 +295,25 @@ def test_status_says_why_gradients_were_discarded(stub: Stub, incarnation: int) 
     assert "withheld is not sent" in sentence
 
 
-def test_a_push_repeated_by_four_threads_at_once_is_applied_once(server: Running, stub: Stub, incarnation: int) -> None:
+def test_a_push_repeated_by_eight_threads_at_once_is_applied_once(
+    server: Running, stub: Stub, incarnation: int
+) -> None:
+    """Over two connections: each may have four calls whose messages are on their way."""
     answers: list[pb.PushResponse] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(stub.Push(update(incarnation, want_parameters=True))))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 4
+    own = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(server.address, own) as channel:
+        stubs = [stub, pb_grpc.ParameterServerServiceStub(channel)]
+        threads = [
+            threading.Thread(
+                target=lambda by: answers.append(by.Push(update(incarnation, want_parameters=True))), args=[by]
+            )
+            for by in stubs * 4
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(answers) == 8
     assert {answer.parameters for answer in answers} == {gradient(-1).tobytes()}
     assert server.version == 1
 
