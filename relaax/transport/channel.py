@@ -268,6 +268,8 @@ def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
         with socket.create_connection(place, SECONDS) as plain:
             plain.settimeout(SECONDS)
             with context.wrap_socket(plain, server_hostname=place[0]) as secure:
+                if secure.version() is None:  # the peer has hung up already, and Python leaves the handshake out
+                    return _UNREACHABLE
                 # With TLS 1.3 a client learns only now whether its certificate was accepted. A gRPC server sends first.
                 try:
                     return None if secure.recv(1) else _SILENT

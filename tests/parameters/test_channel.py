@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -15,7 +18,7 @@ from relaax.parameters.calls import authentication_error
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
 from relaax.server.rlx_server.connection.channel import HttpRefused, WebSocketLayer
 from relaax.server.security.certificates import LOCAL, Authority
-from relaax.transport.channel import Target, open_channel
+from relaax.transport.channel import Target, connection_trouble, open_channel
 from support.nobody import nobody
 
 TOKEN = "a-secret-of-32-characters-or-so"
@@ -131,6 +134,41 @@ def test_a_server_that_is_away_is_no_trouble_of_this_kind(ca: bytes | None) -> N
             asked(target)
         assert authentication_error(error.value, target) is None
     assert authentication_error(ValueError(), target) is None
+
+
+class HangsUp(socketserver.BaseRequestHandler):
+    """Ends a connection and then resets it, as a machine does whose server ends just now."""
+
+    client_is_connected = threading.Semaphore(0)
+
+    def handle(self) -> None:
+        assert self.client_is_connected.acquire(timeout=20)
+        self.request.shutdown(socket.SHUT_WR)
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.request.close()
+
+
+@pytest.mark.parametrize("ca", [None, HERE.certificate])
+def test_a_server_that_hangs_up_before_the_handshake_is_away(ca: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of TLS: a training that took it for a wrong key would end for good."""
+    connect = socket.create_connection
+
+    def connect_and_wait(address: tuple[str, int], timeout: float) -> socket.socket:
+        connected = connect(address, timeout)
+        HangsUp.client_is_connected.release()
+        until_reset = select.poll()
+        until_reset.register(connected, select.POLLERR)
+        assert until_reset.poll(20_000)
+        return connected
+
+    monkeypatch.setattr(socket, "create_connection", connect_and_wait)
+    with socketserver.TCPServer(("127.0.0.1", 0), HangsUp) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            port = server.server_address[1]
+            assert connection_trouble(Target(f"127.0.0.1:{port}", TOKEN, ca)) is None
+        finally:
+            server.shutdown()
 
 
 def test_secrets_are_not_shown() -> None:
