@@ -1,4 +1,4 @@
-"""The keys of algorithms that act by one network; the network for an observation space, and refusals."""
+"""The keys of algorithms that act by one network; what it is given of an observation space, and refusals."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from relaax.algorithm_base.config import ConfigBase, space_size
-from relaax.algorithm_base.normalization import normalized_statistics
-from relaax.algorithm_base.observations import (
-    image_of,
-    input_refusal,
-    input_shape,
-    is_image,
-    looks_like_image,
-    with_channels_last,
-)
 from relaax.configuration import Fixed, Free, Section
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.rlx import Space
+from relaax.rlx import Box, Discrete, MultiBinary, Space
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
@@ -39,6 +30,9 @@ those of Young and Tian 2019 (MinAtar), for 10 x 10.
 BESIDE = 64
 """Width of the dense layer for numbers beside an image."""
 _NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
+
+PICTURE_SIDE = 16
+"""What has two axes or more of this length, or longer ones, looks like an image."""
 
 
 class ConvolutionConfig(Section):
@@ -142,6 +136,57 @@ def network_for(
         image=stack,
         beside=BESIDE if stack and inputs != (math.prod(stack),) else 0,
     )
+
+
+def is_image(space: Space) -> bool:
+    """Tell whether the space is one Box of pixels: of uint8, or of bool if it has channels."""
+    if not isinstance(space, Box):
+        return False
+    axes = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}
+    return len(space.shape) in axes.get(space.dtype, ())
+
+
+def looks_like_image(element: Space) -> bool:
+    """Tell whether an elementary part looks like an image, of whatever dtype and whichever axis its channels are."""
+    return isinstance(element, Box) and sum(side >= PICTURE_SIDE for side in element.shape) > 1
+
+
+def with_channels_last(space: Space) -> tuple[int, int, int] | None:
+    """Return the shape [H, W, C] of an image that looks like [C, H, W]; None if it does not."""
+    (element,) = space.elements() if is_image(space) else (None,)
+    if element is None or len(element.shape) != 3:
+        return None
+    channels, height, width = element.shape
+    return (height, width, channels) if 2 * channels <= min(height, width) else None
+
+
+def input_shape(space: Space, history: int, image: int | None = None) -> tuple[int, ...]:
+    """Shape of one network input. `image`: as for `ObservationEncoder`."""
+    if is_image(space):
+        (element,) = space.elements()
+        height, width, *channels = element.shape
+        return height, width, math.prod(channels) * history
+    sizes = [e.n if isinstance(e, Discrete) else math.prod(e.shape) for e in space.elements()]
+    if image is not None:
+        sizes[image] *= history
+    return (sum(sizes),)
+
+
+def image_of(space: Space, image: int | None) -> Space:
+    """Return the image among several parts, if there is one, else the whole space."""
+    return space if image is None else list(space.elements())[image]
+
+
+def input_refusal(space: Space) -> str | None:
+    """Return the sentence that refuses a space which `ObservationEncoder` cannot handle; None if it can."""
+    for element in space.elements():
+        if isinstance(element, Discrete) and element.n > 10_000:
+            return f"observations in {element} would need {element.n} inputs; at most 10000 are handled"
+        if not isinstance(element, Box | Discrete | MultiBinary):
+            return (
+                f"observations in {element} are not handled; Box, Discrete, MultiBinary and Tuple or Dict of them are"
+            )
+    return None
 
 
 def image_part(config: NetworkConfig, observation_space: Space) -> int | None:
@@ -287,6 +332,46 @@ def agent_network(
 ) -> NetworkSpec:
     """Specify the network with these heads (see `network_for`)."""
     return network_for(config.network, observation_space, heads, config.history_len, config.recurrent, groups, streams)
+
+
+OBSERVATION, REWARD, RETURN, IMAGE = "observation", "reward", "return", "image"
+"""Names of the statistics."""
+
+
+def normalized_statistics(
+    observation_space: Space,
+    observations: bool,
+    rewards: Literal["auto", "scale", "standardize"] | None,
+    mean_image: bool = False,
+    image: int | None = None,
+) -> dict[str, int]:
+    """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
+
+    `observations`: whether those that are no images are given to the network as (x - mean) / std. `rewards`: "scale"
+    divides by the standard deviation of the discounted return so far, "standardize" gives (r - mean) / std, None leaves
+    them as they are, "auto" means "scale", and None for images alone. `mean_image`: whether images are given to
+    the network without their mean. `image`: as for `ObservationEncoder`.
+    """
+    statistics = {}
+    image_space = image_of(observation_space, image)
+    pixels = math.prod(input_shape(image_space, history=1)) if is_image(image_space) else 0
+    if mean_image and pixels:
+        statistics[IMAGE] = pixels
+    numbers = math.prod(input_shape(observation_space, history=1)) - pixels
+    if observations and numbers:
+        statistics[OBSERVATION] = numbers
+    if rewards == "auto":
+        rewards = None if is_image(observation_space) else "scale"
+    if rewards is not None:
+        statistics[RETURN if rewards == "scale" else REWARD] = 1
+    return statistics
+
+
+def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Space) -> float | None:
+    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images alone, else None."""
+    if clipping == "auto":
+        return 1.0 if is_image(observation_space) else None
+    return clipping
 
 
 def agent_statistics(config: AgentConfig, observation_space: Space) -> dict[str, int]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.agent import StepResult
-from relaax.algorithm_base.observations import image_of, input_shape, is_image
+from relaax.algorithm_base.network import IMAGE, OBSERVATION, RETURN, REWARD
 from relaax.algorithm_base.policy_graph import LIMIT
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
-from relaax.rlx import Space
 
 Array = npt.NDArray[Any]
 
@@ -85,47 +84,6 @@ class MeanImage:
 INPUT_LIMIT = 1e6
 """Inputs that are not normalised are cut to plus and minus this: squares of float32 activations stay finite."""
 _INPUT_LIMIT = np.float32(INPUT_LIMIT)
-
-OBSERVATION, REWARD, RETURN, IMAGE = "observation", "reward", "return", "image"
-
-
-RewardNormalization = Literal["auto", "scale", "standardize"] | None
-
-
-def normalized_statistics(
-    observation_space: Space,
-    observations: bool,
-    rewards: RewardNormalization,
-    mean_image: bool = False,
-    image: int | None = None,
-) -> dict[str, int]:
-    """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
-
-    `observations`: whether those that are no images are given to the network as (x - mean) / std. `rewards`: "scale"
-    divides by the standard deviation of the discounted return so far, "standardize" gives (r - mean) / std, None leaves
-    them as they are, "auto" means "scale", and None for images alone. `mean_image`: whether images are given to
-    the network without their mean. `image`: as for `ObservationEncoder`.
-    """
-    statistics = {}
-    image_space = image_of(observation_space, image)
-    pixels = math.prod(input_shape(image_space, history=1)) if is_image(image_space) else 0
-    if mean_image and pixels:
-        statistics[IMAGE] = pixels
-    numbers = math.prod(input_shape(observation_space, history=1)) - pixels
-    if observations and numbers:
-        statistics[OBSERVATION] = numbers
-    if rewards == "auto":
-        rewards = None if is_image(observation_space) else "scale"
-    if rewards is not None:
-        statistics[RETURN if rewards == "scale" else REWARD] = 1
-    return statistics
-
-
-def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Space) -> float | None:
-    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images alone, else None."""
-    if clipping == "auto":
-        return 1.0 if is_image(observation_space) else None
-    return clipping
 
 
 class Statistic:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.agent import Leaves, Mask
-from relaax.rlx import Box, Discrete, MultiBinary, Space
+from relaax.algorithm_base.network import input_shape, is_image, looks_like_image
+from relaax.rlx import Discrete, Space
 
 Inputs = npt.NDArray[Any]
-
-PICTURE_SIDE = 16
-"""What has two axes or more of this length, or longer ones, looks like an image."""
 
 _LARGEST = np.finfo(np.float32).max
 
@@ -103,57 +100,6 @@ class ObservationEncoder:
 def _pixels(leaf: npt.NDArray[Any]) -> Inputs:
     """Return uint8 [N, H, W, ...] for pixels of uint8 or bool."""
     return leaf * np.uint8(255) if leaf.dtype == np.bool_ else leaf
-
-
-def is_image(space: Space) -> bool:
-    """Tell whether the space is one Box of pixels: of uint8, or of bool if it has channels."""
-    if not isinstance(space, Box):
-        return False
-    axes = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}
-    return len(space.shape) in axes.get(space.dtype, ())
-
-
-def looks_like_image(element: Space) -> bool:
-    """Tell whether an elementary part looks like an image, of whatever dtype and whichever axis its channels are."""
-    return isinstance(element, Box) and sum(side >= PICTURE_SIDE for side in element.shape) > 1
-
-
-def with_channels_last(space: Space) -> tuple[int, int, int] | None:
-    """Return the shape [H, W, C] of an image that looks like [C, H, W]; None if it does not."""
-    (element,) = space.elements() if is_image(space) else (None,)
-    if element is None or len(element.shape) != 3:
-        return None
-    channels, height, width = element.shape
-    return (height, width, channels) if 2 * channels <= min(height, width) else None
-
-
-def input_shape(space: Space, history: int, image: int | None = None) -> tuple[int, ...]:
-    """Shape of one network input. `image`: as for `ObservationEncoder`."""
-    if is_image(space):
-        (element,) = space.elements()
-        height, width, *channels = element.shape
-        return height, width, math.prod(channels) * history
-    sizes = [e.n if isinstance(e, Discrete) else math.prod(e.shape) for e in space.elements()]
-    if image is not None:
-        sizes[image] *= history
-    return (sum(sizes),)
-
-
-def image_of(space: Space, image: int | None) -> Space:
-    """Return the image among several parts, if there is one, else the whole space."""
-    return space if image is None else list(space.elements())[image]
-
-
-def input_refusal(space: Space) -> str | None:
-    """Return the sentence that refuses a space which `ObservationEncoder` cannot handle; None if it can."""
-    for element in space.elements():
-        if isinstance(element, Discrete) and element.n > 10_000:
-            return f"observations in {element} would need {element.n} inputs; at most 10000 are handled"
-        if not isinstance(element, Box | Discrete | MultiBinary):
-            return (
-                f"observations in {element} are not handled; Box, Discrete, MultiBinary and Tuple or Dict of them are"
-            )
-    return None
 
 
 Frames = npt.NDArray[Any]

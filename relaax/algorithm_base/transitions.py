@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.agent import Mask, StepResult
-from relaax.algorithm_base.network import history
+from relaax.algorithm_base.network import history, image_of, input_shape, is_image
 from relaax.algorithm_base.normalization import INPUT_LIMIT
-from relaax.algorithm_base.observations import FrameStack, image_of, input_shape, is_image
+from relaax.algorithm_base.observations import FrameStack
 from relaax.algorithm_base.values import values_of
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.parameters.interfaces import MetricsRecorder

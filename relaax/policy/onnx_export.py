@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Box, Discrete, Space
-from relaax.algorithm_base.observations import is_image, looks_like_image
+from relaax.algorithm_base.network import is_image, looks_like_image
 from relaax.algorithm_base.policy_graph import LargestOutput, LargestOutputs, PolicyGraph, PositiveOutputs, ScaledOutput
 from relaax.libraries import explained
 from relaax.policy.policy import Policy

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Dict, Discrete
-from relaax.algorithm_base.normalization import IMAGE, OBSERVATION, Normalization, normalized_statistics
+from relaax.algorithm_base.network import IMAGE, OBSERVATION, normalized_statistics
+from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.parameters.interfaces import Pulled
 from relaax.parameters.moments import Moments

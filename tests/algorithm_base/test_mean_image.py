@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, StepResult, load_algorithm
-from relaax.algorithm_base.normalization import FRAMES, IMAGE, normalized_statistics
+from relaax.algorithm_base.network import IMAGE, normalized_statistics
+from relaax.algorithm_base.normalization import FRAMES
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.parameters.moments import Moments
 

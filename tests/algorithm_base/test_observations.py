@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
-from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
+from relaax.algorithm_base.network import input_refusal, input_shape, is_image
+from relaax.algorithm_base.observations import ObservationEncoder
 
 NOBODY = np.zeros(2, np.bool_)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, TargetInterval, load_algorithm
-from relaax.algorithm_base.normalization import OBSERVATION
+from relaax.algorithm_base.network import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.algorithm_base.testing.harness import local_replay
 from relaax.configuration import ConfigurationError

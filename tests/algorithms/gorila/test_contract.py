@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
-from relaax.algorithm_base.normalization import reward_bound
+from relaax.algorithm_base.network import reward_bound
 from relaax.algorithm_base.testing import AgentCompliance
 from relaax.configuration import ConfigurationError
 from relaax.hosting.loader import Algorithm

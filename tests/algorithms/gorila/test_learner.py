@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Discrete, LearnerBase, LearnerContext, TargetInterval, load_algorithm
-from relaax.algorithm_base.normalization import OBSERVATION
+from relaax.algorithm_base.network import OBSERVATION
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments

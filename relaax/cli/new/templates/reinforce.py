@@ -10,7 +10,8 @@ from pydantic import Field, PositiveInt
 from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Free, Leaves, Pulled, StepResult
 from relaax.algorithm_base.declarations import ParameterServerBase
 from relaax.algorithm_base.exchange import Exchange
-from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
+from relaax.algorithm_base.network import input_refusal, input_shape, is_image
+from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.values import n_step_returns
 from relaax.nn.distributions import Categorical
 from relaax.nn.engine import make_engine
