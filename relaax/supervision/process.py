@@ -28,7 +28,6 @@ READY = " ready"
 STATUS = " status at "
 DONE = " done"
 FAILED = " last checkpoint failed: "
-EXIT_SECONDS = 5.0
 READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
 QUICK_FAILURE_SECONDS = 20.0
 MAX_FAILURES = 3
@@ -216,13 +215,11 @@ class Process(Supervised):
         self._done = False
         self._popen: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._ready = threading.Event()
         self._announced = False
         self.status_url: str | None = None
         """Where it serves its status, once it has said so."""
 
     def start(self, command: Sequence[str]) -> None:
-        self._ready = threading.Event()
         self._announced = False
         self.status_url = None
         self._started_at = time.monotonic()
@@ -238,8 +235,7 @@ class Process(Supervised):
                 start_new_session=True,
                 env=environment_of(self._secrets),
             )
-        reader = (self._popen, self._ready)
-        self._reader = threading.Thread(target=self._read, args=reader, name=self.name, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self._popen,), name=self.name, daemon=True)
         self._reader.start()
 
     def _open_log(self) -> BinaryIO:
@@ -249,48 +245,30 @@ class Process(Supervised):
             self._complain(self.log, error)
             return open(os.devnull, "ab", buffering=0)
 
-    def _read(self, popen: subprocess.Popen[bytes], ready: threading.Event) -> None:
+    def _read(self, popen: subprocess.Popen[bytes]) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.
         assert popen.stdout is not None
         with popen.stdout as output, self._open_log() as log:
             for line in output:
                 if self._server and popen is self._popen:
-                    self._hear(line.decode(errors="replace"), ready)
+                    self._hear(line.decode(errors="replace"))
                 elif page := _PAGE.match(line):
                     self.page = page[1].decode()
                 try:
                     log.write(line)
                 except OSError as error:  # keep reading: a full pipe would block the process
                     self._complain(self.log, error)
-        ready.set()
 
-    def _hear(self, line: str, ready: threading.Event) -> None:
+    def _hear(self, line: str) -> None:
         if not self._announced and (LISTENS in line or line.rstrip().endswith(READY)):
             self._announced = True
             self.address = line.rpartition(LISTENS)[2].strip() if LISTENS in line else ""
-            ready.set()
         elif STATUS in line:
             self.status_url = line.rpartition(STATUS)[2].strip()
         elif FAILED in line:
             self.failed = line.partition(FAILED)[2].strip()
         elif line.rstrip().endswith(DONE):
             self._done = True
-
-    def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        """Return the server's address; empty if it has none, or is done already.
-
-        Raises StartError if it ends otherwise, announces nothing, or `stopping` is set.
-        """
-        deadline = time.monotonic() + timeout
-        while not self._ready.wait(0.1) and time.monotonic() < deadline:
-            if stopping.is_set():
-                raise StartError(f"waiting for {self.name} was interrupted")
-        assert self._popen is not None
-        if not self._ready.is_set() or not self._announced:
-            self.wait(EXIT_SECONDS)
-            if not self.is_done:
-                raise self.start_error("did not start")
-        return self.address or ""
 
     @property
     def announced(self) -> bool:

@@ -14,7 +14,6 @@ import socket
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,11 @@ def client_overhead(
     server = Process("answering-server", folder / "answering-server.log", server=True, secrets={})
     server.start([sys.executable, __file__, "serve"])
     try:
-        address = server.wait_ready(START_SECONDS, threading.Event())
+        while not server.is_ready:
+            if server.exit_code() is not None or server.is_late(START_SECONDS):
+                raise server.late_error(START_SECONDS)
+            time.sleep(0.01)
+        address = server.address or ""
         steps = environments * ((PARTS + 1) * part + 1)
         run(env, address, steps=steps, report_latency=None, token="", retry_seconds=0.0)
     finally:
