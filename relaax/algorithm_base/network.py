@@ -32,7 +32,7 @@ BESIDE = 64
 _NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
 
 PICTURE_SIDE = 16
-"""What has two axes or more of this length, or longer ones, looks like an image."""
+"""An array looks like an image if at least two of its axes have this length or more."""
 
 
 class ConvolutionConfig(Section):
@@ -347,10 +347,8 @@ def normalized_statistics(
 ) -> dict[str, int]:
     """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
 
-    `observations`: whether those that are no images are given to the network as (x - mean) / std. `rewards`: "scale"
-    divides by the standard deviation of the discounted return so far, "standardize" gives (r - mean) / std, None leaves
-    them as they are, "auto" means "scale", and None for images alone. `mean_image`: whether images are given to
-    the network without their mean. `image`: as for `ObservationEncoder`.
+    The arguments are the values of `normalize_observations`, `normalize_rewards` and `subtract_mean_image` in
+    `AgentConfig`. `image`: as for `ObservationEncoder`.
     """
     statistics = {}
     image_space = image_of(observation_space, image)

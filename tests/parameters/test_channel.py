@@ -150,7 +150,7 @@ class HangsUp(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
 def test_a_server_that_hangs_up_before_the_handshake_is_away(ca: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says nothing of TLS: a training that took it for a wrong key would end for good."""
+    """An answer about certificates would end the training for good."""
     connect = socket.create_connection
 
     def connect_and_wait(address: tuple[str, int], timeout: float) -> socket.socket:
