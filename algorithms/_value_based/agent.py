@@ -145,8 +145,13 @@ class Agent(AgentBase):
     def _chosen(self, values: Array) -> npt.NDArray[np.int64]:
         """Return the actions that the policy takes by these values, int64 [N], from 0."""
         if not self.context.exploit:
-            return epsilon_greedy(values, self._epsilon(self._pulled.frames), self._rng)
+            return epsilon_greedy(values, self._exploration(), self._rng)
         return epsilon_greedy(values, 0.0 if self.config.greedy_exploit else self.config.exploit_epsilon, self._rng)
+
+    def _exploration(self) -> npt.NDArray[np.float64]:
+        """Return the share of random actions of each actor, float64 [N]."""
+        exploration: npt.NDArray[np.float64] = self._epsilon(self._pulled.frames)
+        return exploration
 
     def _online_values(self, inputs: npt.NDArray[Any], state: Array) -> Array:
         """Return the online network's values, float32 [N, A], of inputs [N, ...]."""
@@ -184,7 +189,7 @@ class Agent(AgentBase):
         gradient = self._engine.gradient(rollout.inputs[:-1], rollout.states[0], rollout.restart[:-1], loss, memory)
         scalars = loss.means
         whole = scalars["loss"]
-        scalars["epsilon"] = float(np.mean(self._epsilon(self._pulled.frames)))
+        scalars["epsilon"] = float(np.mean(self._exploration()))
         inputs = self._held_out.due(time.monotonic())
         if inputs is not None:
             values = self._online_values(self._inputs.normalized(inputs), np.zeros((len(inputs), 0), np.float32))
