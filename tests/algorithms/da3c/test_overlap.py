@@ -61,7 +61,7 @@ def test_a_rollout_begins_with_an_action_of_the_parameters_before(network: Netwo
 def test_where_nothing_is_learned_the_order_makes_no_difference(network: Network) -> None:
     """Ends of every kind, at every place of a rollout; parameters that are fetched, or kept for three rollouts."""
     pushed = []
-    keys = {"episode_len": 3, "learning_rate": 0.0}
+    keys = {"episode_len": 3, "learning_rate": 0.0, "gae_lambda": 0.8}
     for overlap, interval in ((False, 1), (True, 1), (True, 3)):
         s = Scene(DA3C, VECTOR, Discrete(2), 3, network, overlap=overlap, sync_interval=interval, **keys)
         live(s.agent, RandomEnvironments(VECTOR, Discrete(2), 3, next_step=[True, False, False]), 42)

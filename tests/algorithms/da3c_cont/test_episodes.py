@@ -133,7 +133,7 @@ def test_where_nothing_is_learned_it_makes_no_difference_that_the_environments_s
     """Several that end at once, ends of every kind, and episodes longer than one may be."""
     pushed = []
     for overlap in (False, True):
-        s = scene(3, network, overlap=overlap, longest_episode=4)
+        s = scene(3, network, overlap=overlap, longest_episode=4, gae_lambda=0.8)
         live(s.agent, RandomEnvironments(VECTOR, FORCES, 3, next_step=[True, False, False]), 40)
         pushed.append(s.bridge.pushes)
     assert len(pushed[0]) > 15
