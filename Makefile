@@ -72,7 +72,7 @@ speed: setup ## measure speed beside the environments alone and beside peers, in
 growth: setup ## measure how cost grows with work, into docs/results (hours)
 	@$(BIN)/python tests/benchmarks/growth.py $(GROWTH_ARGS)
 
-planted-errors: setup ## plant one error at a time and see the tests notice (hours): PLANTED_ARGS="--check", or names
+planted-errors: setup ## plant one error at a time and see the tests notice (half an hour): PLANTED_ARGS="--check", or names
 	@$(BIN)/python tests/planted_errors.py $(PLANTED_ARGS)
 
 format: setup ## format the code and mend what the linter can

@@ -1,6 +1,6 @@
 """Do the tests notice? Plants one error at a time in a copy of the tree, and runs the tests that ought to fail.
 
-    make planted-errors                                every error (hours)
+    make planted-errors                                every error (half an hour on two cores)
     python tests/planted_errors.py policy-sign ...     these only
     python tests/planted_errors.py --list              what there is
     python tests/planted_errors.py --check             which can be planted, without running a test
