@@ -254,5 +254,5 @@ def test_variables_that_set_keys_are_kept_from_it(process: Process, monkeypatch:
     monkeypatch.setenv("RELAAX_RUN__CLIENTS", "9")
     monkeypatch.setenv("RELAAX_TOKEN", "secret")
     process.start(python("import os; print('it listening on', *(n for n in os.environ if n.startswith('RELAAX_')))"))
-    wait_ready(process)
+    assert process.wait(60)
     assert process.address == "RELAAX_TOKEN"

@@ -25,6 +25,7 @@ class RawCaller:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 60, source_address=(source, 0))
         self._stream = -1
+        self._ended: set[int] = set()
         self.socket.sendall(preface())
 
     def begin(self, method: str, metadata: Mapping[str, str] | None = None) -> int:
@@ -54,14 +55,15 @@ class RawCaller:
             self.socket.sendall(frame(_PING, _ACK, 0, content))
         elif kind == _SETTINGS and not flags & _ACK:
             self.socket.sendall(frame(_SETTINGS, _ACK, 0))
+        elif kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM):
+            self._ended.add(stream)
         return kind, flags, stream, content
 
     def ended(self, stream: int) -> bool:
-        """Wait until the server has ended a call. Raises OSError if it does not."""
-        while True:
-            kind, flags, its, _ = self.hear()
-            if its == stream and (kind == _RESET or flags & _END_STREAM):
-                return True
+        """Wait until the server has ended a call, perhaps after others. Raises OSError if it does not."""
+        while stream not in self._ended:
+            self.hear()
+        return True
 
     def _read(self, count: int) -> bytes:
         data = b""
