@@ -6,7 +6,7 @@
     python tests/planted_errors.py --check             which can be planted, without running a test
 
 An error is an exact line of the source and what replaces it. If that line has changed since, a warning names the error:
-mend its entry. Slow tests run only if the fast tests do not notice an error.
+mend its entry. Slow tests run only if the fast tests pass.
 
 Exit code 0 if every error that could be planted was caught, 1 if one was not, 2 where the tests fail without one or
 could not be run.

@@ -50,13 +50,11 @@ def main() -> int:
             roots = (options.other, ROOT) if turn % 2 else (ROOT, options.other)
             found = {root: measured(root, case, options.seconds) for root in roots}
             rounds.append((found[options.other], found[ROOT]))
-            other, this = (figures["steps/s"] for figures in rounds[-1])
-            print(
-                f"{case}: round {turn + 1} of {options.rounds}, {other:,.0f} and {this:,.0f} steps/s", file=sys.stderr
-            )
+            paces = " and ".join(f"{figures['steps/s']:,.0f}" for figures in rounds[-1])
+            print(f"{case}: round {turn + 1} of {options.rounds}, {paces} steps/s", file=sys.stderr)
         for figure in rounds[0][0]:
-            pairs = [(before[figure], after[figure]) for before, after in rounds]
-            ratios = [before / after if figure in LATENCIES else after / before for before, after in pairs]
+            pairs = [(other[figure], this[figure]) for other, this in rounds]
+            ratios = [other / this if figure in LATENCIES else this / other for other, this in pairs]
             medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
             shown = [f"{value:,.0f}" if value > 100 else f"{value:.3g}" for value in medians]
             middle = statistics.median(ratios)

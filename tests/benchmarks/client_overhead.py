@@ -85,7 +85,7 @@ def client_overhead(
     try:
         while not server.is_ready:
             if server.exit_code() is not None or server.is_late(START_SECONDS):
-                raise server.late_error(START_SECONDS)
+                raise server.start_error("did not start")
             time.sleep(0.01)
         address = server.address or ""
         steps = environments * ((PARTS + 1) * part + 1)

@@ -136,6 +136,19 @@ def test_a_server_that_is_away_is_no_trouble_of_this_kind(ca: bytes | None) -> N
     assert authentication_error(ValueError(), target) is None
 
 
+@contextlib.contextmanager
+def handling(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
+    """Serve TCP by this handler, at the address that is returned."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 class HangsUp(socketserver.BaseRequestHandler):
     """Ends a connection and then resets it, as a machine does whose server ends just now."""
 
@@ -150,7 +163,7 @@ class HangsUp(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
 def test_a_server_that_hangs_up_before_the_handshake_is_away(ca: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer about certificates would end the training for good."""
+    """The error must not be about certificates: that would end the training."""
     connect = socket.create_connection
 
     def connect_and_wait(address: tuple[str, int], timeout: float) -> socket.socket:
@@ -162,13 +175,8 @@ def test_a_server_that_hangs_up_before_the_handshake_is_away(ca: bytes | None, m
         return connected
 
     monkeypatch.setattr(socket, "create_connection", connect_and_wait)
-    with socketserver.TCPServer(("127.0.0.1", 0), HangsUp) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        try:
-            port = server.server_address[1]
-            assert connection_trouble(Target(f"127.0.0.1:{port}", TOKEN, ca)) is None
-        finally:
-            server.shutdown()
+    with handling(HangsUp) as address:
+        assert connection_trouble(Target(address, TOKEN, ca)) is None
 
 
 def test_secrets_are_not_shown() -> None:
@@ -188,15 +196,8 @@ class AsRlxServer(socketserver.BaseRequestHandler):
 
 
 def test_a_server_that_speaks_no_grpc_is_named_with_the_key() -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), AsRlxServer) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        address = f"127.0.0.1:{server.server_address[1]}"
-        try:
-            assert refused(Target(address)) == (
-                f"parameter server {address}: it speaks no gRPC: relaax-rlx-server.parameter_server names the port of "
-                "another server, perhaps that of an RLX server"
-            )
-        finally:
-            server.shutdown()
-            thread.join()
+    with handling(AsRlxServer) as address:
+        assert refused(Target(address)) == (
+            f"parameter server {address}: it speaks no gRPC: relaax-rlx-server.parameter_server names the port of "
+            "another server, perhaps that of an RLX server"
+        )

@@ -98,7 +98,7 @@ def test_sixty_four_honest_writers_share_memory() -> None:
 
 def held_of(shard: Shard) -> int:
     """The number of loans that were returned and that a caller still has."""
-    shard.server.shared.taken()  # settles what was returned
+    shard.server.shared.taken()  # brings _held up to date
     return len(shard.server.shared._held)
 
 
