@@ -69,7 +69,7 @@ def test_the_page_lists_what_is_written_and_nothing_else(service: Service) -> No
     page = {name for name in documented() if not name.startswith("evaluation/")}  # those are `relaax run`'s
     page -= VALUES | LEARNERS
     train_until_written(service, {name for name in page if not name.startswith("exploit/")})
-    run("CartPole-v1", service.address, steps=100, seed=2, mode="exploit")
+    run("CartPole-v1", service.address, episodes=1, seed=2, mode="exploit")
     exploit = {name for name in page if name.startswith("exploit/")}
     wait_until(lambda: exploit <= written(service.folder), "the episodes of exploit mode are written", PATIENCE)
     assert written(service.folder) == page
