@@ -79,9 +79,10 @@ format: setup ## format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 
-docs: setup ## write what is written from declarations: config/schema.json, the tables of docs/configuration.md
+docs: setup ## write generated pages: config/schema.json, the tables of docs/configuration.md, the glossary
 	@$(BIN)/relaax schema --output config/schema.json
 	@$(BIN)/relaax schema --markdown --output docs/configuration.md
+	@cd tests && ../$(BIN)/python -m support.glossary
 
 pictures: setup ## draw the terminal pictures of docs/images, from the data of tests/data/screens
 	@cd tests && ../$(BIN)/python -m support.terminal_pictures
