@@ -1499,7 +1499,13 @@ ERRORS = (
     planted(
         "copy-of-last-forgotten",
         "the copy of the last checkpoint is not looked for at the start",
-        [("relaax/server/parameter_server/command/assembly.py", "    patiently(spool.deliver, ends)\n", "")],
+        [
+            (
+                "relaax/server/parameter_server/command/assembly.py",
+                "    retry_while_unavailable(spool.deliver, ends)\n",
+                "",
+            )
+        ],
         "tests/server/parameter_server/test_spool.py",
     ),
     planted(

@@ -5,9 +5,18 @@ from relaax.checkpoint.checkpoint import Checkpoint, manifest_key
 from relaax.checkpoint.lease import Lease, LeaseHeld, LeaseLost, LeaseWaitInterrupted
 from relaax.checkpoint.local import LocalStore
 from relaax.checkpoint.location import open_location, open_store, s3_location
-from relaax.checkpoint.manager import CheckpointManager, NoneUsable
-from relaax.checkpoint.manifest import FORMAT, Damaged, OfLaterVersion, highest_fence, sequence
-from relaax.checkpoint.store import Conflict, NotFound, NoValue, Store, StoreAway, StoreError, Value, check_key
+from relaax.checkpoint.manager import CheckpointManager, NoUsableCheckpoint
+from relaax.checkpoint.manifest import FORMAT, Damaged, LaterFormat, highest_fence, sequence
+from relaax.checkpoint.store import (
+    Conflict,
+    InvalidValue,
+    NotFound,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    Value,
+    check_key,
+)
 
 __all__ = [
     "FORMAT",
@@ -21,12 +30,12 @@ __all__ = [
     "LeaseHeld",
     "LeaseLost",
     "LocalStore",
-    "NoValue",
-    "NoneUsable",
+    "InvalidValue",
+    "NoUsableCheckpoint",
     "NotFound",
-    "OfLaterVersion",
+    "LaterFormat",
     "Store",
-    "StoreAway",
+    "StoreUnavailable",
     "StoreError",
     "Value",
     "check_key",

@@ -98,7 +98,7 @@ def not_finite(arrays: Arrays) -> str | None:
 Vector = npt.NDArray[np.generic]
 
 
-def length(manifest: Mapping[str, Any]) -> int:
+def vector_length(manifest: Mapping[str, Any]) -> int:
     """Return the length of the vectors over all shards. Raises Damaged if the ranges are not contiguous from 0."""
     end = 0
     for shard in _shards(manifest):
@@ -117,16 +117,16 @@ def check_parts(checkpoint: Checkpoint, name: str) -> None:
             _of(checkpoint, shard, name)
 
 
-def whole(checkpoint: Checkpoint, name: str) -> Vector:
+def full_vector(checkpoint: Checkpoint, name: str) -> Vector:
     """Return the vector `name` of all shards, such as `parameters`. Raises Damaged if the parts do not fit."""
-    return cut(checkpoint, name, 0, length(checkpoint.manifest))
+    return vector_range(checkpoint, name, 0, vector_length(checkpoint.manifest))
 
 
-def cut(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
+def vector_range(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
     """Return elements [start, end) of the vector `name`, a view if one part has them all; only the parts that hold some
     are needed. Raises Damaged, and ValueError if the vector is shorter.
     """
-    size = length(checkpoint.manifest)
+    size = vector_length(checkpoint.manifest)
     if not 0 <= start <= end <= size:
         raise ValueError(f"elements {start} to {end} of a vector of {size}")
     pieces = [

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from relaax.checkpoint.manifest import age
-from relaax.checkpoint.store import NotFound, NoValue, Store, StoreError
+from relaax.checkpoint.store import InvalidValue, NotFound, Store, StoreError
 
 EVALUATION = "evaluation.json"
 
@@ -46,7 +46,7 @@ def read_evaluation(store: Store, checkpoint_id: str) -> Evaluation | None:
         found = Evaluation(**json.loads(store.get(evaluation_key(checkpoint_id))))
         numbers = [value for value in (found.mean, found.low, found.high) if value is not None]
         return found if all(math.isfinite(value) for value in numbers) else None
-    except (NotFound, NoValue, ValueError, TypeError, RecursionError):
+    except (NotFound, InvalidValue, ValueError, TypeError, RecursionError):
         return None
 
 
@@ -71,7 +71,7 @@ def ranked(returns: Mapping[str, float | None], evaluated: Mapping[str, Evaluati
     return sorted(known, key=lambda one: (known[one], age(one)), reverse=True)
 
 
-def under_way(evaluated: Mapping[str, Evaluation]) -> set[str]:
+def in_progress(evaluated: Mapping[str, Evaluation]) -> set[str]:
     """Return the newest checkpoint whose evaluation has begun and not ended. Older ones were given up."""
     begun = [one for one, evaluation in evaluated.items() if evaluation.mean is None]
     return set(sorted(begun, key=age)[-1:])

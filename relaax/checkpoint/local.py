@@ -20,8 +20,8 @@ from relaax.checkpoint.store import (
     MAX_VALUE_BYTES,
     PIECE_BYTES,
     Conflict,
+    InvalidValue,
     NotFound,
-    NoValue,
     Store,
     StoreError,
     Value,
@@ -95,7 +95,7 @@ class LocalStore(Store):
         path = self._path(key)
         with self._opened(path) as (descriptor, size):
             if size > MAX_VALUE_BYTES:
-                raise NoValue(f"{path} has {size} bytes, and no manifest or lease has more than {MAX_VALUE_BYTES}")
+                raise InvalidValue(f"{path} has {size} bytes, and no manifest or lease has more than {MAX_VALUE_BYTES}")
             return b"".join(self._read(descriptor, path, size))
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
@@ -154,7 +154,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[int, int]]:
-        """Open the plain file at `path`; return its descriptor and length. Raises NotFound and NoValue."""
+        """Open the plain file at `path`; return its descriptor and length. Raises NotFound and InvalidValue."""
         *folders, name = path.relative_to(self._root).parts
         with self._errors("read", path), contextlib.ExitStack() as closing:
             try:
@@ -168,14 +168,14 @@ class LocalStore(Store):
                     found = os.fstat(descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 if any((self._root / Path(*folders[: end + 1])).is_symlink() for end in range(len(folders))):
-                    raise NoValue(f"cannot read {path}: a link leads there") from None
+                    raise InvalidValue(f"cannot read {path}: a link leads there") from None
                 raise NotFound(f"{path} is not there") from None
             except OSError as error:
                 if error.errno in _NO_VALUE:
-                    raise NoValue(f"cannot read {path}: it is no plain file") from None
+                    raise InvalidValue(f"cannot read {path}: it is no plain file") from None
                 raise
             if not stat.S_ISREG(found.st_mode):
-                raise NoValue(f"cannot read {path}: it is no plain file")
+                raise InvalidValue(f"cannot read {path}: it is no plain file")
             yield descriptor, found.st_size
 
     def _read(self, descriptor: int, path: Path, length: int | None = None) -> Iterator[bytes]:
@@ -208,11 +208,11 @@ class LocalStore(Store):
             descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             if error.errno in _NO_VALUE:
-                raise NoValue(f"cannot lock {path}: it is no plain file; remove it") from None
+                raise InvalidValue(f"cannot lock {path}: it is no plain file; remove it") from None
             raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise NoValue(f"cannot lock {path}: it is no plain file; remove it")
+            raise InvalidValue(f"cannot lock {path}: it is no plain file; remove it")
         return descriptor
 
     def _try_lock(self, descriptor: int, path: Path) -> bool:
@@ -230,7 +230,7 @@ class LocalStore(Store):
 
     def _make_directory(self, directory: Path) -> None:
         if directory != self._root and directory.is_symlink():
-            raise NoValue(f"cannot write to {directory}: it is a link, which may lead anywhere; remove it")
+            raise InvalidValue(f"cannot write to {directory}: it is a link, which may lead anywhere; remove it")
         missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
         there = missing[-1].parent if missing else directory
         if there not in self._safe:

@@ -18,13 +18,13 @@ from relaax.checkpoint.checkpoint import (
     not_finite,
     verify_part,
 )
-from relaax.checkpoint.evaluation import evaluation_key, evaluations, ranked, under_way
+from relaax.checkpoint.evaluation import evaluation_key, evaluations, in_progress, ranked
 from relaax.checkpoint.lease import Lease, LeaseLost
 from relaax.checkpoint.manifest import (
     ASIDE,
     FORMAT,
     Damaged,
-    OfLaterVersion,
+    LaterFormat,
     age,
     decode_manifest,
     encode_manifest,
@@ -34,31 +34,31 @@ from relaax.checkpoint.manifest import (
     sequence,
     set_aside,
 )
-from relaax.checkpoint.store import MAX_VALUE_BYTES, Conflict, NotFound, NoValue, Store, StoreError
+from relaax.checkpoint.store import MAX_VALUE_BYTES, Conflict, InvalidValue, NotFound, Store, StoreError
 
 _log = logging.getLogger(__name__)
 
 _SHOWN = 20  # checkpoints that one error describes
 
 
-class NoneUsable(StoreError):
+class NoUsableCheckpoint(StoreError):
     """There are checkpoints, and training can continue from none of them. The message says why, and the ways out."""
 
 
-def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
+def no_usable_checkpoint_error(location: str, reasons: Mapping[str, str]) -> NoUsableCheckpoint:
     """Return the error for checkpoints each of which has a reason not to be used."""
     named = "".join(f"\n  {checkpoint_id}: {why}" for checkpoint_id, why in list(reasons.items())[:_SHOWN])
     more = f"\n  and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    return NoneUsable(
+    return NoUsableCheckpoint(
         f"none of the {len(reasons)} checkpoints in {location} can be used, and none is deleted:{named}{more}\n"
         "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew at this "
         f"one, remove them: relaax checkpoints remove {location} {' '.join(reasons)}"
     )
 
 
-def in_the_way(location: str, checkpoint_id: str, later: OfLaterVersion, ids: Sequence[str]) -> NoneUsable:
+def later_format_error(location: str, checkpoint_id: str, later: LaterFormat, ids: Sequence[str]) -> NoUsableCheckpoint:
     """Return the error for a checkpoint of a later version that comes first; without `ids` an older one can be used."""
-    return NoneUsable(
+    return NoUsableCheckpoint(
         f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Go on with that "
         "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "
         f"remove it: relaax checkpoints remove {location} {' '.join(ids)}"
@@ -137,8 +137,8 @@ class CheckpointManager:
         checkpoints.
 
         Those newer than it are damaged: the log names them, and they are set aside. `use` raises Damaged for what it
-        cannot use. Raises NoneUsable if there are checkpoints and none can be used, and if one of a later version
-        comes before those that can; then nothing has changed in the store.
+        cannot use. Raises NoUsableCheckpoint if there are checkpoints and none can be used, or if one of a later
+        version is newer than those that can; then nothing has changed in the store.
         """
         found = self.published()
         for checkpoint_id in found:
@@ -147,11 +147,11 @@ class CheckpointManager:
             try:
                 checkpoint = self.load(checkpoint_id, parts)
                 use(checkpoint)
-            except OfLaterVersion as later:
+            except LaterFormat as later:
                 ids = [one for one in found if age(one) >= age(checkpoint_id) or self._is_of_later_version(one)]
-                raise in_the_way(self.store.location, checkpoint_id, later, ids) from None
+                raise later_format_error(self.store.location, checkpoint_id, later, ids) from None
             except Damaged as damage:
-                self.note_damaged(checkpoint_id, str(damage))
+                self.mark_damaged(checkpoint_id, str(damage))
                 _log.error("checkpoint %s in %s is damaged and skipped: %s", checkpoint_id, self.store.location, damage)
             else:
                 for damaged in found[: found.index(checkpoint_id)]:
@@ -159,10 +159,10 @@ class CheckpointManager:
                 return checkpoint
         reasons = {checkpoint_id: self._damaged[checkpoint_id] for checkpoint_id in found} | self.aside()
         if reasons:
-            raise none_usable(self.store.location, reasons)
+            raise no_usable_checkpoint_error(self.store.location, reasons)
         return None
 
-    def note_damaged(self, checkpoint_id: str, why: str) -> None:
+    def mark_damaged(self, checkpoint_id: str, why: str) -> None:
         """Set a checkpoint aside that cannot be used: it is not read again, nor counted among those that are kept."""
         self._damaged[checkpoint_id] = why
 
@@ -190,7 +190,7 @@ class CheckpointManager:
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
         """Write the parts, read them back, publish the manifest, and delete old checkpoints."""
-        checkpoint_id = self.begin(global_step)
+        checkpoint_id = self.begin_checkpoint(global_step)
         try:
             described = {name: self.write_part(checkpoint_id, name, arrays) for name, arrays in parts.items()}
             full = self.publish(checkpoint_id, global_step, described, manifest)
@@ -199,10 +199,10 @@ class CheckpointManager:
         except (StoreError, LeaseLost):
             self.abandon(checkpoint_id, parts)
             raise
-        self.thin_out()
+        self.delete_old()
         return Checkpoint(checkpoint_id, parts, full)
 
-    def begin(self, global_step: int) -> str:
+    def begin_checkpoint(self, global_step: int) -> str:
         """Return the id of a new checkpoint, with a number that no other one has, abandoned ones included."""
         if self.lease:
             self.lease.check_known()
@@ -241,7 +241,7 @@ class CheckpointManager:
         """Publish a checkpoint whose parts are all written. Returns the whole manifest.
 
         `descriptions`: what `write_part` said, by the part's name. `manifest["mean_return"]`, a number or None, decides
-        which checkpoints are the best. Nothing is deleted here, so that no lock is held meanwhile: `thin_out` comes
+        which checkpoints are the best. Nothing is deleted here, so that no lock is held meanwhile: `delete_old` comes
         after it, or `abandon` if it cannot be published.
         """
         full = {
@@ -266,10 +266,10 @@ class CheckpointManager:
             raise
         return full
 
-    def thin_out(self) -> None:
+    def delete_old(self) -> None:
         """Delete old checkpoints. If the store cannot do it now, it is done after another checkpoint."""
         try:
-            self._thin_out()
+            self._delete_old()
         except StoreError as error:
             _log.warning("old checkpoints are kept for now: %s", error)
 
@@ -295,7 +295,7 @@ class CheckpointManager:
 
     def _set_aside(self, checkpoint_id: str, why: str) -> None:
         """Mark a checkpoint for all later starts. If the store cannot do it now, this manager alone remembers it."""
-        self.note_damaged(checkpoint_id, why)
+        self.mark_damaged(checkpoint_id, why)
         note = json.dumps({"damaged": why, "time": time.time()}, indent=1).encode()
         try:
             self.store.put_if(f"{checkpoint_id}/{ASIDE}", note, None)
@@ -314,19 +314,19 @@ class CheckpointManager:
     def _why_aside(self, checkpoint_id: str) -> str:
         try:
             return ascii(json.loads(self.store.get(f"{checkpoint_id}/{ASIDE}"))["damaged"])[1:-1]
-        except (NotFound, NoValue, ValueError, TypeError, KeyError, RecursionError):
+        except (NotFound, InvalidValue, ValueError, TypeError, KeyError, RecursionError):
             return f"{ASIDE} does not say why"
 
     def _is_of_later_version(self, checkpoint_id: str) -> bool:
         try:
             self.manifest(checkpoint_id)
-        except OfLaterVersion:
+        except LaterFormat:
             return True
         except (Damaged, StoreError):
             pass
         return False
 
-    def _thin_out(self) -> None:
+    def _delete_old(self) -> None:
         """Keep the newest and the best. The one just saved is among the newest, so a good one always remains.
 
         What is older and has no manifest was abandoned: a part may have come after that. What was set aside, and what
@@ -340,7 +340,7 @@ class CheckpointManager:
         good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
         evaluated = evaluations(self.store, keys, good)
         best = ranked(returns, evaluated)[: self._keep_best]
-        keep = {*good[: self._keep], *best, *under_way(evaluated), *(set(found) - set(good)), *set_aside(keys)}
+        keep = {*good[: self._keep], *best, *in_progress(evaluated), *(set(found) - set(good)), *set_aside(keys)}
         owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
@@ -356,8 +356,8 @@ class CheckpointManager:
                 self._returns[checkpoint_id] = (
                     before[checkpoint_id] if known else self.manifest(checkpoint_id).get("mean_return")
                 )
-            except OfLaterVersion as later:
-                self.note_damaged(checkpoint_id, str(later))
+            except LaterFormat as later:
+                self.mark_damaged(checkpoint_id, str(later))
                 _log.warning("checkpoint %s in %s is left alone: %s", checkpoint_id, self.store.location, later)
             except Damaged as damage:
                 self._set_aside(checkpoint_id, str(damage))
@@ -425,7 +425,7 @@ def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance
             except Damaged as damage:
                 raise StoreError(f"{target.location}: {damage}") from None
         lease.check()
-        with contextlib.suppress(NotFound, NoValue):
+        with contextlib.suppress(NotFound, InvalidValue):
             target.put(evaluation_key(checkpoint_id), source.get(evaluation_key(checkpoint_id)))
             written.append(evaluation_key(checkpoint_id))
         written.insert(0, key)  # it may arrive although the store fails: then it goes first
@@ -466,5 +466,5 @@ def _counted(pieces: Iterator[bytes], advance: Advance) -> Iterator[bytes]:
 def _missing_is_damage() -> Iterator[None]:
     try:
         yield
-    except (NotFound, NoValue) as error:
+    except (NotFound, InvalidValue) as error:
         raise Damaged(str(error)) from None

@@ -61,7 +61,7 @@ class Damaged(Exception):
     """The checkpoint is not what was written, or its content is impossible. The message says what is wrong."""
 
 
-class OfLaterVersion(Damaged):
+class LaterFormat(Damaged):
     """The checkpoint seems intact, but its format needs a later version."""
 
 
@@ -150,7 +150,7 @@ def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
 
 def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
     """Decode the manifest of this checkpoint and check the bounds of every field. Raises Damaged, whose message names
-    the field and its value, and OfLaterVersion.
+    the field and its value, and LaterFormat.
     """
     try:
         manifest = json.loads(data)
@@ -196,7 +196,7 @@ def _check_format(manifest: Mapping[str, Any]) -> None:
     versions = manifest.get("versions")
     maker = versions.get("relaax") if isinstance(versions, Mapping) else None
     who = f"version {maker[:_MAX_SHOWN]!a}" if isinstance(maker, str) else "a later version"
-    raise OfLaterVersion(f"it was made by {who} of RELAAX and has format {found}, this version reads {FORMAT}")
+    raise LaterFormat(f"it was made by {who} of RELAAX and has format {found}, this version reads {FORMAT}")
 
 
 def _check_shards(shards: list[_Shard], parts: Mapping[str, _Part]) -> None:

@@ -28,11 +28,11 @@ from relaax.checkpoint.store import (
     MAX_VALUE_BYTES,
     PIECE_BYTES,
     Conflict,
+    InvalidValue,
     NotFound,
-    NoValue,
     Store,
-    StoreAway,
     StoreError,
+    StoreUnavailable,
     Value,
     buffers_of,
     check_key,
@@ -230,9 +230,9 @@ _TROUBLES: tuple[tuple[Any, type[StoreError], str], ...] = (
         "AWS_SECRET_ACCESS_KEY, and ~/.aws/credentials",
     ),
     (aws.SSLError, StoreError, "{service} has no certificate that this machine trusts"),
-    ((aws.ReadTimeoutError, aws.ConnectTimeoutError), StoreAway, "{service} does not answer in time"),
-    (aws.EndpointConnectionError, StoreAway, "{service} cannot be reached"),
-    ((*UNREACHABLE, aws.ConnectionError), StoreAway, "the connection to {service} broke ({name})"),
+    ((aws.ReadTimeoutError, aws.ConnectTimeoutError), StoreUnavailable, "{service} does not answer in time"),
+    (aws.EndpointConnectionError, StoreUnavailable, "{service} cannot be reached"),
+    ((*UNREACHABLE, aws.ConnectionError), StoreUnavailable, "the connection to {service} broke ({name})"),
     (aws.ParamValidationError, StoreError, "{bucket!r} cannot be the name of a bucket"),
     (aws.BotoCoreError, StoreError, "boto3 gave up ({name})"),
 )
@@ -265,7 +265,7 @@ def _answered(error: aws.ClientError, begun: str, bucket: str, service: str) -> 
     if code in _FORBIDDEN:
         return StoreError(f"{begun}: {service} forbids it to these keys ({code})")
     if code in _BUSY:
-        return StoreAway(f"{begun}: {service} is not able to now ({code})")
+        return StoreUnavailable(f"{begun}: {service} is not able to now ({code})")
     return StoreError(f"{begun}: {service} answers {code}")
 
 
@@ -416,7 +416,7 @@ class S3Store(Store):
             s3.delete_object(Bucket=self._bucket, Key=name)
 
     def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
-        """Yield the value in pieces, resuming an interrupted transfer if it is unchanged. Raises NoValue beyond
+        """Yield the value in pieces, resuming an interrupted transfer if it is unchanged. Raises InvalidValue beyond
         `longest`.
         """
         name, at, end, left = self._name(key), 0, -1, _READS
@@ -429,7 +429,7 @@ class S3Store(Store):
                     end = int(answer["ContentLength"])
                     if longest is not None and end > longest:
                         answer["Body"].close()
-                        raise NoValue(
+                        raise InvalidValue(
                             f"{self._url(key)} has {end} bytes, and no manifest or lease has more than {longest}"
                         )
                 try:

@@ -20,7 +20,7 @@ class StoreError(Exception):
     """The store cannot do this now: it is full, unreachable or forbidden. The message says what, and where."""
 
 
-class StoreAway(StoreError):
+class StoreUnavailable(StoreError):
     """The store is unreachable or unable for now: the same request may succeed later."""
 
 
@@ -28,7 +28,7 @@ class NotFound(StoreError):
     """There is no value under this key."""
 
 
-class NoValue(StoreError):
+class InvalidValue(StoreError):
     """The value is not one that a store wrote: it is a link, a pipe, a device, a folder, or too long."""
 
 
@@ -79,19 +79,19 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """Return the value, of up to MAX_VALUE_BYTES. Raises NotFound and NoValue."""
+        """Return the value, of up to MAX_VALUE_BYTES. Raises NotFound and InvalidValue."""
 
     @abstractmethod
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        """Return the value and its tag for `put_if`. Raises NotFound and NoValue."""
+        """Return the value and its tag for `put_if`. Raises NotFound and InvalidValue."""
 
     @abstractmethod
     def size(self, key: str) -> int:
-        """Return the value's length in bytes. Raises NotFound and NoValue."""
+        """Return the value's length in bytes. Raises NotFound and InvalidValue."""
 
     @abstractmethod
     def pieces(self, key: str) -> Iterator[bytes]:
-        """Yield the value in pieces of about PIECE_BYTES. Raises NotFound and NoValue."""
+        """Yield the value in pieces of about PIECE_BYTES. Raises NotFound and InvalidValue."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[str]:

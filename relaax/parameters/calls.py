@@ -16,7 +16,7 @@ from relaax.parameters.interfaces import (
     ParameterServerUnauthenticated,
     ParameterServerUnavailable,
 )
-from relaax.transport.channel import Target, authentication_trouble, is_away
+from relaax.transport.channel import Target, authentication_trouble, is_unavailable
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -32,7 +32,7 @@ class Call:
     target: Target
 
 
-class NotYet(Exception):
+class NotReady(Exception):
     """A failure to retry for a while. The message says what failed."""
 
 
@@ -133,7 +133,7 @@ def _raise(errors: Mapping[int, grpc.RpcError], calls: Sequence[Call]) -> None:
         unauthenticated = authentication_error(failure, target)
         if unauthenticated is not None:
             raise unauthenticated from None
-        if not is_away(failure):
+        if not is_unavailable(failure):
             raise ParameterServerError(f"parameter server {target.address}: {failure.details()}") from None
     for index, failure in errors.items():
         raise _Away(calls[index].target.address, failure)

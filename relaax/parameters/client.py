@@ -15,7 +15,7 @@ import numpy as np
 
 from relaax.optim.vector import is_finite
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.calls import Call, Calls, NotYet
+from relaax.parameters.calls import Call, Calls, NotReady
 from relaax.parameters.hogwild import HogwildUpdates
 from relaax.parameters.interfaces import (
     FlatVector,
@@ -35,7 +35,7 @@ from relaax.parameters.received import IncarnationEnded, ReceivedState, Received
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.wire import Carrier, statistics_to_messages
 from relaax.transport.channel import Target
-from relaax.transport.local_socket import NoSharedMemory, Trouble
+from relaax.transport.local_socket import FailureKind, NoSharedMemory
 from relaax.transport.process_resources import allow_descriptors, keep_freed_memory
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _DISCARDED = {
     pb.DISCARD_NOT_FINITE: "not_finite",
     pb.DISCARD_LOSS: "loss",
 }
-Way = Literal["auto", "grpc", "shared_memory", "hogwild"]
+Transport = Literal["auto", "grpc", "shared_memory", "hogwild"]
 PushAnswer = Carrier[pb.PushResponse]
 _Result = TypeVar("_Result")
 _MAX_REGISTRATIONS = 5
@@ -69,16 +69,16 @@ class ParameterClient(ParameterClientBase):
         *,
         timeout: float = 15.0,
         unavailable_after: float = 60.0,
-        way: Way = "grpc",
+        transport: Transport = "grpc",
         wire_precision: str = "float32",
     ) -> None:
         given = [servers] if isinstance(servers, str) else servers
         targets = [Target(server) if isinstance(server, str) else server for server in given]
         self._call = Calls(timeout, unavailable_after)
-        self._way = way
+        self._transport = transport
         self._wire_precision = wire_precision
         self._links = [ShardClient(target, shard, PRECISIONS[wire_precision]) for shard, target in enumerate(targets)]
-        self._hogwild = HogwildUpdates() if way == "hogwild" else None
+        self._hogwild = HogwildUpdates() if transport == "hogwild" else None
         self._registration: Registration | None = None
         self.metrics: MetricsCollector = MetricsCollector()
         self._reports = Reports(self.metrics)
@@ -102,7 +102,7 @@ class ParameterClient(ParameterClientBase):
 
     def register(self, registration: Registration) -> Registered:
         self._registration = registration
-        self._target.begin(wanted=registration.purpose.changes)
+        self._target.begin(wanted=registration.purpose.may_update)
         self._worker_id = uuid.uuid4().hex
         self._reports.begin()
         request = registration_message(registration, self._worker_id)
@@ -178,12 +178,12 @@ class ParameterClient(ParameterClientBase):
         return self._pushed(carriers, rolled_back, take)
 
     def _connect_again(self, hogwild: HogwildUpdates) -> None:
-        """Share memory again after it was lost. Raises NotYet, and NoSharedMemory if only registering again helps."""
+        """Share memory again after it was lost. Raises NotReady, and NoSharedMemory if only registering again helps."""
         for link in self._links:
             try:
                 hogwild.connect_again(link, self._asker())
             except NoSharedMemory as why:
-                if why.trouble is Trouble.MOMENTARY:
+                if why.kind is FailureKind.TEMPORARY:
                     raise self._must_share(link, why, "") from None
                 raise
 
@@ -228,7 +228,7 @@ class ParameterClient(ParameterClientBase):
             link.close()
 
     def _register_with_all(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Register with shard 0, which makes the model, then with the others. Raises NotYet.
+        """Register with shard 0, which makes the model, then with the others. Raises NotReady.
 
         ParameterServerError if a shard is not the one that the order of addresses says.
         """
@@ -243,7 +243,7 @@ class ParameterClient(ParameterClientBase):
         incarnations = [first.incarnation, *(response.incarnation for response in others)]
         if len(set(incarnations)) > 1:
             told = ", ".join(map(str, incarnations))
-            raise NotYet(f"the shards of the parameter server did not agree: their incarnations are {told}")
+            raise NotReady(f"the shards of the parameter server did not agree: their incarnations are {told}")
         if self._parameters and self._parameters != first.parameters:
             raise ParameterServerError(
                 f"parameter server {links[0].address} has {first.parameters} parameters now, it had {self._parameters}"
@@ -252,40 +252,41 @@ class ParameterClient(ParameterClientBase):
         keep_freed_memory(4 * first.parameters)
         for link, response in zip(links, [first, *others], strict=True):
             link.take_range(response)
-            if self._way != "grpc":
+            if self._transport != "grpc":
                 self._share_memory(link, response)
         return first
 
     def _for_a_while(self, attempt: Callable[..., _Result], argument: Any) -> _Result:
-        """Call a function until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
+        """Retry `attempt` while it raises NotReady. Raises ParameterServerUnavailable after the bounded wait."""
         try:
-            return self._call.retry(NotYet, attempt, argument)
-        except NotYet as error:
+            return self._call.retry(NotReady, attempt, argument)
+        except NotReady as error:
             raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 
     def _share_memory(self, link: ShardClient, response: pb.RegisterResponse) -> None:
-        """Share memory with a shard, if possible. Raises NotYet and ParameterServerUnusable if it is required."""
+        """Share memory with a shard, if possible. Raises NotReady and ParameterServerUnusable if it is required."""
         allow_descriptors()
         try:
             link.share_memory(response)
         except NoSharedMemory as why:
-            if self._way != "auto":
+            if self._transport != "auto":
                 raise self._must_share(
                     link,
                     why,
-                    f"parameter server {link.address} cannot be reached through memory, and bridge is {self._way}: "
-                    f"{why}; run both on one host and in one network namespace, or set bridge to auto",
+                    f"parameter server {link.address} cannot be reached through memory, and bridge is "
+                    f"{self._transport}: {why}; run both on one host and in one network namespace, or set bridge to "
+                    "auto",
                 ) from None
             _log.info("parameter server %s: by gRPC, memory is not shared: %s", link.address, why)
         else:
             asked = self._wire_precision
             unused = "" if asked == "float32" else f", in float32: wire-precision {asked} is for a wire"
             _log.info("parameter server %s: by shared memory%s", link.address, unused)
-        if self._hogwild is not None and self._registration is not None and self._registration.purpose.changes:
+        if self._hogwild is not None and self._registration is not None and self._registration.purpose.may_update:
             self._share_live(self._hogwild, link)
 
     def _share_live(self, hogwild: HogwildUpdates, link: ShardClient) -> None:
-        """Share the shard's own vectors for Hogwild updates. Raises NotYet and ParameterServerUnusable."""
+        """Share the shard's own vectors for Hogwild updates. Raises NotReady and ParameterServerUnusable."""
         try:
             hogwild.connect(link, self._asker())
         except NoSharedMemory as why:
@@ -293,12 +294,14 @@ class ParameterClient(ParameterClientBase):
             raise self._must_share(link, why, sentence) from None
         _log.info("parameter server %s: updated in that memory, without locks", link.address)
 
-    def _must_share(self, link: ShardClient, why: NoSharedMemory, for_good: str) -> ParameterServerUnusable | NotYet:
+    def _must_share(self, link: ShardClient, why: NoSharedMemory, for_good: str) -> ParameterServerUnusable | NotReady:
         """Return the error if memory is required. `for_good`: the reason if it is never available."""
-        if why.trouble is Trouble.LASTING:
+        if why.kind is FailureKind.PERMANENT:
             return ParameterServerUnusable(for_good)
         _log.info("parameter server %s: memory cannot be shared yet: %s", link.address, why)
-        return NotYet(f"parameter server {link.address} did not share its memory, and bridge is {self._way}: {why}")
+        return NotReady(
+            f"parameter server {link.address} did not share its memory, and bridge is {self._transport}: {why}"
+        )
 
     def _check(self, gradient: FlatVector | None) -> None:
         if gradient is not None and (gradient.shape != (self._parameters,) or gradient.dtype != np.float32):

@@ -16,7 +16,7 @@ from relaax.optim.host_optimizers import FUSED, Kernel
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.shard_client import ShardClient, SharedMemory
-from relaax.transport.local_socket import NoSharedMemory, Trouble
+from relaax.transport.local_socket import FailureKind, NoSharedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def live_shard(memory: SharedMemory, asker: pb.PullRequest) -> tuple[LiveShard, 
     message, parameters = memory.live(0, asker)
     rule = FUSED.get(message.optimizer)
     if rule is None or message.vectors != 1 + len(rule.slots) or len(message.numbers) != rule.numbers:
-        raise NoSharedMemory(f"this worker does not know its optimizer {message.optimizer!r}", Trouble.LASTING)
+        raise NoSharedMemory(f"this worker does not know its optimizer {message.optimizer!r}", FailureKind.PERMANENT)
     slots = [memory.live(index, asker)[1] for index in range(1, message.vectors)]
     numbers = [np.float32(number) for number in message.numbers]
     return LiveShard(parameters, slots, rule.compiled(), numbers), message.learning_rate
@@ -70,7 +70,7 @@ class HogwildUpdates:
         if link.memory is not None and link.shard in self._live:
             return
         self._live.pop(link.shard, None)
-        link.way.connect()
+        link.transport.connect()
         rate = self.learning_rate
         self.connect(link, asker)
         self.learning_rate = rate  # of the last push

@@ -52,18 +52,18 @@ class Purpose:
     mode: str
     number: int
     acts: bool
-    changes: bool
+    may_update: bool
     outlives_training: bool
 
     @property
     def trains(self) -> bool:
         """Whether its environments are actors of the training."""
-        return self.acts and self.changes
+        return self.acts and self.may_update
 
 
-TRAIN = Purpose("a training worker", "train", 1, acts=True, changes=True, outlives_training=False)
-EXPLOIT = Purpose("an exploit worker", "exploit", 2, acts=True, changes=False, outlives_training=True)
-LEARN = Purpose("a learner", "learn", 3, acts=False, changes=True, outlives_training=False)
+TRAIN = Purpose("a training worker", "train", 1, acts=True, may_update=True, outlives_training=False)
+EXPLOIT = Purpose("an exploit worker", "exploit", 2, acts=True, may_update=False, outlives_training=True)
+LEARN = Purpose("a learner", "learn", 3, acts=False, may_update=True, outlives_training=False)
 
 PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN)}
 """All purposes by number."""

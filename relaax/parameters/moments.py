@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 _MAX_NAMES = 64
 
 
-class NotUsable(ValueError):
+class MomentsOutOfRange(ValueError):
     """Moments that samples within the limits cannot have, so that no others can be merged with them."""
 
 
@@ -97,7 +97,7 @@ class Moments:
     def merged(self, other: Moments) -> Moments:
         """Return the moments of the samples of both (Chan, Golub and LeVeque 1983).
 
-        Raises ValueError if the lengths differ, and NotUsable if they are beyond the limits together.
+        Raises ValueError if the lengths differ, and MomentsOutOfRange if they are beyond the limits together.
         """
         if self.size != other.size:
             raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
@@ -120,11 +120,11 @@ class Moments:
         return merged if is_within else merged.usable()
 
     def usable(self) -> Moments:
-        """Return itself. Raises NotUsable if samples within the limits cannot have these moments."""
+        """Return itself. Raises MomentsOutOfRange if samples within the limits cannot have these moments."""
         with np.errstate(all="ignore"):
             is_within = _is_within(self.count, self.mean, self.m2)
         if not is_within:
-            raise NotUsable(
+            raise MomentsOutOfRange(
                 f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
                 f"differences of up to {self.m2.max():g}, which are too large"
             )

@@ -19,8 +19,15 @@ from relaax.transport import segments
 from relaax.transport.channel import Target, open_channel
 from relaax.transport.frames import LIVE, PULL, PUSH, BrokenFrame, Frame
 from relaax.transport.grpc_options import message_bytes
-from relaax.transport.local_socket import Introduction, MemoryConnection, NoSharedMemory, Trouble, reason, refusal
-from relaax.transport.shard_link import MemoryWay, Question, misplaced
+from relaax.transport.local_socket import (
+    FailureKind,
+    Introduction,
+    MemoryConnection,
+    NoSharedMemory,
+    failure_text,
+    missing_descriptor_error,
+)
+from relaax.transport.shard_link import MemoryCall, MemoryTransport, placement_error
 
 _KINDS = {pb.PushRequest: PUSH, pb.PullRequest: PULL}
 _ANSWERS: dict[int, type[Message]] = {PUSH: pb.PushResponse, PULL: pb.PullResponse}
@@ -48,9 +55,9 @@ class SharedMemory(MemoryConnection):
         """
         message, data = (request.message, request.data) if isinstance(request, Carrier) else (request, b"")
         vector = memoryview(data).nbytes
-        self._expect(0)
+        self._check_unanswered(0)
         if vector > self.memory.nbytes:
-            raise self._ended(f"{vector} bytes do not fit into memory of {self.memory.nbytes}")
+            raise self._close_with_error(f"{vector} bytes do not fit into memory of {self.memory.nbytes}")
         if vector:
             numbers = np.frombuffer(data, "<f4")
             if numbers.ctypes.data != self.memory.ctypes.data:
@@ -59,7 +66,7 @@ class SharedMemory(MemoryConnection):
         self._had &= self._segments.keys()
         free = self._unused(self._had)
         self._had.difference_update(free)
-        self._ask(Frame(self._asked, message.SerializeToString(), vector, numbers=free), timeout)
+        self._send_request(Frame(self._asked, message.SerializeToString(), vector, numbers=free), timeout)
         return True
 
     def answer(self) -> Carrier[Any]:
@@ -67,11 +74,11 @@ class SharedMemory(MemoryConnection):
 
         Raises NoSharedMemory, and CallRefused if the shard refuses the call.
         """
-        message, frame = self._answered(_ANSWERS[self._asked])
+        message, frame = self._receive_answer(_ANSWERS[self._asked])
         if not frame.vector:
             return Carrier(message)
         self._had.add(frame.segment)
-        return Carrier(message, self._received(frame))
+        return Carrier(message, self._vector_bytes(frame))
 
     def live(self, index: int, asker: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
         """Return one of the shard's own vectors, to be changed here too, and what is to be known about them.
@@ -82,35 +89,35 @@ class SharedMemory(MemoryConnection):
             self._frames.send(Frame(LIVE, asker.SerializeToString(), segment=index))
             frame, descriptor = self._frames.receive()
             if descriptor is None:
-                why = refusal(frame)
-                raise self._ended(str(why), why.trouble)
+                why = missing_descriptor_error(frame)
+                raise self._close_with_error(str(why), why.kind)
             try:
                 message = pb.LiveVectors.FromString(frame.message)
                 return message, segments.map_(descriptor, self.memory.size, writable=True)
             finally:
                 os.close(descriptor)
         except (DecodeError, OSError, BrokenFrame, ValueError) as error:
-            raise self._ended(reason(error)) from None
+            raise self._close_with_error(failure_text(error)) from None
 
 
 class _MemoryMethod:
     """A method of a gRPC stub that uses shared memory as long as that works; called as those of stubs are."""
 
-    def __init__(self, way: MemoryWay[SharedMemory], memory: SharedMemory, by_grpc: Any) -> None:
-        self._way, self._memory, self._by_grpc = way, memory, by_grpc
+    def __init__(self, transport: MemoryTransport[SharedMemory], memory: SharedMemory, by_grpc: Any) -> None:
+        self._transport, self._memory, self._by_grpc = transport, memory, by_grpc
 
     def __call__(self, request: Any, timeout: float) -> Any:
         try:
             self._memory.ask(request, timeout)
             return self._memory.answer()
         except NoSharedMemory as why:
-            self._way.lost(self._memory, why)
+            self._transport.mark_lost(self._memory, why)
         return self._by_grpc(request, timeout=timeout)
 
-    def future(self, request: Any, timeout: float) -> Question[SharedMemory]:
+    def future(self, request: Any, timeout: float) -> MemoryCall[SharedMemory]:
         """Send the request; the answer is the result of what is returned."""
-        return Question(
-            self._way,
+        return MemoryCall(
+            self._transport,
             self._memory,
             lambda memory: memory.ask(request, timeout),
             SharedMemory.answer,
@@ -139,7 +146,7 @@ class ShardClient:
         self.version: int | None = None
         self._push_id = 0
         self._worker_id = ""
-        self.way = MemoryWay(target, lambda offer: SharedMemory(offer, self._worker_id, self.size))
+        self.transport = MemoryTransport(target, lambda offer: SharedMemory(offer, self._worker_id, self.size))
         self._unheard = b""  # the socket where nobody listened last time
         self._channel: grpc.Channel | None = None
         self._stub = self._open()
@@ -157,11 +164,11 @@ class ShardClient:
     @property
     def memory(self) -> SharedMemory | None:
         """The connection through memory, if there is one."""
-        return self.way.connection
+        return self.transport.connection
 
     def register(self, request: pb.RegisterRequest) -> Call:
         """Register the worker: its pushes are counted from 1, and it has no parameters."""
-        self.way.take_offer(None)
+        self.transport.set_offer(None)
         self._worker_id = request.worker_id
         self._push_id = 0
         self.version = None
@@ -169,7 +176,7 @@ class ShardClient:
 
     def check_place(self, response: pb.RegisterResponse, shards: int) -> None:
         """Check that it is the shard that the order of addresses says, with its range. Raises ParameterServerError."""
-        trouble = misplaced(self.target, response, self.shard, shards)
+        trouble = placement_error(self.target, response, self.shard, shards)
         if trouble is not None:
             raise ParameterServerError(trouble)
         if (response.range_start, response.range_end) != shard_range(response.parameters, self.shard, shards):
@@ -191,20 +198,20 @@ class ShardClient:
         A shard may end after it has made its offer. One that makes the same offer again is there, and not of this host.
         """
         if not response.HasField("shared_memory"):
-            raise NoSharedMemory("it offers none", Trouble.LASTING)
-        self.way.take_offer(response.shared_memory)
+            raise NoSharedMemory("it offers none", FailureKind.PERMANENT)
+        self.transport.set_offer(response.shared_memory)
         try:
-            self.way.connect()
+            self.transport.connect()
         except NoSharedMemory as why:
-            if why.trouble is Trouble.UNHEARD:
+            if why.kind is FailureKind.NO_LISTENER:
                 before, self._unheard = self._unheard, response.shared_memory.socket
                 if before == self._unheard:
-                    raise NoSharedMemory(str(why), Trouble.LASTING) from None
+                    raise NoSharedMemory(str(why), FailureKind.PERMANENT) from None
             raise
 
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
         """Return the shard's part of a push, under a number of its own."""
-        memory = self.way.now()
+        memory = self.transport.current()
         self._push_id += 1
         request = pb.PushRequest(
             worker_id=worker_id,
@@ -234,7 +241,7 @@ class ShardClient:
 
         `asker` says as well who asks, and which generation of the target network it has heard of.
         """
-        memory = self.way.now()
+        memory = self.transport.current()
         request = pb.PullRequest(have_version=have_version, precision=self._precision(memory))
         request.MergeFrom(asker)
         return Call(self._method(memory, self._stub.Pull), request, self.target)
@@ -272,7 +279,7 @@ class ShardClient:
 
     def close(self) -> None:
         """Close the channel and the connection through memory."""
-        self.way.close()
+        self.transport.close()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -288,4 +295,4 @@ class ShardClient:
         return pb.PRECISION_UNSPECIFIED if memory is not None else self._wire_precision
 
     def _method(self, memory: SharedMemory | None, by_grpc: Any) -> Any:
-        return by_grpc if memory is None else _MemoryMethod(self.way, memory, by_grpc)
+        return by_grpc if memory is None else _MemoryMethod(self.transport, memory, by_grpc)

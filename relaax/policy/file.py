@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relaax.checkpoint import Checkpoint, Damaged
 from relaax.checkpoint.array_file import Arrays, from_bytes, to_buffers
-from relaax.checkpoint.checkpoint import not_finite, whole
+from relaax.checkpoint.checkpoint import full_vector, not_finite
 from relaax.configuration import redacted
 from relaax.parameters.moments import STATISTICS, Moments, from_arrays
 
@@ -128,7 +128,7 @@ def description_of(checkpoint: Checkpoint) -> Description:
 
 def policy_of(checkpoint: Checkpoint) -> list[memoryview]:
     """Return the policy file of a checkpoint: its parameters from all shards, and its statistics. Raises Damaged."""
-    parameters = np.asarray(whole(checkpoint, PARAMETERS), np.float32)
+    parameters = np.asarray(full_vector(checkpoint, PARAMETERS), np.float32)
     arrays = {
         name: array for part in checkpoint.parts.values() for name, array in part.items() if name.startswith(STATISTICS)
     }

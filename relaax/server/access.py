@@ -14,7 +14,7 @@ from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN, section_of
 from relaax.hosting.loader import Algorithm
 from relaax.server.security.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.security.tokens import read_token
-from relaax.transport.channel import FILE, Moving, Target, read_addresses
+from relaax.transport.channel import FILE, MovingAddress, Target, read_addresses
 
 
 def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
@@ -54,7 +54,9 @@ def placed(target: Target, addresses: Sequence[str], key: str) -> list[Target]:
     if not (addresses and addresses[0].startswith(FILE)):
         return [target.at(address) for address in addresses]
     try:
-        return [target.following(Moving(addresses[0], index)) for index, _ in enumerate(read_addresses(addresses[0]))]
+        return [
+            target.following(MovingAddress(addresses[0], index)) for index, _ in enumerate(read_addresses(addresses[0]))
+        ]
     except ValueError as error:
         raise ConfigurationError(f"{key}: {error}") from None
 

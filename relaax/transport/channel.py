@@ -42,7 +42,7 @@ def read_addresses(text: str) -> list[str]:
     return lines
 
 
-class Moving:
+class MovingAddress:
     """The address of one server, which line `index` of a file holds; the last one known if that cannot be read.
 
     The file is replaced by another one (`relaax.files`), so that no half of it is read.
@@ -83,7 +83,7 @@ class Target:
     key: bytes | None = field(default=None, repr=False)
     service: str = field(default="parameter server", repr=False)
     keys: str = field(default="relaax-rlx-server.parameter_server", repr=False)
-    moving: Moving | None = field(default=None, repr=False)
+    moving: MovingAddress | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"{self.service} {self.address}"
@@ -92,7 +92,7 @@ class Target:
         """Return a copy for another address."""
         return replace(self, address=address)
 
-    def following(self, moving: Moving) -> Target:
+    def following(self, moving: MovingAddress) -> Target:
         """Return a copy for a server that may move."""
         return replace(self, address=moving.now(), moving=moving)
 
@@ -195,7 +195,7 @@ class _Method:
         return self._now().future(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
 
 
-def is_away(error: BaseException) -> bool:
+def is_unavailable(error: BaseException) -> bool:
     """Return whether the same call may succeed later: the server is away, slow or stopping, or was disconnected."""
     if not isinstance(error, grpc.RpcError):
         return False
@@ -203,7 +203,7 @@ def is_away(error: BaseException) -> bool:
     return code in _AWAY or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
 
 
-def never_arrived(error: grpc.RpcError) -> bool:
+def was_never_sent(error: grpc.RpcError) -> bool:
     """Return whether a call failed before it left: there was no connection."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in (error.details() or "")
 
@@ -218,7 +218,7 @@ def authentication_trouble(error: BaseException, target: Target) -> str | None:
         return None
     if error.code() is grpc.StatusCode.UNAUTHENTICATED:
         return f"{target}: {error.details() or ''}"
-    trouble = connection_trouble(target) if never_arrived(error) else None
+    trouble = connection_trouble(target) if was_never_sent(error) else None
     return None if trouble is None else f"{target}: {trouble}"
 
 

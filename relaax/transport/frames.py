@@ -23,7 +23,7 @@ server, and between them a question for one of the shard's own vectors, by the f
 the optimizer's. Who asks for that says so as in a pull.
 """
 
-ENDS = 1000
+CONNECTION_END = 1000
 """What an answer is, beside a status code of gRPC: the shard ends the connection, its message says why."""
 
 PROOF_BYTES = 32

@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax.transport import segments
-from relaax.transport.frames import ENDS, HELLO, PROOF_BYTES, BrokenFrame, Frame, FrameSocket
+from relaax.transport.frames import CONNECTION_END, HELLO, PROOF_BYTES, BrokenFrame, Frame, FrameSocket
 from relaax.transport.segments import FlatVector
 
 OK = 0
@@ -28,38 +28,38 @@ _NUMBER_BYTES = 4
 _UNHEARD = "nobody listens at its socket: it has ended, or is under another kernel or in another network namespace"
 
 
-class Trouble(enum.Enum):
+class FailureKind(enum.Enum):
     """Reasons for no shared memory, by what helps."""
 
-    MOMENTARY = enum.auto()
+    TEMPORARY = enum.auto()
     """A later attempt may succeed."""
-    UNHEARD = enum.auto()
+    NO_LISTENER = enum.auto()
     """Nobody listens: a new registration helps if the shard is another process now, else nothing does."""
-    FORGOTTEN = enum.auto()
+    UNKNOWN_WORKER = enum.auto()
     """A new registration helps: the shard does not know the worker, or is of another incarnation."""
-    LASTING = enum.auto()
+    PERMANENT = enum.auto()
     """Only another configuration helps."""
 
 
 _TROUBLES = {
-    grpc.StatusCode.NOT_FOUND.value[0]: Trouble.FORGOTTEN,
-    grpc.StatusCode.FAILED_PRECONDITION.value[0]: Trouble.LASTING,
+    grpc.StatusCode.NOT_FOUND.value[0]: FailureKind.UNKNOWN_WORKER,
+    grpc.StatusCode.FAILED_PRECONDITION.value[0]: FailureKind.PERMANENT,
 }
 
 
 class NoSharedMemory(Exception):
     """Shared memory with the shard is impossible, or no longer possible. The message says why."""
 
-    def __init__(self, why: str, trouble: Trouble = Trouble.MOMENTARY) -> None:
+    def __init__(self, why: str, trouble: FailureKind = FailureKind.TEMPORARY) -> None:
         super().__init__(why)
-        self.trouble = trouble
+        self.kind = trouble
 
 
 class CallRefused(grpc.RpcError):
     """The refusal of a call, with the status code that gRPC would have."""
 
     def __init__(self, frame: Frame) -> None:
-        self._code, self._details = _CODES.get(frame.kind, grpc.StatusCode.UNKNOWN), sentence(frame)
+        self._code, self._details = _CODES.get(frame.kind, grpc.StatusCode.UNKNOWN), error_text(frame)
         super().__init__(self._details)
 
     def code(self) -> grpc.StatusCode:
@@ -95,7 +95,7 @@ class MemoryConnection:
         self._unanswered = 0
         self._reading = False  # an answer may be there in part, if its reader was interrupted
         self._timeout = CONNECT_SECONDS
-        self._frames, self.memory = connected(name, who, size, self._timeout)
+        self._frames, self.memory = connect(name, who, size, self._timeout)
         """`memory`: float32 [size], which both sides write to."""
 
     def close(self) -> None:
@@ -104,12 +104,12 @@ class MemoryConnection:
         with contextlib.suppress(OSError):
             self._frames.close()
 
-    def _expect(self, unanswered: int) -> None:
+    def _check_unanswered(self, unanswered: int) -> None:
         """Raise NoSharedMemory unless so many questions are unanswered: a caller was interrupted while it waited."""
         if self._unanswered != unanswered or self._reading:
-            raise self._ended("another question has no answer yet")
+            raise self._close_with_error("another question has no answer yet")
 
-    def _ask(self, frame: Frame, timeout: float) -> None:
+    def _send_request(self, frame: Frame, timeout: float) -> None:
         """Send a question, whose answer has `timeout` seconds. Raises NoSharedMemory."""
         self._unanswered += 1
         try:
@@ -118,25 +118,25 @@ class MemoryConnection:
                 self._timeout = timeout
             self._frames.send(frame)
         except OSError as error:
-            raise self._ended(reason(error)) from None
+            raise self._close_with_error(failure_text(error)) from None
 
-    def _answered(self, kind: Any) -> tuple[Any, Frame]:
+    def _receive_answer(self, kind: Any) -> tuple[Any, Frame]:
         """Return the answer to the first unanswered question: a message of type `kind`, and its frame.
 
         Raises NoSharedMemory, and CallRefused.
         """
-        self._expect(self._unanswered)
+        self._check_unanswered(self._unanswered)
         self._reading = True
         try:
             frame, descriptor = self._frames.receive()
         except (OSError, BrokenFrame) as error:
-            raise self._ended(reason(error)) from None
+            raise self._close_with_error(failure_text(error)) from None
         self._unanswered, self._reading = self._unanswered - 1, False
         for number in frame.numbers:
             self._segments.pop(number, None)
         try:
-            if frame.kind == ENDS:
-                raise self._ended(sentence(frame))
+            if frame.kind == CONNECTION_END:
+                raise self._close_with_error(error_text(frame))
             if frame.kind != OK:
                 raise CallRefused(frame)
             if descriptor is not None:
@@ -144,23 +144,23 @@ class MemoryConnection:
                 self._segments[frame.segment] = segments.map_(descriptor, size, writable=False, at_once=self._at_once)
             return kind.FromString(frame.message), frame
         except (DecodeError, OSError, ValueError) as error:
-            raise self._ended(reason(error)) from None
+            raise self._close_with_error(failure_text(error)) from None
         finally:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _received(self, frame: Frame) -> memoryview:
+    def _vector_bytes(self, frame: Frame) -> memoryview:
         """Return the bytes of the vector that an answer names. Raises NoSharedMemory."""
         segment = self._segments.get(frame.segment)
         if segment is None or frame.vector > segment.nbytes:
-            raise self._ended(f"segment {frame.segment} holds no vector of {frame.vector} bytes")
+            raise self._close_with_error(f"segment {frame.segment} holds no vector of {frame.vector} bytes")
         return segment.data.cast("B")[: frame.vector]
 
     def _unused(self, numbers: Iterable[int]) -> list[int]:
         """Return the segments among `numbers` of which no view is left in this process."""
         return [number for number in numbers if sys.getrefcount(self._segments[number]) == _ALONE]
 
-    def _ended(self, why: str, trouble: Trouble = Trouble.MOMENTARY) -> NoSharedMemory:
+    def _close_with_error(self, why: str, trouble: FailureKind = FailureKind.TEMPORARY) -> NoSharedMemory:
         self.close()
         return NoSharedMemory(why, trouble)
 
@@ -170,29 +170,29 @@ _ALONE = sys.getrefcount(_probe[0])
 """References to an array that only its dictionary knows, as Python counts them."""
 
 
-def connected(name: bytes, who: Introduction, size: int, timeout: float) -> tuple[FrameSocket, FlatVector]:
+def connect(name: bytes, who: Introduction, size: int, timeout: float) -> tuple[FrameSocket, FlatVector]:
     """Return a connection to the socket of this name, and memory that both sides may write to: float32 [size].
 
     `timeout`: seconds for each of the two. Raises NoSharedMemory.
     """
     if not segments.SUPPORTED:
-        raise NoSharedMemory("this system has no memory that can be handed over", Trouble.LASTING)
+        raise NoSharedMemory("this system has no memory that can be handed over", FailureKind.PERMANENT)
     try:
         frames = FrameSocket(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), descriptors=True)
     except OSError as error:
-        raise NoSharedMemory(f"no socket can be had: {reason(error)}") from None
+        raise NoSharedMemory(f"no socket can be had: {failure_text(error)}") from None
     try:
         frames.socket.settimeout(timeout)
         try:
             frames.socket.connect(b"\0" + name)
         except ConnectionRefusedError:
-            raise NoSharedMemory(_UNHEARD, Trouble.UNHEARD) from None
+            raise NoSharedMemory(_UNHEARD, FailureKind.NO_LISTENER) from None
         memory = _shake_hands(frames, who, size, time.monotonic() + timeout)
         frames.socket.settimeout(timeout)
         return frames, memory
     except (OSError, BrokenFrame, ValueError) as error:
         frames.close()
-        raise NoSharedMemory(reason(error)) from None
+        raise NoSharedMemory(failure_text(error)) from None
     except NoSharedMemory:
         frames.close()
         raise
@@ -202,7 +202,7 @@ def _shake_hands(frames: FrameSocket, who: Introduction, size: int, deadline: fl
     frames.send(Frame(HELLO, who.name.encode() + who.own_proof, _NUMBER_BYTES * size))
     frame, descriptor = frames.receive(_SENTENCE_BYTES, deadline)
     if descriptor is None:
-        raise refusal(frame)
+        raise missing_descriptor_error(frame)
     try:
         if len(frame.message) != PROOF_BYTES or not hmac.compare_digest(frame.message, who.server_proof):
             raise BrokenFrame("whoever answered did not prove to be the shard")
@@ -211,19 +211,19 @@ def _shake_hands(frames: FrameSocket, who: Introduction, size: int, deadline: fl
         os.close(descriptor)
 
 
-def refusal(frame: Frame) -> NoSharedMemory:
+def missing_descriptor_error(frame: Frame) -> NoSharedMemory:
     """Return what came without the descriptor that was asked for."""
     if frame.kind == OK:
-        return NoSharedMemory("this system hands over no descriptors", Trouble.LASTING)
-    return NoSharedMemory(sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
+        return NoSharedMemory("this system hands over no descriptors", FailureKind.PERMANENT)
+    return NoSharedMemory(error_text(frame), _TROUBLES.get(frame.kind, FailureKind.TEMPORARY))
 
 
-def sentence(frame: Frame) -> str:
+def error_text(frame: Frame) -> str:
     """Return what a frame says instead of an answer."""
     return frame.message.decode("utf-8", "replace")
 
 
-def reason(error: Exception) -> str:
+def failure_text(error: Exception) -> str:
     """Return why there is no answer, in half a sentence."""
     if isinstance(error, TimeoutError):
         return "it did not answer in time"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from relaax.transport.channel import Target
-from relaax.transport.local_socket import MemoryConnection, NoSharedMemory, Trouble
+from relaax.transport.local_socket import FailureKind, MemoryConnection, NoSharedMemory
 
 _log = logging.getLogger(__name__)
 RETRY_SECONDS = 30.0
@@ -24,7 +24,7 @@ class PlacedResponse(Protocol):
     shards: int
 
 
-def misplaced(target: Target, response: PlacedResponse, shard: int, shards: int) -> str | None:
+def placement_error(target: Target, response: PlacedResponse, shard: int, shards: int) -> str | None:
     """Return a sentence unless it is the shard that the order of addresses says."""
     if response.shards != shards:
         return (
@@ -39,7 +39,7 @@ def misplaced(target: Target, response: PlacedResponse, shard: int, shards: int)
     return None
 
 
-class MemoryWay(Generic[Connection]):
+class MemoryTransport(Generic[Connection]):
     """The connection through memory to one server, made by `connect` from an offer. Used by one thread.
 
     One that was lost is made again half a minute later, or with the next offer.
@@ -53,7 +53,7 @@ class MemoryWay(Generic[Connection]):
         self._next_try = 0.0
         self._was_lost = False
 
-    def take_offer(self, offer: Any) -> None:
+    def set_offer(self, offer: Any) -> None:
         """Connect by this offer from now on; None: by none."""
         if offer is not self._offer:
             self.close()
@@ -65,13 +65,13 @@ class MemoryWay(Generic[Connection]):
         self._next_try = time.monotonic() + RETRY_SECONDS
         self.connection = self._make(self._offer)
 
-    def now(self) -> Connection | None:
+    def current(self) -> Connection | None:
         """Return the connection, made if it is time; None if there is none."""
         if self.connection is None and self._offer is not None and time.monotonic() >= self._next_try:
             try:
                 self.connect()
             except NoSharedMemory as why:
-                if why.trouble in (Trouble.LASTING, Trouble.UNHEARD):
+                if why.kind in (FailureKind.PERMANENT, FailureKind.NO_LISTENER):
                     self._next_try = math.inf
                 _log.debug("%s: by gRPC, memory is not shared: %s", self._target, why)
             else:
@@ -79,7 +79,7 @@ class MemoryWay(Generic[Connection]):
                     _log.info("%s: by shared memory again", self._target)
         return self.connection
 
-    def lost(self, connection: Connection, why: NoSharedMemory) -> None:
+    def mark_lost(self, connection: Connection, why: NoSharedMemory) -> None:
         """Note that a connection has ended."""
         if connection is self.connection:
             _log.info("%s: by gRPC for now, memory is no longer shared: %s", self._target, why)
@@ -93,19 +93,19 @@ class MemoryWay(Generic[Connection]):
             self.connection = None
 
 
-class Question(Generic[Connection]):
+class MemoryCall(Generic[Connection]):
     """A call that goes through memory as long as that works, and then by gRPC."""
 
     def __init__(
         self,
-        way: MemoryWay[Connection],
+        transport: MemoryTransport[Connection],
         connection: Connection | None,
         ask: Callable[[Connection], bool],
         answer: Callable[[Connection], Any],
         by_grpc: Callable[[], Any],
     ) -> None:
         """Send it. `ask`: sends it through memory, and returns whether it fits there; `by_grpc`: returns a future."""
-        self._way, self._connection = way, connection
+        self._transport, self._connection = transport, connection
         self._answer, self._by_grpc = answer, by_grpc
         self.future: Any = None
         """The call by gRPC, if there is one."""
@@ -126,5 +126,5 @@ class Question(Generic[Connection]):
 
     def _go_by_grpc(self, why: NoSharedMemory) -> None:
         assert self._connection is not None
-        self._way.lost(self._connection, why)
+        self._transport.mark_lost(self._connection, why)
         self._connection, self.future = None, self._by_grpc()

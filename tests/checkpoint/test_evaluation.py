@@ -12,9 +12,9 @@ from relaax.checkpoint import manager as copying
 from relaax.checkpoint.evaluation import (
     Evaluation,
     evaluation_key,
+    in_progress,
     ranked,
     read_evaluation,
-    under_way,
     write_evaluation,
 )
 
@@ -80,7 +80,7 @@ def test_ranks_and_ties() -> None:
     begun, ended = Evaluation(3, 1.0), Evaluation(3, 1.0, -5.0, -6.0, -4.0)
     assert ranked(returns, {"00000001-10": begun}) == ["00000003-30", "00000001-10"]
     assert ranked(returns, {"00000001-10": begun, "00000002-20": ended}) == ["00000002-20"]
-    assert under_way({"00000002-20": ended}) == set()
+    assert in_progress({"00000002-20": ended}) == set()
 
 
 def test_a_copy_takes_it_along(store: LocalStore, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import Checkpoint, Damaged
-from relaax.checkpoint.checkpoint import cut, length, whole
+from relaax.checkpoint.checkpoint import full_vector, vector_length, vector_range
 
 VECTOR = np.arange(10, dtype=np.float32)
 
@@ -23,20 +23,22 @@ def checkpoint(*ranges: tuple[int, int], missing: int | None = None) -> Checkpoi
 def test_the_vector_of_any_number_of_shards(shards: int) -> None:
     ranges = [(i * 10 // shards, (i + 1) * 10 // shards) for i in range(shards)]
     found = checkpoint(*ranges)
-    assert length(found.manifest) == 10
-    np.testing.assert_array_equal(whole(found, "parameters"), VECTOR)
-    np.testing.assert_array_equal(whole(checkpoint(*reversed(ranges)), "parameters"), VECTOR)
+    assert vector_length(found.manifest) == 10
+    np.testing.assert_array_equal(full_vector(found, "parameters"), VECTOR)
+    np.testing.assert_array_equal(full_vector(checkpoint(*reversed(ranges)), "parameters"), VECTOR)
     for start in range(11):
         for end in range(start, 11):
-            np.testing.assert_array_equal(cut(found, "parameters", start, end), VECTOR[start:end])
+            np.testing.assert_array_equal(vector_range(found, "parameters", start, end), VECTOR[start:end])
 
 
 def test_one_part_is_not_copied() -> None:
-    assert np.shares_memory(whole(checkpoint((0, 10)), "parameters"), VECTOR)
+    assert np.shares_memory(full_vector(checkpoint((0, 10)), "parameters"), VECTOR)
 
 
 def test_only_parts_that_are_needed_have_to_be_there() -> None:
-    np.testing.assert_array_equal(cut(checkpoint((0, 4), (4, 7), (7, 10), missing=0), "parameters", 5, 9), VECTOR[5:9])
+    np.testing.assert_array_equal(
+        vector_range(checkpoint((0, 4), (4, 7), (7, 10), missing=0), "parameters", 5, 9), VECTOR[5:9]
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,9 +55,9 @@ def test_only_parts_that_are_needed_have_to_be_there() -> None:
 )
 def test_what_does_not_fit_together_is_damaged(wrong: Checkpoint, sentence: str) -> None:
     with pytest.raises(Damaged, match=sentence):
-        whole(wrong, "parameters")
+        full_vector(wrong, "parameters")
 
 
 def test_a_range_beyond_the_end_is_an_error() -> None:
     with pytest.raises(ValueError, match="elements 5 to 11 of a vector of 10"):
-        cut(checkpoint((0, 10)), "parameters", 5, 11)
+        vector_range(checkpoint((0, 10)), "parameters", 5, 11)

@@ -300,7 +300,7 @@ def test_who_was_superseded_publishes_nothing() -> None:
         assert old.published() == ["00000001-10-f1"]
         assert not [key for key in store.list() if key.startswith("00000002")]
         with pytest.raises(LeaseLost):
-            old.begin(30)
+            old.begin_checkpoint(30)
         second.release()
 
 

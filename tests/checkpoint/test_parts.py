@@ -19,7 +19,7 @@ def vector(value: float) -> dict[str, np.ndarray]:
 def test_parts_of_others_become_one_checkpoint_when_it_is_published() -> None:
     store = MemoryStore()
     leader, others = CheckpointManager(store), [CheckpointManager(store) for _ in range(2)]
-    checkpoint_id = leader.begin(70)
+    checkpoint_id = leader.begin_checkpoint(70)
     described = {
         f"shard-{i}": shard.write_part(checkpoint_id, f"shard-{i}", vector(i)) for i, shard in enumerate(others)
     }
@@ -39,12 +39,12 @@ def test_publishing_deletes_nothing_and_what_cannot_be_thinned_out_fails_no_chec
     store = MemoryStore()
     manager = CheckpointManager(store, keep=1, keep_best=0)
     manager.save(1, {"shard-0": vector(0)}, {})
-    checkpoint_id = manager.begin(2)
+    checkpoint_id = manager.begin_checkpoint(2)
     described = {"shard-0": manager.write_part(checkpoint_id, "shard-0", vector(0))}
     with monkeypatch.context() as locked:
         locked.setattr(store, "delete", lambda key: pytest.fail("it deletes"))
         manager.publish(checkpoint_id, 2, described, {})
-        refused = manager.begin(3)
+        refused = manager.begin_checkpoint(3)
         described = {"shard-0": manager.write_part(refused, "shard-0", vector(0))}
         store.failing = StoreError("full")
         with pytest.raises(StoreError, match="full"):
@@ -52,11 +52,11 @@ def test_publishing_deletes_nothing_and_what_cannot_be_thinned_out_fails_no_chec
         store.failing = None
     listed = store.list
     monkeypatch.setattr(store, "list", lambda prefix="": (_ for _ in ()).throw(StoreError("stalls")))
-    manager.thin_out()
+    manager.delete_old()
     assert "old checkpoints are kept for now: stalls" in caplog.text
     monkeypatch.setattr(store, "list", listed)
     assert len(manager.published()) == 2
-    manager.thin_out()
+    manager.delete_old()
     assert store.list() == [f"{checkpoint_id}/manifest.json", f"{checkpoint_id}/shard-0.safetensors"]
 
 
@@ -73,7 +73,7 @@ def test_only_the_parts_that_are_asked_for_are_read() -> None:
 def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
-    checkpoint_id = manager.begin(1)
+    checkpoint_id = manager.begin_checkpoint(1)
     manager.write_part(checkpoint_id, "shard-0", vector(0))
     delete = store.delete
 
@@ -82,7 +82,7 @@ def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
 
     store.delete = away  # type: ignore[method-assign]
     manager.abandon(checkpoint_id, ["shard-0"])
-    assert manager.begin(1) != checkpoint_id, "who was stopped may still write into the old one"
+    assert manager.begin_checkpoint(1) != checkpoint_id, "who was stopped may still write into the old one"
     assert len(store.values) == 1
     store.delete = delete  # type: ignore[method-assign]
     manager.save(2, {"shard-0": vector(0)}, {})
@@ -92,7 +92,7 @@ def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
 def test_a_part_that_comes_after_its_checkpoint_was_abandoned_goes_with_the_next_one() -> None:
     store = MemoryStore()
     manager, slow = CheckpointManager(store), CheckpointManager(store)
-    checkpoint_id = manager.begin(1)
+    checkpoint_id = manager.begin_checkpoint(1)
     manager.abandon(checkpoint_id, ["shard-0", "shard-1"])
     slow.write_part(checkpoint_id, "shard-1", vector(1))
     manager.save(2, {"shard-0": vector(0)}, {})
@@ -136,7 +136,7 @@ def test_a_store_that_deletes_nothing_is_not_asked_for_everything_each_time(monk
 
     monkeypatch.setattr(store, "delete", forbidden)
     for step in range(20):
-        checkpoint_id = manager.begin(step)
+        checkpoint_id = manager.begin_checkpoint(step)
         manager.write_part(checkpoint_id, "shard-0", vector(0))
         manager.abandon(checkpoint_id, ["shard-0"])
         assert any(key.startswith(checkpoint_id) for key in asked)
@@ -151,7 +151,7 @@ def test_a_damaged_one_is_not_read_again() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     saved = [manager.save(step, {"shard-0": vector(0)}, {}).checkpoint_id for step in (1, 2)]
-    manager.note_damaged(saved[1], "its SHA-256 differs")  # for another shard
+    manager.mark_damaged(saved[1], "its SHA-256 differs")  # for another shard
     restored = manager.restore(lambda manifest: list(manifest["parts"]))
     assert restored is not None
     assert restored.checkpoint_id == saved[0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.checkpoint import CheckpointManager, LocalStore, NoneUsable, Store, StoreError
+from relaax.checkpoint import CheckpointManager, LocalStore, NoUsableCheckpoint, Store, StoreError
 from support.forged import put, sealed
 from support.s3_server import S3Server
 
@@ -64,7 +64,7 @@ def test_where_none_can_be_used_nothing_changes(store: Store, damage: Damage) ->
         damage(store, save(store, step))
     before = contents(store)
     for _ in range(2):
-        with pytest.raises(NoneUsable, match="relaax checkpoints remove .* 00000005-4"):
+        with pytest.raises(NoUsableCheckpoint, match="relaax checkpoints remove .* 00000005-4"):
             CheckpointManager(store).restore()
     assert contents(store) == before
 
@@ -113,7 +113,7 @@ def test_one_of_a_later_version_is_in_the_way_of_older_ones(store: Store) -> Non
     cut_part(store, save(store, 3))
     before = contents(store)
     manager = CheckpointManager(store)
-    with pytest.raises(NoneUsable, match="checkpoint 00000002-2 in .* has format 2, this version reads 1"):
+    with pytest.raises(NoUsableCheckpoint, match="checkpoint 00000002-2 in .* has format 2, this version reads 1"):
         manager.restore()
     assert contents(store) == before
     for checkpoint_id in ("00000002-2", "00000003-3"):
@@ -128,7 +128,7 @@ def test_where_all_were_set_aside_nothing_begins_anew(store: Store) -> None:
     cut_part(store, bad)
     assert CheckpointManager(store).restore() is not None
     CheckpointManager(store).remove(good)
-    with pytest.raises(NoneUsable, match="00000002-2: 00000002-2/shard-0.safetensors has "):
+    with pytest.raises(NoUsableCheckpoint, match="00000002-2: 00000002-2/shard-0.safetensors has "):
         CheckpointManager(store).restore()
     store.delete(f"{bad}/damaged.json")
     store.put(f"{bad}/shard-0.safetensors", b"")
@@ -167,13 +167,13 @@ def test_what_could_not_be_restored_is_not_published(store: Store) -> None:
 
 
 def test_a_value_that_is_longer_than_any_is_not_read(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from relaax.checkpoint import NoValue
+    from relaax.checkpoint import InvalidValue
     from relaax.checkpoint import s3 as module
 
     store = s3.store()
     store.put("x", b"12345")
     monkeypatch.setattr(module, "MAX_VALUE_BYTES", 4)
-    with pytest.raises(NoValue, match="has 5 bytes, and no manifest or lease has more than 4"):
+    with pytest.raises(InvalidValue, match="has 5 bytes, and no manifest or lease has more than 4"):
         store.get("x")
     assert store.size("x") == 5
 

@@ -38,7 +38,7 @@ SECTION: dict[str, Any] = {
 def work(config: Any, address: str, world: Corridors) -> None:
     """One worker's life, until training has ended."""
     spaces = world.observation_space, world.action_space
-    with closing(ParameterClient(address, way="hogwild")) as bridge, suppress(TrainingEnded):
+    with closing(ParameterClient(address, transport="hogwild")) as bridge, suppress(TrainingEnded):
         description = fingerprint(DA3C.name, config, *spaces)
         registered = bridge.register(Registration(description, environments=world.environments))
         parameters, actors = agent_parameters(bridge, config), registered.actors

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.parameters.client import Way
+from relaax.parameters.client import Transport
 from relaax.parameters.interfaces import (
     EXPLOIT,
     TRAIN,
@@ -23,12 +23,12 @@ from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until
 
-both_ways = pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 
 
 @both_ways
-def test_the_life_of_a_bridge(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_the_life_of_a_bridge(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         registered = bridge.register(registration(environments=2, session_id="s"))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
         pulled = bridge.pull()
@@ -43,8 +43,8 @@ def test_the_life_of_a_bridge(way: Way) -> None:
 
 
 @both_ways
-def test_a_push_without_a_gradient_or_without_an_answer(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_a_push_without_a_gradient_or_without_an_answer(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration(frame_skip=4))
         bridge.pull()
         assert bridge.push(None, env_steps=3).version == 0
@@ -56,11 +56,11 @@ def test_a_push_without_a_gradient_or_without_an_answer(way: Way) -> None:
 
 
 @both_ways
-def test_a_stale_gradient_is_discarded_and_its_steps_count(way: Way) -> None:
+def test_a_stale_gradient_is_discarded_and_its_steps_count(transport: Transport) -> None:
     with (
         running(Models(max_staleness=0)) as server,
-        bridge_to(server.address, way=way) as slow,
-        bridge_to(server.address, way=way) as fast,
+        bridge_to(server.address, transport=transport) as slow,
+        bridge_to(server.address, transport=transport) as fast,
     ):
         for bridge in (slow, fast):
             bridge.register(registration())
@@ -73,8 +73,8 @@ def test_a_stale_gradient_is_discarded_and_its_steps_count(way: Way) -> None:
 
 
 @both_ways
-def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_metrics_ride_on_the_push_and_are_counted_once(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         for value in (10.0, 20.0):
@@ -102,10 +102,10 @@ def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.
 
 @both_ways
 @pytest.mark.parametrize("purpose", [TRAIN, EXPLOIT])
-def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, purpose: Purpose) -> None:
+def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, purpose: Purpose) -> None:
     with (
         running(Models(statistics={"rewards": 1})) as server,
-        bridge_to(server.address, way=way) as bridge,
+        bridge_to(server.address, transport=transport) as bridge,
         bridge_to(server.address) as other,
     ):
         bridge.register(registration(purpose=purpose))
@@ -127,8 +127,8 @@ def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, purpose: Purp
 
 
 @both_ways
-def test_a_push_that_changes_nothing_is_answered_without_parameters(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_a_push_that_changes_nothing_is_answered_without_parameters(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         assert bridge.push(None, env_steps=1).pulled is not None  # which the worker did not have
         pulled = bridge.pull()
@@ -158,8 +158,8 @@ def test_leaving_tells_the_rest_and_is_seen() -> None:
 
 
 @both_ways
-def test_an_exploit_worker_pulls_and_cannot_push(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_an_exploit_worker_pulls_and_cannot_push(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         assert bridge.pull().version == 0
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
@@ -214,8 +214,8 @@ def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
 
 
 @both_ways
-def test_a_push_is_answered_later(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_a_push_is_answered_later(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         answer = bridge.push_later(gradient(1), env_steps=5)
@@ -232,8 +232,8 @@ def test_a_push_is_answered_later(way: Way) -> None:
 
 
 @both_ways
-def test_a_push_that_is_answered_later_survives_a_new_incarnation(way: Way) -> None:
-    with running() as first, bridge_to(first.address, way=way) as bridge:
+def test_a_push_that_is_answered_later_survives_a_new_incarnation(transport: Transport) -> None:
+    with running() as first, bridge_to(first.address, transport=transport) as bridge:
         bridge.register(registration(session_id="s"))
         bridge.pull()
         first.stop()
@@ -248,8 +248,8 @@ def test_a_push_that_is_answered_later_survives_a_new_incarnation(way: Way) -> N
 
 
 @both_ways
-def test_withheld_gradients_count_as_discarded(way: Way) -> None:
-    with running() as server, bridge_to(server.address, way=way) as bridge:
+def test_withheld_gradients_count_as_discarded(transport: Transport) -> None:
+    with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         now = bridge.push(None, env_steps=5, withheld=True)
@@ -261,8 +261,8 @@ def test_withheld_gradients_count_as_discarded(way: Way) -> None:
 
 
 @both_ways
-def test_push_later_after_a_roll_back_sends_no_gradient(way: Way) -> None:
-    with running() as first, bridge_to(first.address, way=way) as bridge:
+def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) -> None:
+    with running() as first, bridge_to(first.address, transport=transport) as bridge:
         bridge.register(registration(session_id="s"))
         bridge.pull()
         first.stop()
@@ -313,10 +313,12 @@ def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None
 
 
 @both_ways
-def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_the_lost_push(way: Way) -> None:
+def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_the_lost_push(
+    transport: Transport,
+) -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address, way=way) as bridge:
+        with bridge_to(address, transport=transport) as bridge:
             bridge.register(registration(session_id="s"))
             bridge.pull()
             bridge.push(gradient(1), env_steps=5)
@@ -333,10 +335,10 @@ def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_th
 
 
 @both_ways
-def test_pulls_and_reports_survive_a_new_incarnation_too(way: Way) -> None:
+def test_pulls_and_reports_survive_a_new_incarnation_too(transport: Transport) -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address, way=way) as bridge:
+        with bridge_to(address, transport=transport) as bridge:
             bridge.register(registration(purpose=EXPLOIT))
             pulled = bridge.pull()
             first.stop()
@@ -367,9 +369,12 @@ def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> No
 
 
 @both_ways
-def test_the_end_of_training_is_told_by_every_call(way: Way) -> None:
+def test_the_end_of_training_is_told_by_every_call(transport: Transport) -> None:
     with running(Models(max_global_step=10)) as server:
-        with bridge_to(server.address, way=way) as first, bridge_to(server.address, way=way) as second:
+        with (
+            bridge_to(server.address, transport=transport) as first,
+            bridge_to(server.address, transport=transport) as second,
+        ):
             for bridge in (first, second):
                 bridge.register(registration())
                 bridge.pull()
@@ -381,7 +386,7 @@ def test_the_end_of_training_is_told_by_every_call(way: Way) -> None:
             with pytest.raises(TrainingEnded):
                 second.pull()
             assert server.version == 2
-            with bridge_to(server.address, way=way) as late, pytest.raises(TrainingEnded):
+            with bridge_to(server.address, transport=transport) as late, pytest.raises(TrainingEnded):
                 late.register(registration())
         assert server.join() == (Reason.FINISHED, True)
 
@@ -396,13 +401,13 @@ def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: 
 
 
 @both_ways
-def test_eight_workers_at_once_lose_nothing(way: Way) -> None:
+def test_eight_workers_at_once_lose_nothing(transport: Transport) -> None:
     workers, pushes = 8, 25
     failures: list[BaseException] = []
 
     def work(address: str, number: int) -> None:
         try:
-            with bridge_to(address, way=way) as bridge:
+            with bridge_to(address, transport=transport) as bridge:
                 bridge.register(registration(session_id=str(number)))
                 bridge.pull()
                 for _ in range(pushes):

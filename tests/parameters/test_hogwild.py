@@ -38,7 +38,7 @@ from relaax.server.command.configuration import check_bridge
 from relaax.server.parameter_server.shard.model import ModelSpec
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Push, PushRefused, Shard
 from relaax.transport import segments
-from relaax.transport.local_socket import NoSharedMemory, Trouble
+from relaax.transport.local_socket import FailureKind, NoSharedMemory
 from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
 from support.processes import Processes, wait_until
 from support.shards import sharded
@@ -51,7 +51,7 @@ MODELS = Models(RMSProp(), learning_rate=0.1, end=1000)
 @contextmanager
 def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[ParameterClient]:
     """A registered bridge that has pulled."""
-    bridge = ParameterClient(address, **options, way="hogwild")
+    bridge = ParameterClient(address, **options, transport="hogwild")
     try:
         bridge.register(registration(fingerprint=fingerprint(size=size)))
         bridge.pull()
@@ -191,12 +191,12 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
             with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0
-        memory = SharedMemory(bridge._links[0].way._offer, bridge._worker_id, SIZE)
+        memory = SharedMemory(bridge._links[0].transport._offer, bridge._worker_id, SIZE)
         with closing(memory):
             server.core.access.close("shards are away")
             with pytest.raises(NoSharedMemory, match="shards are away") as why:
                 memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
-            assert why.value.trouble is Trouble.MOMENTARY
+            assert why.value.kind is FailureKind.TEMPORARY
             server.core.access.open()
         assert bridge.push(gradient(1), 1).version == 1
 
@@ -204,13 +204,13 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("changes", "index", "says", "trouble"),
     [
-        ({"incarnation": 1}, 0, "does not know this worker in this incarnation", Trouble.FORGOTTEN),
-        ({"worker_id": "1" * 32}, 0, "does not know this worker in this incarnation", Trouble.FORGOTTEN),
-        ({}, 2, "vector 2 of 2 was asked for", Trouble.MOMENTARY),
+        ({"incarnation": 1}, 0, "does not know this worker in this incarnation", FailureKind.UNKNOWN_WORKER),
+        ({"worker_id": "1" * 32}, 0, "does not know this worker in this incarnation", FailureKind.UNKNOWN_WORKER),
+        ({}, 2, "vector 2 of 2 was asked for", FailureKind.TEMPORARY),
     ],
 )
 def test_live_vectors_are_for_workers_of_this_incarnation(
-    changes: dict[str, Any], index: int, says: str, trouble: Trouble
+    changes: dict[str, Any], index: int, says: str, trouble: FailureKind
 ) -> None:
     with running(MODELS) as server, hogwild(server.address) as bridge:
         memory = bridge._links[0].memory
@@ -218,11 +218,11 @@ def test_live_vectors_are_for_workers_of_this_incarnation(
         asker = {"worker_id": bridge._worker_id, "incarnation": bridge._incarnation, **changes}
         with pytest.raises(NoSharedMemory, match=says) as why:
             memory.live(index, pb.PullRequest(**asker))
-        assert why.value.trouble is trouble
+        assert why.value.kind is trouble
 
 
 def test_who_only_plays_has_nothing_to_write_to() -> None:
-    with running(MODELS) as server, closing(ParameterClient(server.address, way="hogwild")) as bridge:
+    with running(MODELS) as server, closing(ParameterClient(server.address, transport="hogwild")) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         assert bridge.pull().version == 0
         assert bridge.shares_memory
@@ -231,7 +231,7 @@ def test_who_only_plays_has_nothing_to_write_to() -> None:
         assert memory is not None
         with pytest.raises(NoSharedMemory, match="an exploit worker changes nothing") as why:
             memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
-        assert why.value.trouble is Trouble.LASTING
+        assert why.value.kind is FailureKind.PERMANENT
 
 
 def no_memory(size: int, **_: Any) -> Any:
@@ -369,7 +369,7 @@ class Compensating(Models):
 )
 def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
     refused = pytest.raises(ParameterServerUnusable, match=f"cannot do with bridge hogwild: {says}; set bridge to auto")
-    with running(models) as server, closing(ParameterClient(server.address, way="hogwild")) as bridge, refused:
+    with running(models) as server, closing(ParameterClient(server.address, transport="hogwild")) as bridge, refused:
         bridge.register(registration())
 
 
@@ -383,7 +383,7 @@ def test_it_is_never_by_grpc() -> None:
     with running(MODELS) as server:
         server.server._local._offers.open = False
         with (
-            closing(ParameterClient(server.address, way="hogwild")) as bridge,
+            closing(ParameterClient(server.address, transport="hogwild")) as bridge,
             pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none; run both on one host"),
         ):
             bridge.register(registration())

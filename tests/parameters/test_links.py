@@ -11,7 +11,7 @@ import pytest
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import received as received_state
-from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.client import ParameterClient, Transport
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.shard_client import shard_range
 from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration
@@ -52,9 +52,9 @@ def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
         bridge.register(registration())
 
 
-@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
-def test_a_push_is_discarded_where_any_part_was(way: Way) -> None:
-    with sharded(2, Models(max_staleness=0)) as shards, bridge_to(shards.addresses, way=way) as bridge:
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
+def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
+    with sharded(2, Models(max_staleness=0)) as shards, bridge_to(shards.addresses, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         broken = ONES.copy()
@@ -68,12 +68,12 @@ def test_a_push_is_discarded_where_any_part_was(way: Way) -> None:
         assert bridge.push(ONES, env_steps=3).staleness == 1
 
 
-@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
-def test_what_is_not_modified_is_not_sent_again(way: Way) -> None:
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
+def test_what_is_not_modified_is_not_sent_again(transport: Transport) -> None:
     with (
         sharded(2) as shards,
-        bridge_to(shards.addresses, way=way) as bridge,
-        bridge_to(shards.addresses, way=way) as other,
+        bridge_to(shards.addresses, transport=transport) as bridge,
+        bridge_to(shards.addresses, transport=transport) as other,
     ):
         for each in (bridge, other):
             each.register(registration())
@@ -99,16 +99,16 @@ class FilledNumpy:
         return np.full(shape, np.nan, dtype)
 
 
-@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 @pytest.mark.parametrize("changed", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}])
 def test_of_shards_some_are_modified_and_others_not(
-    way: Way, changed: set[int], monkeypatch: pytest.MonkeyPatch
+    transport: Transport, changed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(received_state, "np", FilledNumpy())
     with (
         sharded(3) as shards,
-        bridge_to(shards.addresses, way=way) as bridge,
-        bridge_to(shards.addresses, way=way) as other,
+        bridge_to(shards.addresses, transport=transport) as bridge,
+        bridge_to(shards.addresses, transport=transport) as other,
     ):
         for each in (bridge, other):
             each.register(registration())

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from relaax.parameters.moments import SAMPLE_LIMIT, Moments, NotUsable, check_lengths
+from relaax.parameters.moments import SAMPLE_LIMIT, Moments, MomentsOutOfRange, check_lengths
 from relaax.transport.grpc_options import MAX_STATISTICS
 
 
@@ -111,7 +111,7 @@ def test_samples_beyond_the_limit_count_as_that_and_can_be_merged_for_ever(large
 def test_moments_that_no_samples_have_are_merged_with_none(edge: Moments) -> None:
     some = Moments.of([[1], [3]])
     for first, second in ((edge, some), (some, edge), (Moments.zeros(1), edge), (edge, edge)):
-        with pytest.raises(NotUsable, match="which are too large"):
+        with pytest.raises(MomentsOutOfRange, match="which are too large"):
             first.merged(second)
 
 

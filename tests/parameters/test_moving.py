@@ -9,9 +9,9 @@ import pytest
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.files import write_whole
-from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.client import ParameterClient, Transport
 from relaax.server.access import placed, targets
-from relaax.transport.channel import Moving, Target, read_addresses
+from relaax.transport.channel import MovingAddress, Target, read_addresses
 from support.parameter_servers import gradient, registration, running
 
 
@@ -19,13 +19,13 @@ def put(book: Path, *addresses: str) -> None:
     write_whole(book, [f"{address}\n".encode() for address in addresses])
 
 
-@pytest.mark.parametrize("way", ["grpc", "auto"])
-def test_a_worker_follows_a_server_that_moves(way: Way, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["grpc", "auto"])
+def test_a_worker_follows_a_server_that_moves(transport: Transport, tmp_path: Path) -> None:
     book, checkpoints = tmp_path / "book", tmp_path / "checkpoints"
     with running(directory=checkpoints) as first:
         put(book, first.address)
         [target] = targets(RlxServerSection(parameter_server=[f"@{book}"]))
-        bridge = ParameterClient([target], way=way, timeout=5.0)
+        bridge = ParameterClient([target], transport=transport, timeout=5.0)
         try:
             bridge.register(registration())
             bridge.pull()
@@ -45,7 +45,7 @@ def test_a_worker_follows_a_server_that_moves(way: Way, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_leaves_the_address_as_it_was(tmp_path: Path) -> None:
     book = tmp_path / "book"
     put(book, "a:1", "b:2")
-    moving = Moving(f"@{book}", 1)
+    moving = MovingAddress(f"@{book}", 1)
     assert moving.now() == "b:2"
     put(book, "a:1")
     assert moving.now() == "b:2"

@@ -221,7 +221,7 @@ def test_shards_take_and_send_short_numbers_too(name: str) -> None:
 
 def test_through_memory_everything_is_float32_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, bridge_to(server.address, way="auto", wire_precision="float16") as bridge:
+    with running() as server, bridge_to(server.address, transport="auto", wire_precision="float16") as bridge:
         bridge.register(registration())
         bridge.pull()
         assert bridge.shares_memory

@@ -35,7 +35,7 @@ from relaax.server.ports import local_server
 from relaax.transport import segments
 from relaax.transport.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
-from relaax.transport.shard_link import MemoryWay
+from relaax.transport.shard_link import MemoryTransport
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 
@@ -47,7 +47,7 @@ WORKER = "0" * 32
 @contextmanager
 def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
     """A registered bridge that has pulled."""
-    with bridge_to(server.address, **{"way": "shared_memory", **options}) as bridge:
+    with bridge_to(server.address, **{"transport": "shared_memory", **options}) as bridge:
         bridge.register(registration())
         bridge.pull()
         assert bridge.shares_memory
@@ -145,14 +145,14 @@ def test_memory_that_nobody_has_any_more_is_used_again() -> None:
 
 
 def test_a_worker_that_lets_go_of_nothing_reads_a_bounded_number_of_vectors() -> None:
-    with running() as server, sharing(server, way="auto") as bridge:
+    with running() as server, sharing(server, transport="auto") as bridge:
         held = [bridge.push(gradient(1), 1).pulled for _ in range(3 * MOST_HELD)]
         assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -1 - 3 * MOST_HELD, -1))
         assert len(server.core.segments.alive) <= MOST_HELD + 6
 
 
 def test_workers_go_on_by_grpc_where_the_memory_to_share_is_spent() -> None:
-    with running() as server, sharing(server, way="auto") as bridge:
+    with running() as server, sharing(server, transport="auto") as bridge:
         taken = server.core.shared.taken()
         server.core.shared.most = taken + 4 * 4 * SIZE
         held = [bridge.push(gradient(1), 1).pulled for _ in range(12)]
@@ -171,7 +171,7 @@ def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:
         assert pulled is not None
         np.testing.assert_array_equal(pulled.parameters, -7 * gradient(1))
         np.testing.assert_array_equal(memory, gradient(4), "what was computed elsewhere is brought there")
-    with running() as server, bridge_to(server.address, way="grpc") as bridge:
+    with running() as server, bridge_to(server.address, transport="grpc") as bridge:
         bridge.register(registration())
         assert bridge.gradient_memory() is None
 
@@ -251,13 +251,13 @@ def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pyte
 
 
 def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = MemoryWay.lost
+    lost = MemoryTransport.mark_lost
 
-    def then_go_on(self: MemoryWay[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
+    def then_go_on(self: MemoryTransport[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
         lost(self, connection, why)
         server.core.access.release()
 
-    monkeypatch.setattr(MemoryWay, "lost", then_go_on)
+    monkeypatch.setattr(MemoryTransport, "mark_lost", then_go_on)
     with running() as server, sharing(server) as bridge:
         assert server.core.access.hold(60.0)
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)
@@ -267,7 +267,7 @@ def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monk
 
 
 def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None:
-    with running() as server, bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge:
+    with running() as server, bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, 1)
@@ -295,7 +295,7 @@ def test_without_memory_there_is_grpc(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, bridge_to(server.address, way="auto") as bridge:
+    with running() as server, bridge_to(server.address, transport="auto") as bridge:
         if where == "at the start":
             monkeypatch.setattr(segments, "make", no_memory)
         bridge.register(registration())
@@ -310,7 +310,7 @@ def test_without_memory_there_is_grpc(
 
 def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, bridge_to(server.address, way="auto") as bridge:
+    with running() as server, bridge_to(server.address, transport="auto") as bridge:
         monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
@@ -326,7 +326,7 @@ def test_a_server_without_more_descriptors_or_threads_offers_nothing(
             scarce.setattr(local_server, "socket", Without())
         else:
             scarce.setattr(local_server.LocalServer, "_start", no_thread)
-        with running() as server, bridge_to(server.address, way="auto") as bridge:
+        with running() as server, bridge_to(server.address, transport="auto") as bridge:
             bridge.register(registration())
             assert bridge.push(None, 1).global_step == 1
             assert not bridge.shares_memory
@@ -350,7 +350,7 @@ def test_a_worker_for_whom_there_is_no_thread_comes_by_grpc_and_the_last_checkpo
         start(self)
 
     with running(directory=tmp_path) as server:
-        with monkeypatch.context() as scarce, bridge_to(server.address, way="auto") as bridge:
+        with monkeypatch.context() as scarce, bridge_to(server.address, transport="auto") as bridge:
             scarce.setattr(threading.Thread, "start", few)
             bridge.register(registration())
             bridge.pull()
@@ -378,13 +378,16 @@ def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server:
         server.server._local._offers.open = False
-        with bridge_to(server.address, way="auto") as bridge:
+        with bridge_to(server.address, transport="auto") as bridge:
             bridge.register(registration())
             assert bridge.pull().version == 0
             assert not bridge.shares_memory
         assert f"parameter server {server.address}: by gRPC, memory is not shared: it offers none" in caplog.text
         told = r"bridge is shared_memory: it offers none; run both on one host and in one network namespace"
-        with bridge_to(server.address, way="shared_memory") as bridge, pytest.raises(ParameterServerError, match=told):
+        with (
+            bridge_to(server.address, transport="shared_memory") as bridge,
+            pytest.raises(ParameterServerError, match=told),
+        ):
             bridge.register(registration())
 
 
@@ -400,7 +403,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
         calls.append(size)
         return no_memory(size) if len(calls) < 3 else make(size, **options)
 
-    with running() as server, bridge_to(server.address, way="grpc") as first:
+    with running() as server, bridge_to(server.address, transport="grpc") as first:
         first.register(registration())  # makes the model, whose memory is shared too
         monkeypatch.setattr(segments, "make", at_last)
         with sharing(server) as bridge:
@@ -409,7 +412,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
         monkeypatch.setattr(segments, "make", no_memory)
         says = r"bridge is shared_memory: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
         with (
-            bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge,
+            bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
             pytest.raises(ParameterServerUnavailable, match=says),
         ):
             bridge.register(registration())
@@ -417,7 +420,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
 
 def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
     says = "bridge is shared_memory: nobody listens at its socket.* run both on one host"
-    with running() as server, bridge_to(server.address, way="shared_memory") as bridge:
+    with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
         server.server._local._offers.socket = b"relaax-of-another-host"
         with pytest.raises(ParameterServerUnusable, match=says):
             bridge.register(registration())
@@ -425,7 +428,7 @@ def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
 
 def test_a_shard_that_ended_after_its_offer_may_be_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next life makes another offer."""
-    with running() as server, bridge_to(server.address, way="shared_memory") as bridge:
+    with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
         offers = server.server._local._offers
         right, made = offers.socket, []
 
@@ -476,7 +479,7 @@ def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pyte
                 silent[-1].connect(name)
             silent[-1].settimeout(10.0)
             assert silent[-1].recv(1) == b"", "it was closed"
-            with bridge_to(server.address, way="auto") as bridge:
+            with bridge_to(server.address, transport="auto") as bridge:
                 bridge.register(registration())
                 assert bridge.pull().version == 0
                 assert not bridge.shares_memory
@@ -485,7 +488,7 @@ def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pyte
                 sock.close()
 
         def shares() -> bool:
-            with bridge_to(server.address, way="auto") as bridge:
+            with bridge_to(server.address, transport="auto") as bridge:
                 bridge.register(registration())
                 return bridge.shares_memory
 

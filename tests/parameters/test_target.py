@@ -16,7 +16,7 @@ from relaax.algorithm_base import TargetInterval
 from relaax.optim.optimizers import RMSProp
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
-from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.client import ParameterClient, Transport
 from relaax.parameters.interfaces import EXPLOIT, ParameterServerUnavailable, TrainingEnded
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.shard import Push, Shard
@@ -25,7 +25,7 @@ from support.parameter_servers import SIZE, Models, bridge_to, gradient, registr
 from support.processes import wait_until
 from support.shards import OneShard, Shards, sharded
 
-both_ways = pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 FRAMES = TargetInterval(frames=10)
 ONES = gradient(*[1.0] * SIZE)
 WORKER = "0" * 32
@@ -61,8 +61,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @both_ways
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_target_is_what_the_parameters_were(way: Way, count: int, fetched: list[int]) -> None:
-    with sharded(count, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
+def test_the_target_is_what_the_parameters_were(transport: Transport, count: int, fetched: list[int]) -> None:
+    with sharded(count, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
         pulled = bridge.pull()
         assert pulled.target is not None
         assert (pulled.target.dtype, pulled.target.flags.writeable, pulled.frames) == (np.float32, False, 0)
@@ -88,9 +88,9 @@ def test_the_target_is_what_the_parameters_were(way: Way, count: int, fetched: l
 
 
 @both_ways
-def test_frames_alone_make_a_new_object_of_the_same_arrays(way: Way) -> None:
+def test_frames_alone_make_a_new_object_of_the_same_arrays(transport: Transport) -> None:
     models = Models(target=TargetInterval(frames=100), statistics={"a": 1})
-    with sharded(2, models) as shards, joined(shards, way=way) as bridge:
+    with sharded(2, models) as shards, joined(shards, transport=transport) as bridge:
         pulled = bridge.pull()
         pushed = bridge.push(None, env_steps=5).pulled
         assert pushed is not None and pushed is not pulled
@@ -102,8 +102,8 @@ def test_frames_alone_make_a_new_object_of_the_same_arrays(way: Way) -> None:
 
 
 @both_ways
-def test_frames_are_steps_times_frame_skip_of_all_workers(way: Way) -> None:
-    with sharded(2) as shards, bridge_to(shards.addresses, way=way) as one, joined(shards) as other:
+def test_frames_are_steps_times_frame_skip_of_all_workers(transport: Transport) -> None:
+    with sharded(2) as shards, bridge_to(shards.addresses, transport=transport) as one, joined(shards) as other:
         one.register(registration(frame_skip=4))
         one.pull()
         one.push(None, env_steps=5)
@@ -114,8 +114,8 @@ def test_frames_are_steps_times_frame_skip_of_all_workers(way: Way) -> None:
 
 
 @both_ways
-def test_a_push_that_wants_nothing_fetches_nothing(way: Way, fetched: list[int]) -> None:
-    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
+def test_a_push_that_wants_nothing_fetches_nothing(transport: Transport, fetched: list[int]) -> None:
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
         first = bridge.pull()
         fetched.clear()
         for _ in range(3):
@@ -130,11 +130,11 @@ def test_a_push_that_wants_nothing_fetches_nothing(way: Way, fetched: list[int])
 
 
 @both_ways
-def test_who_only_acts_has_none(way: Way, fetched: list[int]) -> None:
+def test_who_only_acts_has_none(transport: Transport, fetched: list[int]) -> None:
     with (
         sharded(2, Models(target=FRAMES)) as shards,
         joined(shards) as trains,
-        bridge_to(shards.addresses, way=way) as bridge,
+        bridge_to(shards.addresses, transport=transport) as bridge,
     ):
         bridge.register(registration(purpose=EXPLOIT))
         assert (bridge.pull().target, fetched) == (None, [])
@@ -146,9 +146,9 @@ def test_who_only_acts_has_none(way: Way, fetched: list[int]) -> None:
 
 @both_ways
 def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
-    way: Way, monkeypatch: pytest.MonkeyPatch, fetched: list[int]
+    transport: Transport, monkeypatch: pytest.MonkeyPatch, fetched: list[int]
 ) -> None:
-    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
+    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
         bridge.pull()
         fetched.clear()
         pull, pushes = ParameterService.pull, iter(range(1, 3))
@@ -210,7 +210,7 @@ def test_the_end_of_training_is_told_instead_of_a_target(monkeypatch: pytest.Mon
 
 @both_ways
 @pytest.mark.parametrize(("count", "interval"), [(2, TargetInterval(updates=7)), (3, TargetInterval(frames=40))])
-def test_all_workers_see_the_same_while_all_push(way: Way, count: int, interval: TargetInterval) -> None:
+def test_all_workers_see_the_same_while_all_push(transport: Transport, count: int, interval: TargetInterval) -> None:
     workers, pushes = 4, 20
     seen: dict[int, set[bytes]] = {}
     failures: list[BaseException] = []
@@ -219,7 +219,7 @@ def test_all_workers_see_the_same_while_all_push(way: Way, count: int, interval:
     def work(addresses: Sequence[str], number: int) -> None:
         random = np.random.default_rng(number)
         try:
-            with bridge_to(addresses, way=way) as bridge:
+            with bridge_to(addresses, transport=transport) as bridge:
                 bridge.register(registration(session_id=str(number)))
                 pulled, held = bridge.pull(), []
                 for _ in range(pushes):
@@ -254,8 +254,10 @@ def test_all_workers_see_the_same_while_all_push(way: Way, count: int, interval:
 
 
 @both_ways
-def test_a_lost_shard_brings_the_target_of_the_checkpoint_back(way: Way, tmp_path: Path, fetched: list[int]) -> None:
-    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, way=way) as bridge:
+def test_a_lost_shard_brings_the_target_of_the_checkpoint_back(
+    transport: Transport, tmp_path: Path, fetched: list[int]
+) -> None:
+    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, transport=transport) as bridge:
         bridge.pull()
         for _ in range(3):
             saved = bridge.push(ONES, env_steps=4).pulled
@@ -277,9 +279,9 @@ def test_a_lost_shard_brings_the_target_of_the_checkpoint_back(way: Way, tmp_pat
 
 @both_ways
 def test_a_roll_back_between_a_push_and_the_fetch_is_one_of_the_push(
-    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, way=way) as bridge:
+    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, transport=transport) as bridge:
         bridge.pull()
         bridge.push(ONES, env_steps=1)
         assert shards.save()
@@ -321,8 +323,8 @@ def test_another_number_of_shards_has_the_same_target(before: int, after: int, t
 def test_memory_is_used_again_with_two_vectors_held() -> None:
     with (
         running(Models(target=TargetInterval(updates=3))) as server,
-        bridge_to(server.address, way="shared_memory") as one,
-        bridge_to(server.address, way="auto") as other,
+        bridge_to(server.address, transport="shared_memory") as one,
+        bridge_to(server.address, transport="auto") as other,
     ):
         held = []
         for bridge in (one, other):
@@ -360,7 +362,7 @@ def test_on_the_wire_it_is_rounded_as_parameters_are(precision: str) -> None:
 
 def test_a_worker_that_updates_by_itself_has_one_too() -> None:
     models = Models(RMSProp(), learning_rate=0.1, target=TargetInterval(updates=2))
-    with sharded(2, models) as shards, joined(shards, way="hogwild") as bridge:
+    with sharded(2, models) as shards, joined(shards, transport="hogwild") as bridge:
         bridge.pull()
         targets, parameters = [], []
         for _ in range(5):

@@ -17,7 +17,7 @@ from relaax.replay.wire import INSERT_NUMBERS
 from relaax.server.ports import shared_budget
 from relaax.transport import segments
 from relaax.transport.frames import ENDS, SAMPLE, Frame
-from relaax.transport.local_socket import Introduction, NoSharedMemory, connected
+from relaax.transport.local_socket import Introduction, NoSharedMemory, connect
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, serving
 
@@ -110,14 +110,14 @@ def test_a_caller_that_keeps_the_memory_of_many_connections_is_bounded(monkeypat
         kept = []
         with pytest.raises(NoSharedMemory, match="3 parts of shared memory are still held"):
             for _ in range(5):
-                frames, memory = connected(made.socket, who, INSERT_NUMBERS, 10.0)
+                frames, memory = connect(made.socket, who, INSERT_NUMBERS, 10.0)
                 kept.append(memory)
                 frames.close()
                 wait_until(lambda: by_memory(shard) == 0, "the server has seen the end of the connection")
                 wait_until(lambda: held_of(shard) >= len(kept), "the server counts the memory of ended connections")
         del memory
         kept.clear()
-        frames, _ = connected(made.socket, who, INSERT_NUMBERS, 10.0)
+        frames, _ = connect(made.socket, who, INSERT_NUMBERS, 10.0)
         frames.close()
 
 
@@ -127,7 +127,7 @@ def test_memory_counts_until_the_caller_has_let_go_of_it() -> None:
         who = Introduction(made.name, made.caller_proof, made.server_proof)
         kept = []
         for _ in range(2):  # a second connection does not bring more
-            frames, _ = connected(made.socket, who, INSERT_NUMBERS, 10.0)
+            frames, _ = connect(made.socket, who, INSERT_NUMBERS, 10.0)
             with closing(frames):
                 frames.send(Frame(SAMPLE, b"", vector=BIG))
                 answer, descriptor = frames.receive()

@@ -75,7 +75,7 @@ class ManifestFirst(CheckpointManager):
     """Publishes before the parts are there."""
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        checkpoint_id = self.begin(global_step)
+        checkpoint_id = self.begin_checkpoint(global_step)
         described = {
             name: describe_part(part_key(checkpoint_id, name), to_buffers(arrays)) for name, arrays in parts.items()
         }

@@ -15,7 +15,7 @@ from relaax.parameters.interfaces import FlatVector
 from relaax.replay.wire import INSERT_NUMBERS
 from relaax.transport import segments
 from relaax.transport.frames import SAMPLE, Frame, FrameSocket
-from relaax.transport.local_socket import Introduction, NoSharedMemory, connected
+from relaax.transport.local_socket import Introduction, NoSharedMemory, connect
 
 SAMPLE_BYTES = 2**25
 PAGE = 1024  # numbers
@@ -26,7 +26,7 @@ def main() -> None:
     name, who, own_proof, server_proof = map(bytes.fromhex, sys.argv[3:])
     touched: list[FlatVector] = []
     try:
-        frames, inserts = connected(name, Introduction(who.decode(), own_proof, server_proof), INSERT_NUMBERS, 30.0)
+        frames, inserts = connect(name, Introduction(who.decode(), own_proof, server_proof), INSERT_NUMBERS, 30.0)
     except NoSharedMemory:
         what = "nothing"
     if what == "inserts":

@@ -16,7 +16,7 @@ from relaax.parameters.interfaces import Registration
 def main() -> None:
     """Update for ever, each element by the same, so that half an update could be told."""
     address, fingerprint = sys.argv[1:]
-    bridge = ParameterClient(address, way="hogwild")
+    bridge = ParameterClient(address, transport="hogwild")
     registered = bridge.register(Registration(fingerprint))
     bridge.pull()
     gradient = np.ones(registered.parameters, np.float32)

@@ -52,7 +52,7 @@ class Attempts:
         self._calls._timeout = ANSWER_SECONDS
         bridge._call = self
         for link in self._links:
-            link.way.lost = self._after_a_loss(link.way.lost)
+            link.transport.mark_lost = self._after_a_loss(link.transport.mark_lost)
 
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
         """The answers; raises what the bridge's own calls raise."""

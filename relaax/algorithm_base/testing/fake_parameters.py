@@ -138,7 +138,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         end = self.first_actor + registration.environments
         self._actor_count = max(self._actor_count, end)
         self._newest = replace(self._newest, actor_count=self._actor_count, actor_rank=self.first_actor)
-        if not registration.purpose.changes:
+        if not registration.purpose.may_update:
             self._interval = None
             self._newest = replace(self._newest, target=None)
         return Registered(len(self._initial), tuple(range(self.first_actor, end)), self._global_step)
@@ -165,7 +165,7 @@ class FakeParameters(ParameterClientBase, Parameters):
     ) -> Pushed:
         """Recorded, then applied if `discard` is empty."""
         registration = self._enter("push")
-        _demand(registration.purpose.changes, "push in exploit mode")
+        _demand(registration.purpose.may_update, "push in exploit mode")
         _demand(self._base is not None, "push before the first pull")
         _demand(type(env_steps) is int, f"env_steps is {env_steps!r}; an int is needed")
         _demand(env_steps >= 0, f"env_steps is {env_steps}; it is never negative")
@@ -291,7 +291,7 @@ class FakeMetrics(MetricsRecorder):
     def statistic(self, name: str, moments: Moments) -> None:
         """Keep samples of a statistic until the next push."""
         registration = self._parameters._enter("statistic")
-        _demand(registration.purpose.changes, "statistic in exploit mode")
+        _demand(registration.purpose.may_update, "statistic in exploit mode")
         lengths = self._parameters._lengths
         _demand(name in lengths, f"{name!r} is no statistic that the algorithm declares: {sorted(lengths)}")
         _demand(isinstance(moments, Moments), f"a statistic is Moments, not {type(moments).__name__}")

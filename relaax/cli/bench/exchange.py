@@ -58,7 +58,7 @@ def pushes(servers: str, fingerprint: str) -> Iterator[tuple[dict[str, Callable[
     with contextlib.ExitStack() as stack:
         for name, client in (
             ("sync_ms", ParameterClient(targets)),
-            ("shared_memory_ms", ParameterClient(targets, way="auto")),
+            ("shared_memory_ms", ParameterClient(targets, transport="auto")),
         ):
             stack.callback(client.close)
             length = client.register(Registration(fingerprint)).parameters

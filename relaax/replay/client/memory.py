@@ -20,7 +20,7 @@ from relaax.replay.wire import (
 from relaax.transport.frames import INSERT, SAMPLE, Frame
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 from relaax.transport.local_socket import Introduction, MemoryConnection
-from relaax.transport.shard_link import MemoryWay, Question
+from relaax.transport.shard_link import MemoryCall, MemoryTransport
 
 LEAST_SECONDS = 0.5
 """Seconds that gRPC gets at least, where memory has taken all of a call's time."""
@@ -55,19 +55,19 @@ class ShardMemory(MemoryConnection):
         message = head.SerializeToString()
         if length > MAX_MESSAGE or len(message) > MESSAGE_OVERHEAD:
             return False
-        self._expect(ahead)
+        self._check_unanswered(ahead)
         begin = self._slot * MAX_MESSAGE
         there, room = self._layout.arrays(head.count, self._inserts[begin : begin + length])
         for name, column in columns.items():
             there[name][...] = column
         room[...] = frames
-        self._ask(Frame(INSERT, message, length, self._slot), timeout)
+        self._send_request(Frame(INSERT, message, length, self._slot), timeout)
         self._slot = (self._slot + 1) % INSERTS_AHEAD
         return True
 
     def inserted(self) -> pb.InsertResponse:
         """Return the answer to the first unanswered insert. Raises NoSharedMemory, and CallRefused."""
-        answer: pb.InsertResponse = self._answered(pb.InsertResponse)[0]
+        answer: pb.InsertResponse = self._receive_answer(pb.InsertResponse)[0]
         return answer
 
     def ask_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
@@ -75,7 +75,7 @@ class ShardMemory(MemoryConnection):
         needed = self._sample_layout.length(request.count)
         if needed > MAX_MESSAGE:
             return False
-        self._expect(0)
+        self._check_unanswered(0)
         free = self._unused(self._segments)
         segment = next((number for number in free if self._segments[number].nbytes >= needed), 0)
         if not segment and len(self._segments) - len(free) >= MOST_BATCHES:
@@ -88,7 +88,7 @@ class ShardMemory(MemoryConnection):
         for number in free:
             del self._segments[number]
         self._count = request.count
-        self._ask(Frame(SAMPLE, request.SerializeToString(), wanted, segment, free), timeout)
+        self._send_request(Frame(SAMPLE, request.SerializeToString(), wanted, segment, free), timeout)
         return True
 
     def sampled(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
@@ -96,32 +96,32 @@ class ShardMemory(MemoryConnection):
 
         Raises NoSharedMemory, and CallRefused.
         """
-        message, frame = self._answered(pb.SampleResponse)
+        message, frame = self._receive_answer(pb.SampleResponse)
         if not frame.vector:
             return message, None
         try:
-            return message, self._sample_layout.arrays(self._count, self._received(frame))
+            return message, self._sample_layout.arrays(self._count, self._vector_bytes(frame))
         except ValueError as error:
-            raise self._ended(str(error)) from None
+            raise self._close_with_error(str(error)) from None
 
 
-class ReplayWay(MemoryWay[ShardMemory]):
+class ReplayWay(MemoryTransport[ShardMemory]):
     """The way of one writer or sampler to one shard. Used by one thread."""
 
     def __init__(self, link: ShardLink, spec: TableSpec) -> None:
         super().__init__(link.target, lambda offer: ShardMemory(offer, spec))
         self._link = link
 
-    def now(self) -> ShardMemory | None:
-        self.take_offer(self._link.offer)
-        return super().now()
+    def current(self) -> ShardMemory | None:
+        self.set_offer(self._link.offer)
+        return super().current()
 
-    def sample(self, request: pb.SampleRequest, timeout: float) -> Question[ShardMemory]:
+    def sample(self, request: pb.SampleRequest, timeout: float) -> MemoryCall[ShardMemory]:
         """Ask for items. The result is that of `ShardMemory.sampled`, or a SampleResponse by gRPC."""
         deadline = time.monotonic() + timeout
-        return Question(
+        return MemoryCall(
             self,
-            self.now(),
+            self.current(),
             lambda memory: memory.ask_sample(request, timeout),
             ShardMemory.sampled,
             lambda: self._link.stub.Sample.future(request, timeout=max(LEAST_SECONDS, deadline - time.monotonic())),

@@ -17,8 +17,8 @@ from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import ReplayError, Sampled
 from relaax.replay.spec import TableSpec
 from relaax.replay.wire import SampleArrays, sample_of_message
-from relaax.transport.channel import is_away
-from relaax.transport.shard_link import Question
+from relaax.transport.channel import is_unavailable
+from relaax.transport.shard_link import MemoryCall
 
 CALL_WAIT = 1.0
 """Seconds that one call waits until it is allowed."""
@@ -113,7 +113,7 @@ class ShardSampler:
         shares = weights / weights.sum()
         parts = self._random.multinomial(missing, shares)
         calls = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
-        questions: list[Question[ShardMemory] | None] = [None] * len(calls)
+        questions: list[MemoryCall[ShardMemory] | None] = [None] * len(calls)
         for i, (link, incarnation, part) in enumerate(calls):
             if part:
                 request = pb.SampleRequest(incarnation=incarnation or "", count=part, wait=wait)
@@ -135,7 +135,7 @@ class ShardSampler:
         self._size = sum(links[i].state.size for i in kept)
         return [links[i] for i in kept]
 
-    def _answer(self, link: ShardLink, incarnation: str, question: Question[ShardMemory]) -> _Answer | None:
+    def _answer(self, link: ShardLink, incarnation: str, question: MemoryCall[ShardMemory]) -> _Answer | None:
         """Return what a shard gave; None if that is nothing. Raises ReplayError."""
         try:
             found = question.result()
@@ -143,7 +143,7 @@ class ShardSampler:
             link.lost(incarnation, question.future)
             return None
         except grpc.RpcError as error:
-            if not is_away(error):
+            if not is_unavailable(error):
                 raise link.error(error) from None
             link.lost(incarnation, error)
             return None

@@ -21,8 +21,8 @@ from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthent
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.spec import TableDeclaration
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, declaration_to_message, to_bytes
-from relaax.transport.channel import Target, authentication_trouble, is_away, open_channel
-from relaax.transport.shard_link import misplaced
+from relaax.transport.channel import Target, authentication_trouble, is_unavailable, open_channel
+from relaax.transport.shard_link import placement_error
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -180,10 +180,12 @@ class ShardLink:
             response: pb.ReplayServiceRegisterResponse = future.result()
         except grpc.RpcError as error:
             # A server that was there before is away: that is found out without dialling it again.
-            if not is_away(error) or (not self._known and authentication_trouble(error, self.target) is not None):
+            if not is_unavailable(error) or (
+                not self._known and authentication_trouble(error, self.target) is not None
+            ):
                 self.refusal = self.error(error)
             return
-        trouble = misplaced(self.target, response, self.shard, self._shards)
+        trouble = placement_error(self.target, response, self.shard, self._shards)
         if trouble is not None:
             self.refusal = ReplayError(trouble)
             return

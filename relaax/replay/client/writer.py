@@ -23,7 +23,7 @@ from relaax.replay.spec import Frames, TableSpec
 from relaax.replay.table.trees import checked_priorities
 from relaax.replay.table.writers import checked_columns, checked_frames
 from relaax.replay.wire import INSERTS_AHEAD, Columns, to_bytes, to_messages
-from relaax.transport.channel import is_away, never_arrived
+from relaax.transport.channel import is_unavailable, was_never_sent
 from relaax.transport.local_socket import NoSharedMemory
 
 _log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class RemoteWriter(ReplayWriter):
         link = self._link
         if not self._steady or link is None or link.incarnation != self._incarnation:
             return False
-        memory = self._way.now()
+        memory = self._way.current()
         if memory is None or (self._ahead and memory is not self._ahead_by):
             return False
         now, before = time.monotonic(), self._following
@@ -146,7 +146,7 @@ class RemoteWriter(ReplayWriter):
             if not memory.ask_insert(head, sending.columns, frames, self._timeout, len(self._ahead)):
                 return False
         except NoSharedMemory as why:
-            self._way.lost(memory, why)
+            self._way.mark_lost(memory, why)
             return False
         sending.sent, sending.before, sending.in_flight = now, before, True
         self._following = sending.following
@@ -174,10 +174,10 @@ class RemoteWriter(ReplayWriter):
                 memory.inserted()
                 later.in_flight = False
         except NoSharedMemory as why:
-            self._way.lost(memory, why)
+            self._way.mark_lost(memory, why)
         except grpc.RpcError as error:
             memory.close()
-            if not is_away(error):
+            if not is_unavailable(error):
                 self._ahead, self._following, self._steady = [], None, False
                 raise link.error(error) from None
         self._steady = False
@@ -277,10 +277,10 @@ class RemoteWriter(ReplayWriter):
         try:
             answer = self._send(link, sending, started)
         except grpc.RpcError as error:
-            if not is_away(error):
+            if not is_unavailable(error):
                 raise link.error(error) from None
             sending.away_since = sending.away_since or started
-            sending.in_flight = sending.in_flight or not never_arrived(error)
+            sending.in_flight = sending.in_flight or not was_never_sent(error)
             link.lost(incarnation, error)
             return False
         sending.away_since = None
@@ -290,7 +290,7 @@ class RemoteWriter(ReplayWriter):
         """Send an insertion through memory, or by gRPC, and return the answer. Raises grpc.RpcError."""
         head, frames = self._request(sending, now)
         timeout = self._timeout
-        memory, before = self._way.now(), sending.in_flight
+        memory, before = self._way.current(), sending.in_flight
         try:
             if memory is not None and memory.ask_insert(head, sending.columns, frames, timeout):
                 sending.in_flight = True
@@ -299,7 +299,7 @@ class RemoteWriter(ReplayWriter):
                 return answer
         except NoSharedMemory as why:
             assert memory is not None
-            self._way.lost(memory, why)
+            self._way.mark_lost(memory, why)
             timeout = max(LEAST_SECONDS, now + timeout - time.monotonic())
         head.columns.extend(to_messages(sending.columns))
         head.frames = frames.tobytes()

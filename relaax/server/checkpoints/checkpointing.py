@@ -45,7 +45,7 @@ class Saved:
     time: float
 
 
-class Late(Exception):
+class CheckpointLate(Exception):
     """No checkpoint is possible now, for a reason other than the store. The message says why."""
 
 
@@ -77,8 +77,8 @@ class Checkpointer:
     of it. `made` is how many the training has already: a server that crashes again and again makes no more of the early
     ones than one that runs on, and pushes no older ones out.
 
-    A store that fails makes a checkpoint late, and so does `take` if it raises Late: the log says so, and it is
-    tried again after `retry` seconds. `mark` says what `take` would be marked with, without a copy: where nothing is
+    A store that fails makes a checkpoint late, and so does `take` if it raises CheckpointLate: the log says so, and it
+    is tried again after `retry` seconds. `mark` says what `take` would be marked with, without a copy: where nothing is
     new, nothing is taken. `saved` is the mark of what the store holds already, because it was restored from there.
     """
 
@@ -139,9 +139,9 @@ class Checkpointer:
             self._thread.join()
 
     @property
-    def kept(self) -> bool:
+    def has_local_copy(self) -> bool:
         """Whether this machine keeps the last checkpoint because the store did not accept it."""
-        return self._spool is not None and self._spool.kept
+        return self._spool is not None and self._spool.has_copy
 
     def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
         """Save now, in the calling thread. Return whether the newest state is safe, or there is none yet.
@@ -163,7 +163,7 @@ class Checkpointer:
                     return False
                 time.sleep(pauses.next())
             if last and self._spool is not None:
-                self._spool.forget()
+                self._spool.remove_copy()
             return True
 
     def _save(self, last: bool) -> _Outcome:
@@ -172,7 +172,7 @@ class Checkpointer:
             return _Outcome.SAFE
         try:
             return self._save_taken(begun, last)
-        except Late as late:
+        except CheckpointLate as late:
             self._on_late(str(late))
             self._complain(begun, logging.WARNING, "the checkpoint is late: %s", late)
             return _Outcome.LATE
@@ -209,7 +209,7 @@ class Checkpointer:
 
     def _keep(self, state: ModelState) -> None:
         if self._spool is not None and not (self._manager.lease and self._manager.lease.lost):
-            self._spool.keep(state.global_step, state.parts, state.manifest)
+            self._spool.write_copy(state.global_step, state.parts, state.manifest)
 
     def _complain(self, now: float, level: int, sentence: str, *more: object) -> None:
         """Log a failure at once, and then once a minute."""

@@ -42,11 +42,11 @@ class Spool:
         self._kept: str | None = None
 
     @property
-    def kept(self) -> bool:
+    def has_copy(self) -> bool:
         """Whether this process has left a copy here."""
         return self._kept is not None
 
-    def keep(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> None:
+    def write_copy(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> None:
         """Write a copy, replacing an earlier one of this process. A failure is logged."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -68,7 +68,7 @@ class Spool:
             *(global_step, self.folder, self._manager.store.location, self.folder, self._manager.store.location),
         )
 
-    def forget(self) -> None:
+    def remove_copy(self) -> None:
         """Remove the copy: the store has the checkpoint."""
         if self._kept is not None:
             self._remove(self._kept)

@@ -13,8 +13,8 @@ from relaax.checkpoint import (
     LeaseWaitInterrupted,
     LocalStore,
     Store,
-    StoreAway,
     StoreError,
+    StoreUnavailable,
     highest_fence,
     open_store,
 )
@@ -52,7 +52,7 @@ def open_leased(
     store = checkpoint_store(section)
     if store is None:
         return None
-    patiently(store.check, ends)
+    retry_while_unavailable(store.check, ends)
     lease = None
     if leads:
         warn_of_versions(store)
@@ -60,8 +60,8 @@ def open_leased(
         small = checkpoint_store(section, quick=True)
         assert small is not None
         lease = Lease(small, lambda sentence: ends.put(Reason.SUPERSEDED))
-        fence = patiently(lambda: highest_fence(store), ends)
-        patiently(lambda: lease.acquire(fence, ends.come_within), ends)
+        fence = retry_while_unavailable(lambda: highest_fence(store), ends)
+        retry_while_unavailable(lambda: lease.acquire(fence, ends.come_within), ends)
         closing.callback(lease.release)
     return store, lease
 
@@ -75,7 +75,7 @@ def warn_of_versions(store: Store) -> None:
         _log.debug("whether old versions are kept is unknown: %s", error)
 
 
-def patiently(call: Callable[[], _Result], ends: EndRequests) -> _Result:
+def retry_while_unavailable(call: Callable[[], _Result], ends: EndRequests) -> _Result:
     """Return the result of `call`; while its store is unreachable it is called again, for a bounded time.
 
     Raises StoreError, and LeaseWaitInterrupted if there was a reason to end meanwhile, which stays in `ends`.
@@ -84,7 +84,7 @@ def patiently(call: Callable[[], _Result], ends: EndRequests) -> _Result:
     while True:
         try:
             return call()
-        except StoreAway as error:
+        except StoreUnavailable as error:
             if time.monotonic() - begun >= STORE_PATIENCE:
                 raise
             if not told:

@@ -246,7 +246,7 @@ def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]
 
     `assemble` returns the server, bound and restored. Raises what it raises, and GivenUp for what a store raises.
     """
-    from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
+    from relaax.checkpoint import LeaseWaitInterrupted, NoUsableCheckpoint, StoreError
     from relaax.transport.process_resources import allow_descriptors
 
     allow_descriptors()
@@ -258,7 +258,7 @@ def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]
     ):
         try:
             server = assemble(ends, ended)
-        except NoneUsable as error:
+        except NoUsableCheckpoint as error:
             raise GivenUp(error, 2) from None
         except StoreError as error:
             raise GivenUp(error, 1) from None

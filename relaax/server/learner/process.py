@@ -172,7 +172,7 @@ def assemble(
         targets=servers,
         patience=settings.parameter_server_patience,
         make_client=lambda: ParameterClient(
-            servers, unavailable_after=settings.parameter_server_patience, way=settings.bridge
+            servers, unavailable_after=settings.parameter_server_patience, transport=settings.bridge
         ),
         make_replay=make_replay(settings),
         ready=ready,

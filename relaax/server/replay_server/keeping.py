@@ -28,8 +28,15 @@ from relaax.checkpoint import (
 from relaax.configuration import ReplayServerSection
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.wire import declaration_from_message, declaration_to_message
-from relaax.server.checkpoints.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer, Late, ModelState, Saved
-from relaax.server.checkpoints.storage import checkpoint_store, open_leased, patiently
+from relaax.server.checkpoints.checkpointing import (
+    LAST_ATTEMPTS,
+    LAST_SECONDS,
+    Checkpointer,
+    CheckpointLate,
+    ModelState,
+    Saved,
+)
+from relaax.server.checkpoints.storage import checkpoint_store, open_leased, retry_while_unavailable
 from relaax.server.command.termination import EndRequests
 from relaax.server.replay_server.held_table import HeldTable
 from relaax.server.replay_server.service import ReplayService
@@ -81,10 +88,10 @@ class Keeping:
     def restore(self, ends: EndRequests) -> None:
         """Restore what was kept, before anybody is served.
 
-        Raises StoreError, NoneUsable if all of it is damaged, MemoryExhausted if it takes more than tables may, and
-        LeaseWaitInterrupted.
+        Raises StoreError, NoUsableCheckpoint if all of it is damaged, MemoryExhausted if it takes more than tables
+        may, and LeaseWaitInterrupted.
         """
-        found = patiently(lambda: self._manager.restore((), self._use), ends)
+        found = retry_while_unavailable(lambda: self._manager.restore((), self._use), ends)
         made = 0
         if found is not None:
             made = sequence(found.checkpoint_id)
@@ -122,16 +129,16 @@ class Keeping:
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
         """Write a checkpoint of all tables: they are copied here, so that there are no `parts` before.
 
-        Raises StoreError, LeaseLost, and Late if the server is about to end.
+        Raises StoreError, LeaseLost, and CheckpointLate if the server is about to end.
         """
         begun = time.monotonic()
-        checkpoint_id = self._manager.begin(global_step)
+        checkpoint_id = self._manager.begin_checkpoint(global_step)
         described: dict[str, dict[str, Any]] = {}
         names: list[str] = []
 
         def write(name: str, arrays: Arrays) -> None:
             if self._hurry.is_set():
-                raise Late("it gives way to the last one")
+                raise CheckpointLate("it gives way to the last one")
             names.append(name)
             described[name] = self._manager.write_part(checkpoint_id, name, arrays)
 
@@ -142,10 +149,10 @@ class Keeping:
             full = self._manager.publish(checkpoint_id, global_step, described, facts)
         except Conflict:
             raise  # another writer's: it is there, and none of ours to delete
-        except (StoreError, LeaseLost, Late):
+        except (StoreError, LeaseLost, CheckpointLate):
             self._manager.abandon(checkpoint_id, names)
             raise
-        self._manager.thin_out()
+        self._manager.delete_old()
         self.seconds = time.monotonic() - begun
         made = Checkpoint(checkpoint_id, {}, full)
         self._note(made)
@@ -224,12 +231,12 @@ def open_keeping(
     """Return what keeps the tables, restored from what was kept; None if no location is configured.
 
     Each shard has its own place there, and the lease on it, which `closing` gives back. Raises StoreError,
-    ConfigurationError, NoneUsable, MemoryExhausted and LeaseWaitInterrupted.
+    ConfigurationError, NoUsableCheckpoint, MemoryExhausted and LeaseWaitInterrupted.
     """
     store = checkpoint_store(settings)
     if store is None:
         return None
-    patiently(lambda: _require_as_many(store, service.shards), ends)
+    retry_while_unavailable(lambda: _require_as_many(store, service.shards), ends)
     opened = open_leased(_of_shard(settings, f"shard-{service.shard}-of-{service.shards}"), ends, closing)
     assert opened is not None, "a location is configured"
     own, lease = opened

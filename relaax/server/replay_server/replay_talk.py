@@ -24,7 +24,7 @@ from relaax.server.ports.port import CallCounter
 from relaax.server.ports.shared_budget import Loan, SharedBudget
 from relaax.server.replay_server.grpc_service import ReplayCalls
 from relaax.server.replay_server.service import ReplayService
-from relaax.transport.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
+from relaax.transport.frames import CONNECTION_END, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 
 MOST_CONNECTIONS = 1024
 """Who comes then is told to come by gRPC. Each has a thread."""
@@ -132,7 +132,7 @@ class ReplayTalk(LocalTalk):
             loan, vector = self._shared.budget.lend(size, read_only=True, user=self.frames)
         except OSError as error:
             sentence = f"it has no more memory to share: {error.strerror}"
-            self.frames.send(Frame(ENDS, sentence.encode()))
+            self.frames.send(Frame(CONNECTION_END, sentence.encode()))
             raise BrokenFrame(sentence) from None
         number = next(self._numbers)
         self._batches[number] = _Batch(vector.data.cast("B"), loan)

@@ -11,7 +11,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, Lease, StoreError
 from relaax.server.checkpoints import checkpointing
-from relaax.server.checkpoints.checkpointing import LOOK_SECONDS, Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.checkpointing import LOOK_SECONDS, Checkpointer, CheckpointLate, ModelState, Saved
 from relaax.server.checkpoints.spool import Spool
 from support.processes import wait_until
 from support.stores import MemoryStore
@@ -164,7 +164,7 @@ def test_that_there_can_be_no_checkpoint_now_is_said_once_a_minute(
 
     def take() -> ModelState | None:
         if away:
-            raise Late("shard 1 of 2 is away")
+            raise CheckpointLate("shard 1 of 2 is away")
         return model()
 
     checkpointer = Checkpointer(CheckpointManager(store), take, 1000, lambda saved: None)
@@ -275,7 +275,7 @@ def test_last_checkpoint_of_a_failing_store_is_delivered_later(
         checkpointer = Checkpointer(manager, model, 1000, lambda saved: None, spool=Spool(tmp_path, manager, None))
         model.step, store.failing = 3, StoreError("away")
         assert not checkpointer.save(last=True)
-        assert checkpointer.kept
+        assert checkpointer.has_local_copy
         store.failing = None
         assert manager.published() == []
     with leased(store) as manager:
@@ -295,8 +295,8 @@ def test_copy_is_removed_once_the_store_accepts_the_last_checkpoint(
         store.failing = StoreError("away")
         saving = threading.Thread(target=checkpointer.save, args=(60.0, True))
         saving.start()
-        wait_until(lambda: spool.kept and checkpointer.failures > 5, "a copy is kept, and it is tried again")
+        wait_until(lambda: spool.has_copy and checkpointer.failures > 5, "a copy is kept, and it is tried again")
         store.failing = None
         saving.join(60)
-        assert not spool.kept and not list(tmp_path.iterdir())
+        assert not spool.has_copy and not list(tmp_path.iterdir())
         assert len(manager.published()) == 1

@@ -79,9 +79,9 @@ def test_a_learner_hears_of_the_end_of_training() -> None:
         assert server.version == 0
 
 
-@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
-def test_steps_without_a_gradient_count_and_cost_no_parameters(way) -> None:  # type: ignore[no-untyped-def]
-    with running() as server, bridge_to(server.address, way=way) as worker:
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
+def test_steps_without_a_gradient_count_and_cost_no_parameters(transport) -> None:  # type: ignore[no-untyped-def]
+    with running() as server, bridge_to(server.address, transport=transport) as worker:
         worker.register(registration(environments=3, frame_skip=4))
         before = worker.pull()
         pushed = worker.push(None, env_steps=10)
@@ -95,9 +95,13 @@ def test_steps_without_a_gradient_count_and_cost_no_parameters(way) -> None:  # 
         assert server.core.metrics.drain().get("staleness/mean") is None
 
 
-@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
-def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(way: str) -> None:
-    with running() as server, bridge_to(server.address, way=way) as actor, bridge_to(server.address) as learner:
+@pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
+def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(transport: str) -> None:
+    with (
+        running() as server,
+        bridge_to(server.address, transport=transport) as actor,
+        bridge_to(server.address) as learner,
+    ):
         assert server.core.status().mean_actor_staleness is None
         actor.register(registration())
         actor.pull()

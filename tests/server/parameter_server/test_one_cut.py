@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relaax.parameters.client import ParameterClient
-from relaax.server.checkpoints.checkpointing import Late, ModelState
+from relaax.server.checkpoints.checkpointing import CheckpointLate, ModelState
 from relaax.server.parameter_server.service import core as core_module
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
 
@@ -107,7 +107,7 @@ def test_an_update_that_takes_too_long_makes_it_late_and_stops_nobody(
     monkeypatch.setattr(core_module, "CUT", 0.05)
 
     def cut() -> None:
-        with pytest.raises(Late, match="an update took too long"):
+        with pytest.raises(CheckpointLate, match="an update took too long"):
             server.core.cut()
 
     meanwhile(monkeypatch, server.core.metrics, "episodes", cut)

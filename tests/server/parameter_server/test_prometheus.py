@@ -33,7 +33,7 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
     code, before = health(url)
     assert (code, before["serving"], before["server"]) == (200, True, "relaax-parameter-server")
     assert f"{PREFIX}mean_return" not in scraped(url), "there is none yet"
-    with bridge_to(address, way="auto") as bridge:
+    with bridge_to(address, transport="auto") as bridge:
         bridge.register(worker(config))
         trained(bridge, 3)
         bridge.metrics.episode(12.5, 7)

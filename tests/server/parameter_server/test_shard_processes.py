@@ -40,7 +40,7 @@ def push(bridge: ParameterClient, size: int) -> Pushed:
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, config: Path, killed: int) -> None:
     shards = ShardProcesses(processes, config, 2, ("--set", "relaax-parameter-server.checkpoint_interval=0.2"))
-    with bridge_to(shards.addresses, unavailable_after=200.0, way="auto") as bridge:
+    with bridge_to(shards.addresses, unavailable_after=200.0, transport="auto") as bridge:
         bridge.register(worker(config))
         assert bridge.shares_memory == SUPPORTED
         size = len(trained(bridge, 3))

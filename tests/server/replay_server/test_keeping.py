@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from relaax.checkpoint import CheckpointManager, LocalStore, NoneUsable, Store, StoreError
+from relaax.checkpoint import CheckpointManager, LocalStore, NoUsableCheckpoint, Store, StoreError
 from relaax.checkpoint.s3 import S3Store
 from relaax.configuration import ReplayServerSection
 from relaax.replay import replay_pb2 as pb
@@ -249,7 +249,7 @@ def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
     assert f"{checkpoint}/table-0-00001.safetensors has" in said
     (way_out,) = [line for line in said.splitlines() if "relaax checkpoints remove" in line]
     assert way_out.endswith(f"relaax checkpoints remove {folder / SHARD} {checkpoint}")
-    with pytest.raises(NoneUsable):
+    with pytest.raises(NoUsableCheckpoint):
         keeping_of(ReplayService(LARGE), LocalStore(folder / SHARD), ends)
     CheckpointManager(LocalStore(folder / SHARD)).remove(checkpoint)
     keeping_of(ReplayService(LARGE), LocalStore(folder / SHARD), ends)

@@ -18,7 +18,7 @@ import safetensors
 
 import relaax
 from relaax.algorithm_base import ConfigBase
-from relaax.checkpoint import Checkpoint, CheckpointManager, StoreAway, open_store, sequence
+from relaax.checkpoint import Checkpoint, CheckpointManager, StoreUnavailable, open_store, sequence
 from relaax.configuration import Configuration, ParameterServerSection, redacted
 from relaax.configuration.key_types import NoHome
 from relaax.hosting.fingerprint import first_difference
@@ -31,7 +31,7 @@ from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.server.access import shard_target
 from relaax.server.checkpoints.checkpointing import Checkpointer, Saved
 from relaax.server.checkpoints.spool import Spool, default_folder
-from relaax.server.checkpoints.storage import open_leased, patiently, warn_of_versions
+from relaax.server.checkpoints.storage import open_leased, retry_while_unavailable, warn_of_versions
 from relaax.server.command.configuration import description
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server.command.credentials import read_credentials
@@ -75,7 +75,7 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
         )
         return None
     spool = Spool(folder, manager, section.aws_endpoint)
-    patiently(spool.deliver, ends)
+    retry_while_unavailable(spool.deliver, ends)
     return spool
 
 
@@ -91,7 +91,7 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
         store.check()
         warn_of_versions(store)
         names = [name for name in store.list() if newest_number([name])]
-    except StoreAway as error:
+    except StoreUnavailable as error:
         _log.warning("metrics are copied later: %s", error)
     folder = Path(section.metrics_dir or closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
     if names:  # later files must sort after those in the store, too
@@ -190,7 +190,7 @@ def _resume(core: ParameterServerCore, models: AlgorithmModels, manager: Checkpo
     def use(checkpoint: Checkpoint) -> None:
         core.resume(checkpoint, models.for_checkpoint(checkpoint.manifest))
 
-    checkpoint = patiently(lambda: manager.restore(parts, use), ends)
+    checkpoint = retry_while_unavailable(lambda: manager.restore(parts, use), ends)
     if checkpoint is None:
         return 0
     location = f"{manager.store.location}/{checkpoint.checkpoint_id}"

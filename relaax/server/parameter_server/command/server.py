@@ -260,7 +260,7 @@ class Server:
     @property
     def kept(self) -> bool:
         """Whether this machine keeps the last checkpoint because the store did not accept it."""
-        return self._checkpointer is not None and self._checkpointer.kept
+        return self._checkpointer is not None and self._checkpointer.has_local_copy
 
     @property
     def not_saved(self) -> str:

@@ -21,12 +21,12 @@ from relaax.checkpoint import (
     Conflict,
     Lease,
     LeaseLost,
-    NoneUsable,
+    NoUsableCheckpoint,
     Store,
     StoreError,
 )
 from relaax.checkpoint.manifest import part_key
-from relaax.server.checkpoints.checkpointing import Checkpointer, Late, ModelState, Saved
+from relaax.server.checkpoints.checkpointing import Checkpointer, CheckpointLate, ModelState, Saved
 from relaax.server.checkpoints.spool import Spool
 from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
@@ -73,8 +73,9 @@ class Barrier:
         self._core.prepare()
 
     def take(self, closing: str) -> tuple[ModelState | None, list[pb.Answer]]:
-        """Return shard 0's state and the others' answers, of one moment. Raises ShardLost and Late. `closing`: why
-        updates stop for good; empty if they resume.
+        """Return shard 0's state and the others' answers, of one moment. Raises ShardLost and CheckpointLate.
+
+        `closing`: why updates stop for good; empty if they resume.
         """
         self.number += 1
         members = self._members.all()
@@ -94,7 +95,7 @@ class Barrier:
         finally:
             unbroken &= access.release()
         if not unbroken or any(answer.failure for answer in resumed):
-            raise Late("the barrier between the shards took too long")
+            raise CheckpointLate("the barrier between the shards took too long")
         return state, answers
 
 
@@ -192,7 +193,7 @@ class Leader(Coordinator):
     def cut(self) -> ModelState | None:
         """Return the state of all shards at one moment; None if the last checkpoint has it, or there is none yet.
 
-        Pushes wait for two round trips between the shards. Raises Late if no cut is possible now.
+        Pushes wait for two round trips between the shards. Raises CheckpointLate if no cut is possible now.
         """
         why = "the shards are returning to their last checkpoint"
         try:
@@ -212,7 +213,7 @@ class Leader(Coordinator):
         own = self._core.mark()
         if own is None or self._saved[:1] == (own,):
             return None  # no update since
-        raise Late(self.members.missing() or why)
+        raise CheckpointLate(self.members.missing() or why)
 
     def _news(self, state: ModelState | None, answers: list[pb.Answer]) -> ModelState | None:
         """Return the state that was taken, unless the last checkpoint contains it."""
@@ -229,12 +230,12 @@ class Leader(Coordinator):
         return self._served == self.members.changes
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Write and publish the last cut, each shard writing its own part. Raises StoreError and LeaseLost, and Late if
-        a shard does not answer.
+        """Write and publish the last cut, each shard writing its own part. Raises StoreError and LeaseLost, and
+        CheckpointLate if a shard does not answer.
         """
         assert self._manager is not None
         manager, cut, served, own = self._manager, self._cut, self._served, self._core.position.part
-        checkpoint_id = manager.begin(global_step)
+        checkpoint_id = manager.begin_checkpoint(global_step)
         members = self.members.all()
         try:
             order = pb.Snapshot(cut=cut.number, checkpoint=checkpoint_id)
@@ -259,8 +260,8 @@ class Leader(Coordinator):
             manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
             if isinstance(error, (LeaseLost, StoreError)):
                 raise
-            raise Late(str(error) or "a shard did not write its part in time") from None
-        manager.thin_out()  # without the lock: a store that stalls must not block the shards
+            raise CheckpointLate(str(error) or "a shard did not write its part in time") from None
+        manager.delete_old()  # without the lock: a store that stalls must not block the shards
         return Checkpoint(checkpoint_id, parts, full)
 
     def _check_there(self, checkpoint_id: str, parts: Mapping[str, Any]) -> None:
@@ -283,7 +284,7 @@ class Leader(Coordinator):
                 self._settle()
             except ShardLost:
                 continue  # its loss is a change, or it is slow and will be asked again
-            except NoneUsable as error:
+            except NoUsableCheckpoint as error:
                 self.refusal = str(error)
                 self.on_refused()
                 return
@@ -319,7 +320,7 @@ class Leader(Coordinator):
 
     def _restore(self, changes: int) -> None:
         """Bring all shards to the newest checkpoint that verifies on every one. Raises ShardLost, StoreError (including
-        NoneUsable) and ModelRefused.
+        NoUsableCheckpoint) and ModelRefused.
         """
         core = self._core
         while True:
@@ -336,7 +337,7 @@ class Leader(Coordinator):
                 break
             _log.error("checkpoint %s is skipped by all shards: %s", checkpoint_id, damage.sentence)
             assert self._manager is not None
-            self._manager.note_damaged(checkpoint_id, damage.sentence)
+            self._manager.mark_damaged(checkpoint_id, damage.sentence)
         for answer in answers:
             if answer.failure:
                 raise StoreError(answer.sentence)

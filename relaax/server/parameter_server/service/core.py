@@ -19,7 +19,7 @@ from relaax.metrics import Aggregator
 from relaax.metrics.system import available_memory
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.status import TrainingStatus
-from relaax.server.checkpoints.checkpointing import Late, ModelState, Saved
+from relaax.server.checkpoints.checkpointing import CheckpointLate, ModelState, Saved
 from relaax.server.parameter_server.service.metrics import PeriodicMetrics, Rates
 from relaax.server.parameter_server.service.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
 from relaax.server.parameter_server.shard.model import (
@@ -313,8 +313,8 @@ class ParameterServerCore:
     def cut(self) -> ModelState | None:
         """Return the state at a moment without a pending update; None before there is a model.
 
-        What an update brings, its episodes too, is in there as a whole or not at all. Raises Late if an update took too
-        long.
+        What an update brings, its episodes too, is in there as a whole or not at all. Raises CheckpointLate if an
+        update took too long.
         """
         self.prepare()
         try:
@@ -326,7 +326,7 @@ class ParameterServerCore:
         finally:
             self.let_go()
         if not unbroken:
-            raise Late("an update took too long")
+            raise CheckpointLate("an update took too long")
         return state
 
     def state(self) -> ModelState | None:

@@ -183,7 +183,7 @@ class ParameterService:
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None:
                 return self._push_of_another_life(request)
-            if not worker.purpose.changes:
+            if not worker.purpose.may_update:
                 raise NotAllowedNow(f"{worker.purpose.name} cannot push")
             try:
                 push = push_of(carrier, worker)
@@ -243,7 +243,7 @@ class ParameterService:
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None or model is None:
                 raise UnknownWorker("it does not know this worker in this incarnation")
-            if not worker.purpose.changes:
+            if not worker.purpose.may_update:
                 raise NotAllowedNow(f"{worker.purpose.name} changes nothing")
             try:
                 shared = model.shard.share(self._core.segments.writable)

@@ -25,7 +25,7 @@ from relaax.server.ports.local_talk import (
 )
 from relaax.server.ports.port import CallCounter
 from relaax.server.service_errors import errors_as_status
-from relaax.transport.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.transport.frames import CONNECTION_END, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 
@@ -173,7 +173,7 @@ class LocalConnection(LocalTalk):
 
     def _ended(self, sentence: str) -> BrokenFrame:
         """Tell the worker that this connection ends, and why."""
-        self.frames.send(Frame(ENDS, sentence.encode()))
+        self.frames.send(Frame(CONNECTION_END, sentence.encode()))
         return BrokenFrame(sentence)
 
     def _shared(self, data: Any, vector: int) -> tuple[FlatVector, Segment] | None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 
 from relaax.metrics.rate_limited_log import RateLimitedLog
-from relaax.parameters.moments import MAX_STATISTIC_NAME, Float64Vector, Moments, NotUsable
+from relaax.parameters.moments import MAX_STATISTIC_NAME, Float64Vector, Moments, MomentsOutOfRange
 from relaax.server.parameter_server.shard.state import Statistics
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class MergedStatistics:
         for name, moments in samples.items():
             try:
                 self._statistics[name].add(client, moments)
-            except NotUsable as why:  # the client may be honest: what it cannot be merged with may be another's
+            except MomentsOutOfRange as why:  # the client may be honest: what it cannot be merged with may be another's
                 self.dropped_samples += 1
                 self._complain("a sample of the statistic %s is left out (%s): %s", name, client or "unnamed", why)
         self._merge_all()
@@ -154,7 +154,7 @@ class _Statistic:
         self._until_refresh = 0
 
     def add(self, client: str, moments: Moments) -> None:
-        """Add samples. Raises NotUsable; then nothing has changed."""
+        """Add samples. Raises MomentsOutOfRange; then nothing has changed."""
         if moments.count < 1:
             return
         if client in self.outlying:
@@ -221,7 +221,7 @@ def _sum(parts: Iterable[Moments]) -> Moments:
     """Return the moments of all samples. What cannot be merged with the rest is left out."""
     merged, *others = parts
     for moments in others:
-        with contextlib.suppress(NotUsable):
+        with contextlib.suppress(MomentsOutOfRange):
             merged = merged.merged(moments)
     return merged
 
@@ -229,6 +229,6 @@ def _sum(parts: Iterable[Moments]) -> Moments:
 def _usable(name: str, moments: Moments) -> Moments:
     try:
         return moments.usable()
-    except NotUsable as why:
+    except MomentsOutOfRange as why:
         _log.warning("the checkpoint's statistic %s is unusable and starts empty: %s", name, why)
         return Moments.zeros(moments.size)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
-from relaax.checkpoint.checkpoint import check_parts, cut, length, overlapping
+from relaax.checkpoint.checkpoint import check_parts, overlapping, vector_length, vector_range
 from relaax.hosting.fingerprint import SPACES, space_text
 from relaax.optim.vector import FlatVector
 from relaax.parameters.moments import from_arrays, to_arrays
@@ -30,7 +30,7 @@ SLOT = "slots/"
 
 def parts_for(manifest: Mapping[str, Any], position: ShardPosition) -> list[str]:
     """Return the parts of a checkpoint that a shard reads: its own, or those that it overlaps. Raises Damaged."""
-    start, end = position.range(length(manifest))
+    start, end = position.range(vector_length(manifest))
     return [shard["part"] for shard in overlapping(manifest, start, end)]
 
 
@@ -40,7 +40,7 @@ def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[
     A slot with one float32 for each element of its part is cut like the parameters. Any other, such as Adam's count of
     updates, is the largest of those that the parts have.
     """
-    start, end = position.range(length(checkpoint.manifest))
+    start, end = position.range(vector_length(checkpoint.manifest))
     shards = overlapping(checkpoint.manifest, start, end)
     names = sorted({name for shard in shards for name in checkpoint.parts[shard["part"]] if name.startswith(SLOT)})
     slots: dict[str, Array] = {}
@@ -48,10 +48,10 @@ def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[
         parts = [(shard["end"] - shard["start"], checkpoint.parts[shard["part"]].get(name)) for shard in shards]
         found = [(size, array) for size, array in parts if array is not None]
         if all(array.shape == (size,) and array.dtype == np.float32 for size, array in found):
-            slots[name.removeprefix(SLOT)] = cut(checkpoint, name, start, end)
+            slots[name.removeprefix(SLOT)] = vector_range(checkpoint, name, start, end)
         else:
             slots[name.removeprefix(SLOT)] = max((array for _, array in found), key=lambda array: tuple(array.ravel()))
-    return np.asarray(cut(checkpoint, "parameters", start, end), np.float32), slots
+    return np.asarray(vector_range(checkpoint, "parameters", start, end), np.float32), slots
 
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
@@ -92,8 +92,8 @@ def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkp
     manifest = checkpoint.manifest
     check_parts(checkpoint, "parameters")
     try:
-        if length(manifest) != parameters:
-            raise ValueError(f"the model has {parameters} parameters, the checkpoint {length(manifest)}")
+        if vector_length(manifest) != parameters:
+            raise ValueError(f"the model has {parameters} parameters, the checkpoint {vector_length(manifest)}")
         if len(manifest["shards"]) == position.count:
             snapshot = _snapshot(manifest["shards"][position.index], position.range(parameters), checkpoint)
         else:
@@ -123,7 +123,7 @@ def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Ch
     arrays = checkpoint.parts[described["part"]]
     slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
     _check(slots)
-    parameters: npt.NDArray[np.float32] = np.asarray(cut(checkpoint, "parameters", *own), np.float32)
+    parameters: npt.NDArray[np.float32] = np.asarray(vector_range(checkpoint, "parameters", *own), np.float32)
     counters = Counters.from_json(described["counters"])
     with as_written("ledger"):
         Ledger().restore(described["ledger"])
@@ -170,7 +170,7 @@ def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count:
     if not whole:
         _log.info("checkpoint %s has no target network: it is the parameters now", checkpoint.checkpoint_id)
         return TargetCopy(generation, parameters)
-    vector = cut(checkpoint, TARGET, shard.start, shard.start + shard.size)
+    vector = vector_range(checkpoint, TARGET, shard.start, shard.start + shard.size)
     return TargetCopy(generation, np.asarray(vector, np.float32))
 
 

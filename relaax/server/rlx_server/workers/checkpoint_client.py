@@ -11,7 +11,7 @@ import numpy as np
 
 from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError
-from relaax.checkpoint.checkpoint import whole
+from relaax.checkpoint.checkpoint import full_vector
 from relaax.hosting.fingerprint import changed_keys
 from relaax.parameters.interfaces import (
     FlatVector,
@@ -120,7 +120,7 @@ class CheckpointClient(ParameterClientBase):
         if changed:
             which = "; ".join(map(str, changed))
             raise ParameterServerError(f"checkpoint {checkpoint.checkpoint_id} is of another model: {which}")
-        parameters = np.asarray(whole(checkpoint, PARAMETERS), np.float32)
+        parameters = np.asarray(full_vector(checkpoint, PARAMETERS), np.float32)
         parameters.flags.writeable = False
         arrays = {name: array for part in checkpoint.parts.values() for name, array in part.items()}
         version = self._pulled.version + 1 if self._pulled is not None else 0

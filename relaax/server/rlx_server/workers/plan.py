@@ -90,6 +90,6 @@ def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> Parame
     return ParameterClient(
         servers,
         unavailable_after=settings.parameter_server_patience,
-        way=settings.bridge,
+        transport=settings.bridge,
         wire_precision=settings.wire_precision,
     )

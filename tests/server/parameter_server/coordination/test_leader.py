@@ -223,7 +223,7 @@ def test_a_store_that_stalls_while_it_deletes_keeps_the_shards_from_nothing(
         assert goes_on.wait(30)
         raise StoreError("no answer")
 
-    monkeypatch.setattr(leader.manager, "_thin_out", stalling)
+    monkeypatch.setattr(leader.manager, "_delete_old", stalling)
     outcome = save(leader)
     try:
         written(raw, raw.order("snapshot"), tmp_path)
