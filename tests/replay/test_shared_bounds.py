@@ -16,7 +16,7 @@ from relaax.replay.client.memory import ShardMemory
 from relaax.replay.wire import INSERT_NUMBERS
 from relaax.server.ports import shared_budget
 from relaax.transport import segments
-from relaax.transport.frames import ENDS, SAMPLE, Frame
+from relaax.transport.frames import CONNECTION_END, SAMPLE, Frame
 from relaax.transport.local_socket import Introduction, NoSharedMemory, connect
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, serving
@@ -132,7 +132,7 @@ def test_memory_counts_until_the_caller_has_let_go_of_it() -> None:
                 frames.send(Frame(SAMPLE, b"", vector=BIG))
                 answer, descriptor = frames.receive()
                 if descriptor is None:
-                    assert answer.kind == ENDS
+                    assert answer.kind == CONNECTION_END
                 else:
                     kept.append(segments.map_(descriptor, BIG // 4, writable=False, at_once=False))
                     os.close(descriptor)
