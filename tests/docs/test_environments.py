@@ -1,4 +1,4 @@
-"""The programs of docs/environments.md are taken from the page and run against a server of the protocol."""
+"""The programs of the pages about environments are taken from them and run against a server of the protocol."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from relaax import rlx
 from relaax.cli.app import app
 from relaax.cli.run.plan import make_plan
 from relaax.client import command
-from support.pages import DOCS, block
+from support.pages import DOCS, block, blocks
 from support.processes import Processes
 from support.rlx_peer import Conversation, RlxPeer, serve
 
-PAGE = DOCS / "environments.md"
+PAGES = [DOCS / f"{name}.md" for name in ("environments", "many-environments", "gymnasium", "environment-programs")]
+CHECKED = [f"docs/{page.name}" for page in PAGES]
 PLACE = "localhost:7001"
 
 
@@ -31,16 +32,22 @@ def random_serve(talk: Conversation) -> None:
     serve(talk)
 
 
+def text_of(name: str) -> str:
+    """Return the text of the block with this name, which one of the pages has."""
+    (page,) = [page for page in PAGES if any(name in (made.file, made.name) for made in blocks(page))]
+    return block(page, name)
+
+
 def lines(name: str) -> list[list[str]]:
-    """The commands of a block of the page, as words."""
-    return [shlex.split(line) for line in block(PAGE, name).splitlines()]
+    """The commands of a block of the pages, as words."""
+    return [shlex.split(line) for line in text_of(name).splitlines()]
 
 
 def talks_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[Conversation], list[str]]:
     """What a command of the page said on its connections, and what it printed."""
     program = command[1]
     for name in ("room.py", "room_env.py", program):
-        (folder / name).write_text(block(PAGE, name), encoding="utf-8")
+        (folder / name).write_text(text_of(name), encoding="utf-8")
     with RlxPeer(random_serve) as peer:
         assert PLACE in command
         words = [peer.address if word == PLACE else word for word in command[1:]]
@@ -91,7 +98,7 @@ def test_whole_episodes(tmp_path: Path, processes: Processes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.checks("docs/environments.md", "relaax/client", "environments/OpenAI_Gym")
+@pytest.mark.checks(*CHECKED, "relaax/client", "environments/OpenAI_Gym")
 def test_slow_environments(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("slow")
     (talk,), printed = talks_of(command, tmp_path, processes)
@@ -104,7 +111,7 @@ def test_a_world_of_other_spaces_in_the_template(tmp_path: Path, monkeypatch: py
     text = (tmp_path / "my_world" / "main.py").read_text(encoding="utf-8")
     world, found = re.compile(r"class World:.*?(?=\n\n\n|\Z)", re.DOTALL), "from relaax.client import Box, Discrete,"
     assert found in text
-    text = world.sub(lambda _: world.findall(block(PAGE, "my_spaces.py"))[0].rstrip(), text, count=1)
+    text = world.sub(lambda _: world.findall(text_of("my_spaces.py"))[0].rstrip(), text, count=1)
     (tmp_path / "my_world" / "main.py").write_text(text.replace(found, found.replace(",", ", Dict,", 1)))
     with RlxPeer() as peer:
         line = command.parser("my_world/main", "", "").parse_args([peer.address, "robots", "3", "--steps", "600"])
@@ -117,8 +124,8 @@ def test_a_world_of_other_spaces_in_the_template(tmp_path: Path, monkeypatch: py
 
 def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("car.yaml").write_text(block(PAGE, "car.yaml"), encoding="utf-8")
-    Path("lake.yaml").write_text(block(PAGE, "lake.yaml"), encoding="utf-8")
+    Path("car.yaml").write_text(text_of("car.yaml"), encoding="utf-8")
+    Path("lake.yaml").write_text(text_of("lake.yaml"), encoding="utf-8")
     ((*_, lake, _, slippery, _, size, _, _),) = lines("any")
     _, _, *words = make_plan("car.yaml", ["run.envs_per_client=1"]).client_command("random", 0)
     hello = talk_of(words)
@@ -128,14 +135,14 @@ def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.checks("docs/environments.md", "relaax/client", "environments/OpenAI_Gym")
+@pytest.mark.checks(*CHECKED, "relaax/client", "environments/OpenAI_Gym")
 def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("my_package").mkdir()
-    Path("my_package/__init__.py").write_text(block(PAGE, "my_package/__init__.py"))
-    Path("room.py").write_text(block(PAGE, "room.py"))
-    Path("my_package/room.py").write_text(block(PAGE, "room_env.py"))
+    Path("my_package/__init__.py").write_text(text_of("my_package/__init__.py"))
+    Path("room.py").write_text(text_of("room.py"))
+    Path("my_package/room.py").write_text(text_of("room_env.py"))
     Path("my_package/wrappers.py").write_text(
         "import gymnasium\nclass Scaled(gymnasium.RewardWrapper):\n"
         "    def __init__(self, env, by):\n        super().__init__(env)\n        self.by = by\n"

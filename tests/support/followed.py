@@ -75,10 +75,7 @@ class Follower:
 
     def follow(self, page: Path, less: dict[str, str]) -> dict[str, str]:
         """Do what a page says; what each block printed, to stdout and stderr. `less`: what of its text to replace."""
-        for name, text in files(page).items():
-            file = self._folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(self._placed(text), encoding="utf-8")
+        self.write_files(page)
         said: dict[str, str] = {}
         for made in blocks(page):
             if made.language != "sh" or made.name.startswith("needs "):
@@ -95,6 +92,13 @@ class Follower:
                 said[made.name] = self._do(text)
         self.end()
         return said
+
+    def write_files(self, page: Path) -> None:
+        """Write the files that a page shows."""
+        for name, text in files(page).items():
+            file = self._folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(self._placed(text), encoding="utf-8")
 
     def end(self) -> None:
         """Ctrl-C to the servers. Their training may have finished before."""
