@@ -430,7 +430,7 @@ PLANNING_ERRORS = (
     planted(
         "plan-both-ways",
         "a message counts whole in each direction",
-        [(FORECAST_PY, "half, push, pull = asked.wire_bytes / 2,", "half, push, pull = asked.wire_bytes,")],
+        [(FORECAST_PY, "half, push, pull = load.wire_bytes / 2,", "half, push, pull = load.wire_bytes,")],
         FIGURES,
     ),
     planted(
@@ -457,8 +457,8 @@ PLANNING_ERRORS = (
         [
             (
                 FORECAST_PY,
-                "asked.replay, table, into, out)",
-                "asked.replay, table, out, into)",
+                "load.replay, table, into, out)",
+                "load.replay, table, out, into)",
             )
         ],
         FIGURES,
@@ -472,7 +472,7 @@ PLANNING_ERRORS = (
     planted(
         "plan-actors-push-gradients",
         "actors beside learners are charged for gradients",
-        [(DEMAND_PY, "learners, asks = updates, ASKS", "learners = updates")],
+        [(DEMAND_PY, "learners, exchange_factor = updates, SHARE_WITHOUT_GRADIENT", "learners = updates")],
         FIGURES,
     ),
     planted(
@@ -496,7 +496,7 @@ PLANNING_ERRORS = (
     planted(
         "plan-breaks-at-connections",
         "a part breaks at a number of connections, not of environments",
-        [(FORECAST_PY, "int(workload.environments / asks)", "int(workload.connections / asks)")],
+        [(FORECAST_PY, "int(workload.environments / demanded)", "int(workload.connections / demanded)")],
         FIGURES,
     ),
     planted(
@@ -526,13 +526,13 @@ PLANNING_ERRORS = (
     planted(
         "plan-one-learner",
         "all learners together do as much as one",
-        [(FORECAST_PY, "workload.learners * 1e6 / asked.learner", "1e6 / asked.learner")],
+        [(FORECAST_PY, "workload.learners * 1e6 / load.learner", "1e6 / load.learner")],
         FIGURES,
     ),
     planted(
         "plan-one-replay-network",
         "the traffic of all replay shards goes to one machine",
-        [(FORECAST_PY, "asked.replay_out_bytes) / workload.replay.shards", "asked.replay_out_bytes)")],
+        [(FORECAST_PY, "load.replay_out_bytes) / workload.replay.shards", "load.replay_out_bytes)")],
         FIGURES,
     ),
     planted(
@@ -541,8 +541,8 @@ PLANNING_ERRORS = (
         [
             (
                 FORECAST_PY,
-                "max(asked.push_bytes, asked.pull_bytes) / workload.shards",
-                "max(asked.push_bytes, asked.pull_bytes)",
+                "max(load.push_bytes, load.pull_bytes) / workload.shards",
+                "max(load.push_bytes, load.pull_bytes)",
             )
         ],
         FIGURES,
@@ -568,7 +568,7 @@ PLANNING_ERRORS = (
     planted(
         "plan-learning-blocks-paced-workers",
         "learning blocks an action although the next message comes later",
-        [(QUEUEING_PY, "free = max(away, circle.period - through)", "free = away")],
+        [(QUEUEING_PY, "free = max(outside, network.period - answered)", "free = outside")],
         QUEUEING,
     ),
 )

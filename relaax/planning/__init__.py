@@ -1,4 +1,5 @@
-"""A model of the service: what a workload needs of machines, and what it gets of them (docs/scaling.md).
+"""A model of the service: the machines that a workload needs, and the speed that it reaches (docs/scaling.md).
 
-Pure functions of numbers. Times are microseconds and bytes are bytes unless a name says otherwise.
+All functions are pure. Unless a name has another unit, times are microseconds and sizes are bytes. Begin with
+`forecast`, which uses `costs` (per part), `demand` (per message) and `queueing` (waiting).
 """

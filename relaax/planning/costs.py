@@ -1,7 +1,7 @@
-"""What the parts cost: processor time by message, by environment, by parameter and by item; memory.
+"""Costs of the parts: processor time per message, environment, parameter and item, and memory.
 
-The constants come from docs/results of the repository, two cores of a virtual machine, and each says from where. A
-benchmark's file replaces what it has measured (`relaax.planning.costs`).
+The constants were measured on a virtual machine with two cores; most name their source in docs/results. The result
+file of a benchmark replaces the constants that it measured (`costs_from_measurement`).
 """
 
 from __future__ import annotations
@@ -14,103 +14,104 @@ from typing import Any
 from relaax.planning.workload import Workload
 
 SHARED_US, SHARED_US_PER_PARAMETER = 134.0, 1.28e-3
-"""Processor time of a push and pull through memory, both sides together: 1.0 ms for 677,747 parameters, 0.14 ms for
-4,611 (docs/results/parameter-server.md)."""
+"""Processor time of a push and pull through shared memory, both sides together: 1.0 ms for 677,747 parameters, 0.14 ms
+for 4,611 (docs/results/parameter-server.md)."""
 GRPC_US, GRPC_US_PER_PARAMETER = 616.0, 7.35e-3
-"""The same by gRPC: 5.6 ms and 0.65 ms."""
-BEYOND_CACHES, BEYOND_FACTOR = 5_000_000, 3.3
-"""Parameters of a message from which each costs so many times as much by gRPC: 23 to 28 ns instead of 8
+"""Processor time of a push and pull by gRPC: 5.6 ms and 0.65 ms for the same sizes."""
+LARGE_MESSAGE_PARAMETERS, LARGE_MESSAGE_FACTOR = 5_000_000, 3.3
+"""Number of parameters in a gRPC message, and the factor of cost for each one beyond it: 23 to 28 ns instead of 8
 (docs/results/growth.md)."""
 SERVER_SHARE = 0.6
-"""Of an exchange, the parameter server's; the rest is the worker's (docs/results/parameter-server.md, second table)."""
-ASKING_US = 70.0
+"""Share of an exchange's processor time that the parameter server uses. The worker uses the rest
+(docs/results/parameter-server.md, second table)."""
+CLIENT_ACTION_US = 70.0
 """Processor time of the client for one action (tests/benchmarks/client_overhead.py)."""
 SHARED, GRPC = "shared_memory", "grpc"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """Processor time of one message: `fixed + each * environments`, times `cold` where others have had the caches."""
+    """Processor time of one message: `fixed + each * environments`, times `cold` if the caches are cold."""
 
     fixed: float
     each: float
     cold: float = 1.0
 
     def us(self, environments: int, crowding: float = 0.0) -> float:
-        """Return microseconds. `crowding`: 0, caches are warm, to 1, they are others' (`crowding`)."""
+        """Return microseconds. `crowding`: from 0, warm caches, to 1, cold ones (see the function `crowding`)."""
         return (self.fixed + self.each * environments) * (1.0 + crowding * (self.cold - 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """All costs, and where they come from."""
+    """All costs, and their sources."""
 
     sources: tuple[str, ...]
     client: MessageCost
     """An environment's program: environment and client."""
     worker: MessageCost
-    """A worker: wire, acting and learning, the exchange with the parameter server left out."""
+    """A worker: wire, acting and learning, without the exchange with the parameter server."""
     act_share: float
-    """Of `worker`, what is done before the actions are on their way; the rest is learning."""
+    """Share of `worker` before the actions are sent. The rest is learning."""
     wake_us: float
-    """Of an action's time, what is nobody's processor time: two processes are woken."""
+    """Part of an action's time in which no process runs: the wake-ups of two processes."""
     exchange_scale: float = 1.0
-    """How many times as much an exchange costs as `exchange_us` says."""
+    """Measured cost of an exchange, divided by `exchange_us`."""
     exchange_cold: float = 1.0
     paced: float = 1.0
-    """How many times as much a message costs on processors that idle, as its processes are held to a rate."""
+    """Factor of a message's cost if its processes have a fixed rate and the processors idle between messages."""
     paced_wake_us: float | None = None
-    """`wake_us` on processors that idle; None: the same."""
+    """`wake_us` on idle processors. None: the same."""
     learner_us: float = 0.0
     learner_us_per_item: float = 0.0
-    """Of an update, a learner's, and of each transition in its batch."""
+    """Processor time of a learner for an update, and for each transition of its batch."""
     insert_us: float = 8.0
     insert_us_per_byte: float = 2.4e-3
     sample_us: float = 5.0
     sample_us_per_byte: float = 2.2e-3
-    """Of an item, a replay server's, by gRPC (docs/results/replay-service.csv)."""
+    """Processor time of a replay server for an item, by gRPC (docs/results/replay-service.csv)."""
     client_mb: float = 40.0
     worker_mb: float | None = None
-    """Of a worker, not shared; None: by `relaax.planning.demand`."""
+    """Unshared memory of a worker. None: `relaax.planning.demand` estimates it."""
 
 
-def woken_us(costs: Costs, sleeps: float) -> float:
-    """Return what waking two processes takes, on processors that idle for a share of time `sleeps`, 0 to 1."""
+def wake_time_us(costs: Costs, sleeps: float) -> float:
+    """Return the time to wake two processes. `sleeps`: the share of time, 0 to 1, in which the processors idle."""
     idle = costs.wake_us if costs.paced_wake_us is None else costs.paced_wake_us
     return costs.wake_us + sleeps * (idle - costs.wake_us)
 
 
 def exchange_us(parameters: float, bridge: str, pushes: float = 1.0) -> float:
-    """Return what `pushes` exchanges of so many parameters each cost both sides together.
+    """Return the processor time of `pushes` exchanges, both sides together. `parameters`: of each exchange.
 
-    c = c0 + c1 * P; by gRPC c1 is `BEYOND_FACTOR` times as much for those beyond `BEYOND_CACHES`.
+    c = c0 + c1 * P. By gRPC, c1 is `LARGE_MESSAGE_FACTOR` times as large for the parameters beyond `LARGE_MESSAGE_PARAMETERS`.
     """
     if bridge == GRPC:
-        beyond = max(0.0, parameters - BEYOND_CACHES) * (BEYOND_FACTOR - 1.0)
+        beyond = max(0.0, parameters - LARGE_MESSAGE_PARAMETERS) * (LARGE_MESSAGE_FACTOR - 1.0)
         return pushes * (GRPC_US + GRPC_US_PER_PARAMETER * (parameters + beyond))
     return pushes * (SHARED_US + SHARED_US_PER_PARAMETER * parameters)
 
 
 WARM_PROCESSES, COLD_PROCESSES = 2.0, 8.0
+"""Processes per core: up to the first, caches stay warm; from the second on, they are cold."""
+SLOWDOWN_PER_DOUBLING = 0.2
+"""Share that each doubling of processes per core beyond `COLD_PROCESSES` adds to every cost."""
 
 
-THRONG = 0.2
+def process_slowdown(processes: float, cores: float, busy: float) -> float:
+    """Return the factor by which many processes per core raise every cost. `busy`: the share of time, 0 to 1, they run.
 
-
-def thronged(processes: float, cores: float, busy: float) -> float:
-    """Return how many times as much everything costs with so many processes per core that are `busy`, 0 to 1.
-
-    Each doubling beyond `COLD_PROCESSES` adds a fifth: fitted to the table of docs/scaling.md, where a free step of
-    CartPole takes 0.39 ms with 4 connections on two cores, 0.6 with 64 and 0.7 with 128.
+    Each doubling of processes per core beyond `COLD_PROCESSES` adds a fifth. This fits the table of docs/scaling.md:
+    with no fixed rate on two cores, a step of CartPole takes 0.39 ms with 4 connections, 0.6 with 64, 0.7 with 128.
     """
-    return 1.0 + THRONG * busy * math.log2(max(1.0, processes / cores / COLD_PROCESSES))
+    return 1.0 + SLOWDOWN_PER_DOUBLING * busy * math.log2(max(1.0, processes / cores / COLD_PROCESSES))
 
 
 def crowding(processes: float, cores: float) -> float:
-    """Return from 0 to 1 how far the caches are others': by processes per core, of which 2 do not disturb and 8 do.
+    """Return how cold the caches are: 0 with at most 2 processes per core, 1 with at least 8, linear in between.
 
-    docs/results/growth.md: a step of CartPole takes 0.25 to 0.37 ms of two cores with 2 connections (4 processes), 0.78
-    with 8 (16), and no more with 64.
+    docs/results/growth.md: on two cores, a step of CartPole takes 0.25 to 0.37 ms with 2 connections (4 processes) and
+    0.78 ms with 8 (16 processes). More connections, up to 64, do not raise it.
     """
     share = (processes / cores - WARM_PROCESSES) / (COLD_PROCESSES - WARM_PROCESSES)
     return min(1.0, max(0.0, share))
@@ -119,18 +120,19 @@ def crowding(processes: float, cores: float) -> float:
 NEEDED = ("processor_single", "processor_training", "act_latency_ms", "parameters", "bridge")
 LEAST_SHARE, MOST_SHARE = 0.2, 0.9
 PROCESSES = 2
-"""Of a connection: client and worker."""
+"""Processes of a connection: client and worker."""
 
 
 class UnusableMeasurement(ValueError):
-    """A benchmark's file lacks figures. The message says which."""
+    """A benchmark's result file lacks figures. The message names them."""
 
 
-def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
-    """Return the costs of a benchmark's result. Raises UnusableMeasurement.
+def costs_from_measurement(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
+    """Return the costs from the result of a benchmark. Raises UnusableMeasurement.
 
-    Three points give a line and a factor: messages of one environment with warm caches (`processor_single`), of n
-    (`processor_training`), and of one among many processes (`processor_crowd`). `workload` says how long rollouts were.
+    Three measurements give a line and a factor: messages of one environment with warm caches (`processor_single`), of n
+    environments (`processor_training`), and of one environment among many processes (`processor_crowd`). `workload`
+    gives the length of the measured rollouts.
     """
     missing = [key for key in NEEDED if key not in result]
     if missing:
@@ -150,11 +152,11 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         cold = 1.0
         if crowd is not None:
             cold = max(1.0, _message(crowd, kind, scale * exchange, workload) / one)
-        lines[kind] = line_through(one, many, n, cold, crowding(PROCESSES * training["connections"], cores))
+        lines[kind] = message_cost_from(one, many, n, cold, crowding(PROCESSES * training["connections"], cores))
     act = 1e3 * result["act_latency_ms"]["p50"]
     worker = lines["worker"].us(1)
-    share = min(MOST_SHARE, max(LEAST_SHARE, (act - ASKING_US) / worker))
-    wake = max(0.0, act - ASKING_US - share * worker)
+    share = min(MOST_SHARE, max(LEAST_SHARE, (act - CLIENT_ACTION_US) / worker))
+    wake = max(0.0, act - CLIENT_ACTION_US - share * worker)
     paced = _paced(crowd, result.get("processor_paced"))
     learner, batch = training["us"].get("learner", 0.0), workload.replay.batch if workload.replay is not None else 0
     memory = result.get("worker_memory_mb", {}).get("mean")
@@ -176,7 +178,7 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
 
 
 def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> float:
-    """Return how much more a step costs whose processes slept before it, client and worker together."""
+    """Return the factor of a step's cost if its processes slept before it, client and worker together."""
     if crowd is None or paced is None:
         return 1.0
     free, held = (sum(point["us"].get(kind, 0.0) for kind in ("client", "worker")) for point in (crowd, paced))
@@ -184,21 +186,21 @@ def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> 
 
 
 def _paced_wake(result: Mapping[str, Any], acting: float, wake: float) -> float:
-    """Return what waking takes where processors idle: of an action there, all that is nobody's processor time."""
+    """Return the time to wake two processes on idle processors: an action's time there without its processor time."""
     act = result.get("processor_paced", {}).get("act_ms")
-    return wake if act is None else max(wake, 1e3 * act["p50"] - ASKING_US - acting)
+    return wake if act is None else max(wake, 1e3 * act["p50"] - CLIENT_ACTION_US - acting)
 
 
 def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Workload) -> float:
-    """Return microseconds for one message, without a worker's share of the exchange, which comes once a rollout."""
+    """Return microseconds for one message, without the worker's share of the exchange of each rollout."""
     message = float(point["us"].get(kind, 0.0)) * int(point["environments"])
     if kind == "worker" and workload.workers_push:
         return max(message - (1.0 - SERVER_SHARE) * exchange / workload.rollout, 0.1 * message)
     return message
 
 
-def line_through(one: float, many: float, n: int, cold: float, crowded: float) -> MessageCost:
-    """Return the cost through two points: of a message of 1 environment, and of n in a crowd."""
+def message_cost_from(one: float, many: float, n: int, cold: float, crowded: float) -> MessageCost:
+    """Return the cost through two points: a message of 1 environment, and of n environments at the crowding `crowded`."""
     if n == 1:
         return MessageCost(one, 0.0, cold)
     warm = many / (1.0 + crowded * (cold - 1.0))
@@ -212,7 +214,7 @@ def _cold_exchange(single: Mapping[str, Any], crowd: Mapping[str, Any] | None) -
 
 
 def _replay(costs: Costs, result: Mapping[str, Any], workload: Workload) -> Costs:
-    """Take a replay server's speed, if it was measured: by gRPC or memory, whichever was used."""
+    """Return `costs` with the replay server's measured speed, if there is one, by the transport that was used."""
     if workload.replay is None or "replay_inserts_per_second" not in result:
         return costs
     return replace(
@@ -224,11 +226,12 @@ def _replay(costs: Costs, result: Mapping[str, Any], workload: Workload) -> Cost
     )
 
 
-def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs:
-    """Return costs by the figures of the repository, for a network of that many multiplications.
+def default_costs(workload: Workload, client: MessageCost, client_mb: float) -> Costs:
+    """Return costs by the figures of the project's own machine.
 
-    `client`: as the environment's own program was just measured. A worker's message takes FIXED_US + n (EACH_US + m
-    US_PER_MILLION), of which the network's share is `ACT_SHARE`.
+    `client`: measured with the environment's own program. A worker's message of n environments takes FIXED_US +
+    n (EACH_US + m US_PER_MILLION), where m is the network's multiplications in millions. Acting takes ACT_FIXED_US and
+    the share `ACT_SHARE` of the part that is not fixed.
     """
     million = workload.multiplications / 1e6
     network = million * US_PER_MILLION
@@ -251,14 +254,14 @@ def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs
 
 
 SOURCE = (
-    "worker and servers: figures of the project's own machine, 2 cores (docs/scaling.md); --measured FILE takes "
-    "those of yours, which `relaax bench CONFIG --json FILE` measures"
+    "worker and servers: figures of the project's own machine, 2 cores (docs/scaling.md); for figures of your machine, "
+    "run `relaax bench CONFIG --json FILE` and pass --measured FILE"
 )
 FIXED_US, EACH_US, US_PER_MILLION = 110.0, 6.0, 55.0
 ACT_FIXED_US, ACT_SHARE = 60.0, 0.4
 COLD = 2.2
-"""docs/architecture.md: with caches overwritten between the calls CartPole's step takes 56 us instead of 23 with one
-environment, 64 instead of 36 with 8."""
+"""Factor of cost with cold caches. If caches are overwritten between calls, a step of CartPole takes 56 us instead of
+23 with one environment, and 64 instead of 36 with 8 (docs/architecture.md)."""
 COLD_NETWORK = 1.3
 PACED = 1.5
 WAKE_US = 30.0

@@ -1,4 +1,4 @@
-"""What one message of a connection asks of every part: microseconds, bytes, pushes."""
+"""Load that one message of a connection puts on every part: microseconds, bytes and pushes."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from relaax.planning.costs import SERVER_SHARE, Costs, exchange_us
 from relaax.planning.workload import MEGABYTE, Workload
 
 REQUEST_BYTES = 200.0
-"""Of a push or an answer beside its vectors: numbers, metrics, HTTP/2."""
+"""Size of a push or a response without its vectors: numbers, metrics, HTTP/2."""
 MESSAGE_BYTES = 165.0
-"""Of a step and its answer beside the numbers, headers of Ethernet and TCP included: 200 for CartPole, as devices of
-network namespaces count them (docs/scaling.md)."""
-ASKS = 0.5
-"""Of an exchange, what it costs without a gradient."""
+"""Size of a step and its response without the numbers, but with Ethernet and TCP headers. With its numbers, CartPole
+has 200, counted at the devices of network namespaces (docs/scaling.md)."""
+SHARE_WITHOUT_GRADIENT = 0.5
+"""Cost of an exchange without a gradient, as a share of one with a gradient."""
 FREE_SAMPLES = 0.8
-"""How often an item is drawn if nobody waits (Horgan et al. 2018)."""
+"""How often an item is sampled if learners are not throttled (Horgan et al. 2018)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Microseconds of a core, and bytes, for a message, which has a step of each environment of its connection."""
+    """Load of one message: microseconds of a core, and bytes. A message has a step of each environment of a connection."""
 
     client: float
     act: float
     learn: float
-    """Of a rollout, beside the exchange."""
+    """Per rollout, without the exchange."""
     exchange_worker: float
     exchange_shard: float
-    """Of one push, on each shard."""
+    """Per push, on each shard."""
     learner: float
     replay: float
     """On all replay shards together."""
     pushes: float
-    """Of workers and learners, to all shards."""
+    """By workers and learners, each to all shards."""
     updates: float
-    """Those of them that have a gradient."""
+    """Pushes that have a gradient."""
     wire_bytes: float
     """Between client and worker, both ways."""
     worker_out_bytes: float
-    """Gradients of workers, to all shards together; the next: parameters that they fetch."""
+    """Gradients of workers, to all shards together."""
     worker_in_bytes: float
+    """Parameters that workers fetch, from all shards together."""
     learner_out_bytes: float
     learner_in_bytes: float
     replay_in_bytes: float
@@ -49,12 +50,12 @@ class Demand:
 
     @property
     def push_bytes(self) -> float:
-        """Return what all shards together are sent."""
+        """Return the bytes that all shards together receive."""
         return self.worker_out_bytes + self.learner_out_bytes
 
     @property
     def pull_bytes(self) -> float:
-        """Return what all shards together send."""
+        """Return the bytes that all shards together send."""
         return self.worker_in_bytes + self.learner_in_bytes
 
     @property
@@ -62,8 +63,8 @@ class Demand:
         """Return a worker's whole cost of a message."""
         return self.act + (self.learn + self.exchange_worker) / self.rollout
 
-    def costing(self, factor: float) -> Demand:
-        """Return the same where all processor time is so many times as long."""
+    def scaled(self, factor: float) -> Demand:
+        """Return the load with all processor times multiplied by `factor`."""
         times = ("client", "act", "learn", "exchange_worker", "exchange_shard", "learner", "replay")
         return replace(self, **{name: factor * getattr(self, name) for name in times})
 
@@ -77,11 +78,11 @@ def demand(
     at_shard: float,
     sleeps: float = 0.0,
 ) -> Demand:
-    """Return what a message asks for.
+    """Return the load of a message.
 
-    `at_client`, `at_worker`, `at_shard`: how crowded the processors of each are (`crowding`), 0 to 1. `sleeps`: the
-    share of time, 0 to 1, for which processors idle, as processes are held to a rate: who is woken then finds caches as
-    others left them, and costs up to `Costs.paced` times as much.
+    `at_client`, `at_worker`, `at_shard`: the crowding of the processors of each, 0 to 1 (`costs.crowding`). `sleeps`:
+    the share of time, 0 to 1, in which processors idle because processes have a fixed rate. A process that wakes up
+    then finds cold caches, and its work costs up to `Costs.paced` times as much.
     """
     at_client, at_worker = max(at_client, sleeps), max(at_worker, sleeps)
     woken = 1.0 + sleeps * (costs.paced - 1.0)
@@ -99,15 +100,15 @@ def demand(
     share = 0.5 * (1.0 + 1.0 / workload.sync_interval)
     warmth = {place: 1.0 + place * (costs.exchange_cold - 1.0) for place in (at_worker, at_shard)}
     fetched = workload.push_bytes / workload.sync_interval
-    own, learners, asks = 1.0 / workload.rollout, 0.0, 1.0
+    own, learners, exchange_factor = 1.0 / workload.rollout, 0.0, 1.0
     if not workload.workers_push:
-        learners, asks = updates, ASKS
+        learners, exchange_factor = updates, SHARE_WITHOUT_GRADIENT
     one = woken * costs.exchange_scale * exchange_us(share * workload.parameters / shards, bridge)
     return Demand(
         client=woken * costs.client.us(n, at_client),
         act=act,
         learn=(message - act) * workload.rollout,
-        exchange_worker=warmth[at_worker] * (1.0 - SERVER_SHARE) * one * shards * asks,
+        exchange_worker=warmth[at_worker] * (1.0 - SERVER_SHARE) * one * shards * exchange_factor,
         exchange_shard=warmth[at_shard] * SERVER_SHARE * one,
         learner=updates * (costs.learner_us + replay.batch * costs.learner_us_per_item) if replay is not None else 0.0,
         replay=_replay_us(workload, costs, inserted, sampled),
@@ -133,21 +134,21 @@ def _replay_us(workload: Workload, costs: Costs, inserted: float, sampled: float
 
 
 RLX_SERVER_MB = 150.0
-"""Of an RLX server, which its workers share (docs/operating.md)."""
+"""Memory of an RLX server that its workers share (docs/operating.md)."""
 SERVER_MB = 150.0
 WORKER_MB = 13.0
-"""Of a worker beside its network: 14.5 MB with CartPole's (docs/results/speed.md)."""
+"""Memory of a worker without its network. With the network of CartPole: 14.5 MB (docs/results/speed.md)."""
 VECTORS_OF_A_WORKER = 4
-"""Parameters, gradient, and what is made of them beside: 35.5 MB with Atari's 677,747 numbers and 8 environments."""
+"""Parameters, gradient, and temporary vectors: 35.5 MB with Atari's 677,747 numbers and 8 environments."""
 SNAPSHOTS = 2
-ANSWERED = 80
-"""Calls that a parameter server answers at a time: each has a message each way (docs/limits.md)."""
+CONCURRENT_CALLS = 80
+"""Calls that a parameter server serves at the same time. Each has a request and a response (docs/limits.md)."""
 LEARNER_MB = 150.0
 VECTORS_OF_A_LEARNER = 8
 
 
 def worker_mb(workload: Workload, costs: Costs) -> float:
-    """Return what a worker has of its own, measured or: its vectors, and a rollout of stacked observations twice."""
+    """Return a worker's unshared megabytes: as measured, or its vectors and two rollouts of stacked observations."""
     if costs.worker_mb is not None:
         return costs.worker_mb
     vectors = VECTORS_OF_A_WORKER * 4 * workload.parameters
@@ -156,18 +157,19 @@ def worker_mb(workload: Workload, costs: Costs) -> float:
 
 
 def shard_mb(workload: Workload, shards: int) -> float:
-    """Return a shard's: its part of parameters, slots and target, snapshots, a checkpoint's copy, and messages.
+    """Return a shard's megabytes: its part of parameters, slots and target, snapshots, a checkpoint's copy, and messages.
 
-    4 P/K (2 (1 + slots) + target + snapshots), and two messages for each of up to 80 calls at a time.
+    The vectors take 4 P/K (2 (1 + slots) + target + snapshots) bytes. Each of up to 80 concurrent calls has two
+    messages.
     """
     part = workload.parameters / shards
     vectors = 2 * (1 + workload.slots) + workload.target + SNAPSHOTS
-    messages = 2 * workload.wire_bytes * part * min(ANSWERED, workload.writers)
+    messages = 2 * workload.wire_bytes * part * min(CONCURRENT_CALLS, workload.writers)
     return SERVER_MB + (4 * part * vectors + messages) / MEGABYTE
 
 
 def learner_mb(workload: Workload) -> float:
-    """Return a learner's: vectors, and two batches that are drawn ahead."""
+    """Return a learner's megabytes: its vectors, its batch, and two prefetched batches."""
     batch = 0.0 if workload.replay is None else 3 * workload.replay.batch * workload.replay.sample_bytes
     return LEARNER_MB + (VECTORS_OF_A_LEARNER * 4 * workload.parameters + batch) / MEGABYTE
 

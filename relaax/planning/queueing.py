@@ -1,10 +1,12 @@
-"""Queueing: how fast a closed circle of connections turns, and how long an action takes.
+"""A closed queueing network of connections: its throughput, and the time of an action.
 
-A connection is a customer: its environments step, a message goes to its worker, actions come back. Each way somebody is
-woken and waits for a core, first come, first served. While its worker learns, its environments step; if they are back
-first, they wait. The circle is solved by approximate mean value analysis (Schweitzer 1979): who comes to a pool of
-utilization rho finds (n - 1) / n of its queue; c cores are one that is c times as fast, and a delay (Seidmann et al.
-1987).
+A connection is a customer: its environments step, a message goes to its worker, and actions come back. In each
+direction a process is woken and waits for a core, first come, first served. While the worker learns, its environments
+step. If the environments finish first, they wait for the worker.
+
+The network is solved by approximate mean value analysis (Schweitzer 1979): an arriving customer finds (n - 1) / n of
+the queue of a pool with utilization rho. c cores count as one core that is c times as fast, and a delay (Seidmann et
+al. 1987).
 """
 
 from __future__ import annotations
@@ -17,26 +19,26 @@ STEPS = 60
 
 
 class Waiting(NamedTuple):
-    """What somebody who is woken waits for a core: with probability `share`, exponentially, `long` us on average."""
+    """Time that a woken process waits for a core: with probability `share`, exponential with a mean of `mean_if_waiting` us."""
 
     share: float
-    long: float
+    mean_if_waiting: float
 
     @property
     def mean(self) -> float:
-        """Return the mean over all, those that do not wait among them."""
-        return self.share * self.long if self.share else 0.0
+        """Return the mean over all processes, with and without waiting."""
+        return self.share * self.mean_if_waiting if self.share else 0.0
 
-    def beyond(self, us: float) -> float:
-        """Return the probability of waiting longer than that, of those who wait."""
-        return math.exp(-us / self.long) if self.long > 0 else 0.0
+    def probability_beyond(self, us: float) -> float:
+        """Return the probability that a process that waits does so for longer than `us`."""
+        return math.exp(-us / self.mean_if_waiting) if self.mean_if_waiting > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Processors that share work: `copies` machines with so many cores each.
+    """Processors that share work: `copies` machines of `cores` each.
 
-    `us`: microseconds of a core that one message of a connection takes here, learning included, in so many `bursts`.
+    `us`: microseconds of a core for one message of a connection, learning included. They are spread over `bursts`.
     """
 
     cores: float
@@ -45,29 +47,33 @@ class Pool:
     bursts: float = 1.0
 
     @property
-    def most(self) -> float:
+    def capacity(self) -> float:
         """Return the messages per second that keep all cores busy."""
         return math.inf if self.us <= 0 else 1e6 * self.cores * self.copies / self.us
 
     def waiting(self, messages: float, connections: int) -> Waiting:
-        """Return what a burst waits at so many messages per second.
+        """Return the waiting time of a burst. `messages`: per second.
 
-        With f = (n - 1) / n for the n connections of one machine and bursts of s: f rho wait, (s / c) / (1 - f rho) us.
+        With n connections per machine, f = (n - 1) / n, and bursts of s us: a share f rho of the bursts waits, for
+        (s / c) / (1 - f rho) us on average.
         """
         own = max(1.0, connections / self.copies)
-        busy = (own - 1.0) / own * messages / self.most
+        busy = (own - 1.0) / own * messages / self.capacity
         if busy >= 1.0:
             return Waiting(1.0, math.inf)
         return Waiting(busy, self.us / self.bursts / self.cores / (1.0 - busy))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circle:
-    """One message's way. Times in microseconds, alone.
+class ClosedNetwork:
+    """Stations of a message, with times in microseconds without waiting.
 
-    `client`: the environments' step and their client; `act`: from the message to the actions; `learn`: of a rollout, in
-    one piece, and the exchange with the parameter server; `delay`: what is nobody's processor time; `rollout`: messages
-    between two of these pieces; `period`: between two messages at least, 0 for as fast as it goes.
+    client: the environments' step and their client.
+    act: from the message to the actions.
+    learn: learning of a whole rollout, and the exchange with the parameter server.
+    delay: wake-ups and the network.
+    rollout: messages from one learning to the next.
+    period: the least time between two messages; 0: as fast as possible.
     """
 
     connections: int
@@ -81,17 +87,20 @@ class Circle:
     environments: Pool
     workers: Pool
     asking: float = 0.0
-    """Of `client`, what is a part of the action's time."""
+    """Part of `client` that counts as time of an action."""
     limit: float = math.inf
-    """Messages per second that servers which all share can answer."""
+    """Messages per second that the shared servers can serve."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turning:
-    """How the circle turns: messages per second of all, microseconds of a whole round, and an action's time.
+class Solution:
+    """Throughput and times of a closed network.
 
-    `act`: an action's time without waiting; `blocked`: what the one in `rollout` actions takes longer that finds the
-    worker learning; `worker`, `client`: what each waits for a core when it is woken.
+    messages: per second, of all connections.
+    round: microseconds from one message of a connection to its next.
+    act: microseconds of an action without waiting.
+    blocked: extra microseconds of the one action in `rollout` that arrives while the worker learns.
+    worker, client: time that each waits for a core when it is woken.
     """
 
     messages: float
@@ -103,66 +112,72 @@ class Turning:
     rollout: int
 
     def quantile(self, share: float) -> float:
-        """Return the time in microseconds that `share` of all actions do not exceed."""
-        longest = sum(waiting.long for waiting in (self.worker, self.client) if waiting.share)
+        """Return the time in microseconds within which a share `share` of all actions is done."""
+        longest = sum(waiting.mean_if_waiting for waiting in (self.worker, self.client) if waiting.share)
         if math.isinf(longest):
             return math.inf
         low, high = 0.0, self.act + self.blocked + 40.0 * longest + 1.0
         for _ in range(STEPS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._beyond(middle) > 1.0 - share else (low, middle)
+            low, high = (middle, high) if self._probability_beyond(middle) > 1.0 - share else (low, middle)
         return high
 
-    def _beyond(self, time: float) -> float:
-        """Return the probability that an action takes longer."""
+    def _probability_beyond(self, time: float) -> float:
+        """Return the probability that an action takes longer than `time` us."""
         cases = ((1.0 - 1.0 / self.rollout, self.act), (1.0 / self.rollout, self.act + self.blocked))
-        return sum(share * (1.0 if time < begin else self._waits_beyond(time - begin)) for share, begin in cases)
+        return sum(
+            share * (1.0 if time < begin else self._probability_waiting_beyond(time - begin)) for share, begin in cases
+        )
 
-    def _waits_beyond(self, time: float) -> float:
-        """Return the probability that both waits together are longer."""
+    def _probability_waiting_beyond(self, time: float) -> float:
+        """Return the probability that both waits together take longer than `time` us."""
         one, two = self.worker, self.client
-        found = one.share * (1.0 - two.share) * one.beyond(time) + two.share * (1.0 - one.share) * two.beyond(time)
+        found = one.share * (1.0 - two.share) * one.probability_beyond(time) + two.share * (
+            1.0 - one.share
+        ) * two.probability_beyond(time)
         both = one.share * two.share
         if not both:
             return found
-        if math.isclose(one.long, two.long, rel_tol=1e-6):
-            return found + both * (1.0 + time / one.long) * one.beyond(time)
-        return found + both * (one.long * one.beyond(time) - two.long * two.beyond(time)) / (one.long - two.long)
+        if math.isclose(one.mean_if_waiting, two.mean_if_waiting, rel_tol=1e-6):
+            return found + both * (1.0 + time / one.mean_if_waiting) * one.probability_beyond(time)
+        return found + both * (
+            one.mean_if_waiting * one.probability_beyond(time) - two.mean_if_waiting * two.probability_beyond(time)
+        ) / (one.mean_if_waiting - two.mean_if_waiting)
 
 
-def turn(circle: Circle) -> Turning:
-    """Return how fast it turns: N = X R(X), where X is at most N / period and what pools and servers can do."""
-    most = min(circle.environments.most, circle.workers.most, circle.limit)
-    if circle.period > 0:
-        most = min(most, 1e6 * circle.connections / circle.period)
-    low, high = 0.0, most
-    if _round(circle, most)[0] * most > 1e6 * circle.connections:
+def solve(network: ClosedNetwork) -> Solution:
+    """Solve N = X R(X) for the throughput X: at most N / period, and at most the capacity of pools and servers."""
+    capacity = min(network.environments.capacity, network.workers.capacity, network.limit)
+    if network.period > 0:
+        capacity = min(capacity, 1e6 * network.connections / network.period)
+    low, high = 0.0, capacity
+    if _round(network, capacity)[0] * capacity > 1e6 * network.connections:
         for _ in range(STEPS):
             middle = (low + high) / 2
-            too_fast = _round(circle, middle)[0] * middle > 1e6 * circle.connections
+            too_fast = _round(network, middle)[0] * middle > 1e6 * network.connections
             low, high = (low, middle) if too_fast else (middle, high)
     else:
-        low = most
-    _, blocked = _round(circle, low)
-    whole = 1e6 * circle.connections / low if low > 0 else math.inf
-    client, worker = _waits(circle, low)
-    return Turning(low, whole, circle.asking + circle.act + circle.delay, blocked, worker, client, circle.rollout)
+        low = capacity
+    _, blocked = _round(network, low)
+    whole = 1e6 * network.connections / low if low > 0 else math.inf
+    client, worker = _waiting(network, low)
+    return Solution(low, whole, network.asking + network.act + network.delay, blocked, worker, client, network.rollout)
 
 
-def _waits(circle: Circle, messages: float) -> tuple[Waiting, Waiting]:
-    """Return what the client waits for a core, and the worker."""
-    pools = (circle.environments, circle.workers)
-    client, worker = (pool.waiting(messages, circle.connections) for pool in pools)
+def _waiting(network: ClosedNetwork, messages: float) -> tuple[Waiting, Waiting]:
+    """Return the time that the client waits for a core, and that of the worker."""
+    pools = (network.environments, network.workers)
+    client, worker = (pool.waiting(messages, network.connections) for pool in pools)
     return client, worker
 
 
-def _round(circle: Circle, messages: float) -> tuple[float, float]:
-    """Return the length of a round, and what an action after learning is blocked."""
-    client, worker = _waits(circle, messages)
+def _round(network: ClosedNetwork, messages: float) -> tuple[float, float]:
+    """Return the time of a round, and the time for which learning blocks an action."""
+    client, worker = _waiting(network, messages)
     if math.isinf(client.mean) or math.isinf(worker.mean):
         return math.inf, math.inf
-    away = client.mean + circle.client + circle.delay
-    through = away + worker.mean + circle.act
-    free = max(away, circle.period - through) if circle.overlap else 0.0
-    blocked = max(0.0, circle.learn - free)
-    return through + blocked / circle.rollout, blocked
+    outside = client.mean + network.client + network.delay
+    answered = outside + worker.mean + network.act
+    free = max(outside, network.period - answered) if network.overlap else 0.0
+    blocked = max(0.0, network.learn - free)
+    return answered + blocked / network.rollout, blocked

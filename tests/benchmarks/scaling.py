@@ -36,8 +36,8 @@ from relaax.cli.plan.workload import described
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.metrics.system import MEGABYTE
-from relaax.planning.costs import measured as costs_of
-from relaax.planning.forecast import on_machines
+from relaax.planning.costs import costs_from_measurement
+from relaax.planning.forecast import forecast_on
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete
 from support.namespaces import SERVERS, Namespaces, is_possible
@@ -157,14 +157,14 @@ def modelled(result: dict[str, Any], environments: int, setting: Setting, has_de
     """The same figures by the model: one machine with the cores of this one."""
     plan = plan_of(CARTPOLE, 1, 1)
     workload = described(plan, SPACES, environments, setting.rate)
-    costs = costs_of(result, workload, "bench")
+    costs = costs_from_measurement(result, workload, "bench")
     size = MachineSize(
         cores=result["machine"]["cores"],
         gigabytes=result["machine"]["memory_mb"] / 1e3,
         gigabits=setting.gigabits,
         round_trip_ms=setting.delay_ms if has_delay else 0.0,
     )
-    found = on_machines(workload, costs, size, 1)
+    found = forecast_on(workload, costs, size, 1)
     workers = next(part for part in found.parts if part.name == "workers")
     environments_part = next(part for part in found.parts if part.name == "environments")
     return {

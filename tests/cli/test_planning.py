@@ -14,8 +14,8 @@ from relaax.cli.app import app
 from relaax.cli.plan.workload import described, multiplications
 from relaax.cli.run.plan import make_plan
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.planning.costs import UnusableMeasurement, measured
-from relaax.planning.forecast import on_machines
+from relaax.planning.costs import UnusableMeasurement, costs_from_measurement
+from relaax.planning.forecast import forecast_on
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete
 from support.programs import completed
@@ -178,16 +178,16 @@ def test_the_model_says_again_what_it_was_calibrated_by() -> None:
     n, connections = result["envs_per_client"], result["clients"]
     plan = make_plan(CARTPOLE, [f"run.envs_per_client={n}"])
     workload = described(plan, SPACES, n * connections, None)
-    costs = measured(result, workload, "recorded")
+    costs = costs_from_measurement(result, workload, "recorded")
     size = MachineSize(cores=result["machine"]["cores"], gigabytes=16.0, gigabits=1.0, round_trip_ms=0.0)
-    found = on_machines(workload, costs, size, 1)
+    found = forecast_on(workload, costs, size, 1)
     training = result["processor_training"]
     us = 1e6 * sum(part.cores for part in found.parts) / found.steps_per_second
     spent = training["us"]["client"] + training["us"]["worker"]
     spent += training["us"]["parameter_server"] * training["pushes_per_second"] / training["steps_per_second"]
     assert us == pytest.approx(spent, rel=0.3)
     single = described(make_plan(CARTPOLE, ["run.envs_per_client=1"]), SPACES, 1, None)
-    alone = on_machines(single, measured(result, single, "recorded"), size, 1)
+    alone = forecast_on(single, costs_from_measurement(result, single, "recorded"), size, 1)
     assert alone.act_p50_ms == pytest.approx(result["act_latency_ms"]["p50"], rel=0.3)
 
 
@@ -197,11 +197,11 @@ def test_a_file_of_an_older_version_says_what_it_lacks(key: str) -> None:
     del result[key]
     workload = described(make_plan(CARTPOLE, []), SPACES, 1, None)
     with pytest.raises(UnusableMeasurement, match=f"old.json lacks {key}: measure it with this version"):
-        measured(result, workload, "old.json")
+        costs_from_measurement(result, workload, "old.json")
 
 
 def test_a_machine_with_too_many_cores_for_a_crowd_has_no_factor_for_it() -> None:
     result = recorded()
     del result["processor_crowd"], result["processor_paced"]
-    costs = measured(result, described(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")
+    costs = costs_from_measurement(result, described(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")
     assert (costs.client.cold, costs.worker.cold, costs.paced) == (1.0, 1.0, 1.0)

@@ -14,8 +14,8 @@ from relaax.planning.forecast import (
     MOST_CONNECTIONS,
     Forecast,
     PartForecast,
-    needed,
-    on_machines,
+    forecast_needed,
+    forecast_on,
     shards_needed,
 )
 from relaax.planning.workload import MachineSize, ReplayWorkload, Workload
@@ -60,43 +60,43 @@ def messages(found: Forecast) -> float:
 
 
 def test_demand_of_learning_workers() -> None:
-    asked = alone(ACTORS)
-    assert (asked.client, asked.act, asked.learn) == (140.0, 100.0, 500.0)
-    assert (asked.pushes, asked.updates, asked.learner, asked.replay) == (0.2, 0.2, 0.0, 0.0)
+    load = alone(ACTORS)
+    assert (load.client, load.act, load.learn) == (140.0, 100.0, 500.0)
+    assert (load.pushes, load.updates, load.learner, load.replay) == (0.2, 0.2, 0.0, 0.0)
     # An exchange by gRPC: 616 + 7.35e-3 x 10,000; 0.6 of it is the server's.
-    assert asked.exchange_shard == pytest.approx(0.6 * 689.5)
-    assert asked.exchange_worker == pytest.approx(0.4 * 689.5)
-    assert asked.worker == pytest.approx(100 + (500 + 0.4 * 689.5) / 5)
-    assert asked.wire_bytes == 165 + 4 * 100
-    assert asked.worker_out_bytes == asked.worker_in_bytes == pytest.approx(40_200 / 5)
+    assert load.exchange_shard == pytest.approx(0.6 * 689.5)
+    assert load.exchange_worker == pytest.approx(0.4 * 689.5)
+    assert load.worker == pytest.approx(100 + (500 + 0.4 * 689.5) / 5)
+    assert load.wire_bytes == 165 + 4 * 100
+    assert load.worker_out_bytes == load.worker_in_bytes == pytest.approx(40_200 / 5)
     assert alone(ACTORS, bridge=SHARED).exchange_shard == pytest.approx(0.6 * (134 + 1.28e-3 * 10_000))
 
 
 def test_demand_with_a_longer_sync_interval() -> None:
     """With four pushes to a fetch five of eight vectors travel."""
-    asked = alone(replace(ACTORS, sync_interval=4))
-    assert asked.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 10_000 * 5 / 8))
-    assert (asked.worker_out_bytes, asked.worker_in_bytes) == pytest.approx((40_200 / 5, 10_200 / 5))
+    load = alone(replace(ACTORS, sync_interval=4))
+    assert load.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 10_000 * 5 / 8))
+    assert (load.worker_out_bytes, load.worker_in_bytes) == pytest.approx((40_200 / 5, 10_200 / 5))
 
 
 def test_demand_with_several_shards() -> None:
-    asked = alone(replace(ACTORS, shards=4))
-    assert asked.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 2_500)), "of each"
-    assert asked.exchange_worker == pytest.approx(4 * 0.4 * (616 + 7.35e-3 * 2_500)), "with all"
-    assert asked.worker_out_bytes == pytest.approx((40_000 + 4 * 200) / 5)
+    load = alone(replace(ACTORS, shards=4))
+    assert load.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 2_500)), "of each"
+    assert load.exchange_worker == pytest.approx(4 * 0.4 * (616 + 7.35e-3 * 2_500)), "with all"
+    assert load.worker_out_bytes == pytest.approx((40_000 + 4 * 200) / 5)
 
 
 def test_demand_of_actors_and_learners() -> None:
     """A step of four environments inserts 4 items and pays for 16 samples: half an update of 32."""
-    asked = alone(LEARNERS)
-    assert (asked.pushes, asked.updates) == (0.51, 0.5)
-    assert asked.learner == pytest.approx(0.5 * (1000 + 32 * 10))
-    assert asked.replay == pytest.approx(4 * (8 + 2.4e-3 * 8_000) + 16 * (5 + 2.2e-3 * 56_000))
-    assert (asked.replay_in_bytes, asked.replay_out_bytes) == (4 * 8e3, 16 * 56e3)
-    assert asked.exchange_worker == pytest.approx(0.5 * 0.4 * 689.5), "a push without a gradient"
-    assert (asked.worker_out_bytes, asked.worker_in_bytes) == pytest.approx((200 / 100, 40_200 / 100))
-    assert asked.learner_out_bytes == asked.learner_in_bytes == pytest.approx(0.5 * 40_200)
-    assert asked.push_bytes == pytest.approx(2 + 0.5 * 40_200)
+    load = alone(LEARNERS)
+    assert (load.pushes, load.updates) == (0.51, 0.5)
+    assert load.learner == pytest.approx(0.5 * (1000 + 32 * 10))
+    assert load.replay == pytest.approx(4 * (8 + 2.4e-3 * 8_000) + 16 * (5 + 2.2e-3 * 56_000))
+    assert (load.replay_in_bytes, load.replay_out_bytes) == (4 * 8e3, 16 * 56e3)
+    assert load.exchange_worker == pytest.approx(0.5 * 0.4 * 689.5), "a push without a gradient"
+    assert (load.worker_out_bytes, load.worker_in_bytes) == pytest.approx((200 / 100, 40_200 / 100))
+    assert load.learner_out_bytes == load.learner_in_bytes == pytest.approx(0.5 * 40_200)
+    assert load.push_bytes == pytest.approx(2 + 0.5 * 40_200)
 
 
 def test_cold_caches_raise_the_cost_of_exchanges() -> None:
@@ -109,13 +109,13 @@ def test_cold_caches_raise_the_cost_of_exchanges() -> None:
 
 @pytest.mark.parametrize("machines", [1, 4])
 def test_each_part_has_its_traffic(machines: int) -> None:
-    found, asked = on_machines(LEARNERS, COSTS, WIDE, machines), alone(LEARNERS)
+    found, load = forecast_on(LEARNERS, COSTS, WIDE, machines), alone(LEARNERS)
     traffic = {
-        "environments": (asked.wire_bytes / 2, asked.wire_bytes / 2),
-        "workers": (asked.wire_bytes / 2 + asked.worker_in_bytes, asked.wire_bytes / 2 + asked.worker_out_bytes),
-        "parameter server": (asked.push_bytes, asked.pull_bytes),
-        "replay servers": (asked.replay_in_bytes, asked.replay_out_bytes),
-        "learners": (asked.replay_out_bytes + asked.learner_in_bytes, asked.learner_out_bytes),
+        "environments": (load.wire_bytes / 2, load.wire_bytes / 2),
+        "workers": (load.wire_bytes / 2 + load.worker_in_bytes, load.wire_bytes / 2 + load.worker_out_bytes),
+        "parameter server": (load.push_bytes, load.pull_bytes),
+        "replay servers": (load.replay_in_bytes, load.replay_out_bytes),
+        "learners": (load.replay_out_bytes + load.learner_in_bytes, load.learner_out_bytes),
     }
     assert [each.name for each in found.parts] == list(traffic)
     for name, (inward, outward) in traffic.items():
@@ -126,7 +126,7 @@ def test_each_part_has_its_traffic(machines: int) -> None:
 
 def test_each_part_has_its_memory() -> None:
     workload = replace(LEARNERS, replay=replace(REPLAY, shards=3), shards=2, max_workers=10)
-    found = on_machines(workload, COSTS, WIDE, 1)
+    found = forecast_on(workload, COSTS, WIDE, 1)
     assert found.rlx_servers == 3
     megabytes = {each.name: 1e3 * each.gigabytes for each in found.parts}
     assert megabytes["environments"] == pytest.approx(25 * 40)
@@ -148,7 +148,7 @@ def test_memory_of_one_process() -> None:
 
 
 def test_used_share_counts_all_machines_of_a_part() -> None:
-    found = needed(replace(ACTORS, environments=4000), COSTS, SIZE)
+    found = forecast_needed(replace(ACTORS, environments=4000), COSTS, SIZE)
     for name in ("environments", "workers"):
         each = part(found, name)
         assert each.machines is not None and each.machines > 1
@@ -159,17 +159,17 @@ def test_used_share_counts_all_machines_of_a_part() -> None:
 @pytest.mark.parametrize("name", ["parameter server", "learners", "replay servers"])
 def test_part_is_used_up_at_breaks_at_environments(name: str) -> None:
     workload = replace(LEARNERS, environments=400)
-    breaks_at = part(needed(workload, COSTS, WIDE), name).breaks_at
-    at_it = needed(replace(workload, environments=4 * (breaks_at // 4)), COSTS, WIDE)
+    breaks_at = part(forecast_needed(workload, COSTS, WIDE), name).breaks_at
+    at_it = forecast_needed(replace(workload, environments=4 * (breaks_at // 4)), COSTS, WIDE)
     used = max(each.used for each in at_it.parts if not each.grows)
-    asked = at_it.wanted_steps_per_second / at_it.steps_per_second
-    assert part(at_it, name).used * asked == pytest.approx(1.0, rel=0.05)
+    load = at_it.wanted_steps_per_second / at_it.steps_per_second
+    assert part(at_it, name).used * load == pytest.approx(1.0, rel=0.05)
     assert used <= 1.0 + 1e-9
 
 
 def test_parameter_server_breaks_at_max_connections() -> None:
     light = replace(ACTORS, parameters=10, rollout=10_000, rate=1e-3)
-    server = part(needed(light, COSTS, WIDE), "parameter server")
+    server = part(forecast_needed(light, COSTS, WIDE), "parameter server")
     assert (server.breaks_at, server.because) == (4 * MOST_CONNECTIONS, "parameter server's connections")
 
 
@@ -184,7 +184,7 @@ def test_parameter_server_breaks_at_max_connections() -> None:
 )
 def test_twice_the_processes_serve_twice_the_environments(name: str, size: MachineSize, more: dict[str, int]) -> None:
     usual = replace(LEARNERS, environments=4000, parameters=1_000_000 if name == "parameter server" else 10_000)
-    one, two = (part(needed(each, COSTS, size), name) for each in (usual, replace(usual, **more)))  # type: ignore[arg-type]
+    one, two = (part(forecast_needed(each, COSTS, size), name) for each in (usual, replace(usual, **more)))  # type: ignore[arg-type]
     assert two.breaks_at == pytest.approx(2 * one.breaks_at, rel=0.02, abs=1)
     assert two.because == one.because
     assert one.breaks_at > 10, "figures that are rounded to nothing show nothing"
@@ -192,7 +192,7 @@ def test_twice_the_processes_serve_twice_the_environments(name: str, size: Machi
 
 def test_needed_machines_carry_the_traffic() -> None:
     large = replace(ACTORS, environments=4000, observation_bytes=1e4)
-    found = needed(large, COSTS, SIZE)
+    found = forecast_needed(large, COSTS, SIZE)
     for name in ("environments", "workers"):
         each = part(found, name)
         assert each.machines is not None
@@ -202,8 +202,8 @@ def test_needed_machines_carry_the_traffic() -> None:
 
 def test_needed_machines_have_the_memory() -> None:
     small = replace(SIZE, gigabytes=2.0)
-    assert on_machines(ACTORS, COSTS, small, 1).enough
-    found = needed(ACTORS, COSTS, small)
+    assert forecast_on(ACTORS, COSTS, small, 1).enough
+    found = forecast_needed(ACTORS, COSTS, small)
     assert found.machines > 1, "one has the cores, and not the memory"
     for each in found.parts:
         assert each.machines is not None and each.gigabytes <= FULL_MEMORY * 2.0 * each.machines, each.name
@@ -211,7 +211,7 @@ def test_needed_machines_have_the_memory() -> None:
 
 def test_shards_write_checkpoints_in_parallel() -> None:
     large = replace(ACTORS, parameters=10**8)
-    one, four = (on_machines(replace(large, shards=shards), COSTS, SIZE, 1) for shards in (1, 4))
+    one, four = (forecast_on(replace(large, shards=shards), COSTS, SIZE, 1) for shards in (1, 4))
     assert (one.checkpoint_mb, four.checkpoint_mb) == (800.0, 800.0)
     assert (one.checkpoint_seconds, four.checkpoint_seconds) == pytest.approx((5.0, 1.25))
     assert (one.hold_ms, four.hold_ms) == pytest.approx((100.0, 25.0 + 2 * 0.2)), "and two round trips to agree"
@@ -223,6 +223,6 @@ def test_shards_needed_stay_below_full() -> None:
     shards = shards_needed(heavy, COSTS, WIDE, wanted)
     assert shards is not None and shards > 1
     for count, enough in ((shards, True), (shards - 1, False)):
-        asked = demand(replace(heavy, shards=count), COSTS, GRPC, 1.0, 1.0, 0.0)
-        assert (wanted * asked.pushes * asked.exchange_shard <= FULL * 1e6) is enough
+        load = demand(replace(heavy, shards=count), COSTS, GRPC, 1.0, 1.0, 0.0)
+        assert (wanted * load.pushes * load.exchange_shard <= FULL * 1e6) is enough
     assert shards_needed(heavy, COSTS, WIDE, 1e9) is None

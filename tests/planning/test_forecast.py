@@ -8,18 +8,18 @@ import pytest
 
 from relaax.planning.advice import advice, breaks_at
 from relaax.planning.costs import (
-    BEYOND_CACHES,
+    LARGE_MESSAGE_PARAMETERS,
     GRPC,
     SHARED,
     Costs,
     MessageCost,
     crowding,
     exchange_us,
-    thronged,
-    woken_us,
+    process_slowdown,
+    wake_time_us,
 )
 from relaax.planning.demand import checkpoint_bytes, demand, learner_mb, shard_mb, worker_mb
-from relaax.planning.forecast import FULL, needed, on_machines, staleness
+from relaax.planning.forecast import FULL, forecast_needed, forecast_on, staleness
 from relaax.planning.workload import MachineSize, ReplayWorkload, Workload
 
 SIZE = MachineSize(cores=8, gigabytes=32.0, gigabits=1.0, round_trip_ms=0.2)
@@ -59,7 +59,7 @@ def part(forecast, name):
 
 
 def test_twice_the_environments_are_twice_the_bytes_and_cores() -> None:
-    one, two = (on_machines(replace(SMALL, environments=n), COSTS, SIZE, 4) for n in (400, 800))
+    one, two = (forecast_on(replace(SMALL, environments=n), COSTS, SIZE, 4) for n in (400, 800))
     assert one.enough and two.enough
     assert one.steps_per_second == pytest.approx(400 * 30.0)
     for name in ("environments", "workers", "parameter server"):
@@ -72,12 +72,12 @@ def test_twice_the_environments_are_twice_the_bytes_and_cores() -> None:
 
 
 def test_a_push_brings_the_parameters_bytes_once_a_rollout() -> None:
-    found = on_machines(SMALL, COSTS, SIZE, 1)
+    found = forecast_on(SMALL, COSTS, SIZE, 1)
     assert found.pushes_per_second == pytest.approx(100 * 30 / 4 / 5)
     assert found.push_bytes_per_second == pytest.approx(150 * (4 * 10_000 + 200))
     server = part(found, "parameter server")
     assert server.in_gigabits == pytest.approx(8e-9 * found.push_bytes_per_second)
-    assert part(on_machines(replace(SMALL, wire_bytes=2), COSTS, SIZE, 1), "parameter server").in_gigabits == (
+    assert part(forecast_on(replace(SMALL, wire_bytes=2), COSTS, SIZE, 1), "parameter server").in_gigabits == (
         pytest.approx(8e-9 * 150 * (2 * 10_000 + 200))
     )
 
@@ -87,7 +87,7 @@ def test_an_exchange_costs_by_the_parameter() -> None:
     assert exchange_us(677_747, SHARED) == pytest.approx(1000, rel=0.02)
     assert exchange_us(4_611, GRPC) == pytest.approx(650, rel=0.02)
     assert exchange_us(4_611, SHARED) == pytest.approx(140, rel=0.02)
-    beyond = exchange_us(BEYOND_CACHES + 10**6, GRPC) - exchange_us(BEYOND_CACHES, GRPC)
+    beyond = exchange_us(LARGE_MESSAGE_PARAMETERS + 10**6, GRPC) - exchange_us(LARGE_MESSAGE_PARAMETERS, GRPC)
     assert beyond > 3 * (exchange_us(10**6, GRPC) - exchange_us(0, GRPC))
 
 
@@ -98,34 +98,34 @@ def test_caches_are_shared_by_processes() -> None:
 
 
 def test_many_busy_processes_on_a_core_cost_each_other_time() -> None:
-    assert [thronged(processes, 2, 1.0) for processes in (1, 16, 32, 64)] == pytest.approx([1.0, 1.0, 1.2, 1.4])
-    assert thronged(64, 2, 0.5) == pytest.approx(1.2)
-    crowd = on_machines(replace(SMALL, environments=256, per_connection=1, rate=None), COSTS, SIZE, 1)
-    half = on_machines(replace(SMALL, environments=128, per_connection=1, rate=None), COSTS, SIZE, 1)
+    assert [process_slowdown(processes, 2, 1.0) for processes in (1, 16, 32, 64)] == pytest.approx([1.0, 1.0, 1.2, 1.4])
+    assert process_slowdown(64, 2, 0.5) == pytest.approx(1.2)
+    crowd = forecast_on(replace(SMALL, environments=256, per_connection=1, rate=None), COSTS, SIZE, 1)
+    half = forecast_on(replace(SMALL, environments=128, per_connection=1, rate=None), COSTS, SIZE, 1)
     assert crowd.steps_per_second < half.steps_per_second
 
 
 def test_who_is_held_to_a_rate_sleeps_and_costs_more_until_the_cores_are_full() -> None:
     costs = replace(COSTS, paced=1.5)
-    few, many = (on_machines(replace(SMALL, environments=n), costs, SIZE, 1) for n in (4, 1000))
-    lighter = on_machines(replace(SMALL, environments=4), COSTS, SIZE, 1)
+    few, many = (forecast_on(replace(SMALL, environments=n), costs, SIZE, 1) for n in (4, 1000))
+    lighter = forecast_on(replace(SMALL, environments=4), COSTS, SIZE, 1)
     assert part(few, "workers").cores > 1.3 * part(lighter, "workers").cores
     each = [part(found, "workers").cores / found.steps_per_second for found in (few, many)]
-    assert each[1] / thronged(500, SIZE.cores, 1.0) < each[0]
+    assert each[1] / process_slowdown(500, SIZE.cores, 1.0) < each[0]
     full = replace(SMALL, environments=50_000)
-    reached = on_machines(full, costs, SIZE, 1).steps_per_second
-    assert reached == pytest.approx(on_machines(replace(full, rate=None), costs, SIZE, 1).steps_per_second, rel=0.01)
+    reached = forecast_on(full, costs, SIZE, 1).steps_per_second
+    assert reached == pytest.approx(forecast_on(replace(full, rate=None), costs, SIZE, 1).steps_per_second, rel=0.01)
 
 
 def test_waking_takes_longer_on_processors_that_idle() -> None:
     costs = replace(COSTS, paced_wake_us=1050.0)
-    assert [woken_us(costs, sleeps) for sleeps in (0.0, 0.5, 1.0)] == [50.0, 550.0, 1050.0]
-    assert woken_us(COSTS, 1.0) == 50.0
+    assert [wake_time_us(costs, sleeps) for sleeps in (0.0, 0.5, 1.0)] == [50.0, 550.0, 1050.0]
+    assert wake_time_us(COSTS, 1.0) == 50.0
     few = replace(SMALL, environments=4)
-    later = on_machines(few, costs, SIZE, 1).act_p50_ms - on_machines(few, COSTS, SIZE, 1).act_p50_ms
+    later = forecast_on(few, costs, SIZE, 1).act_p50_ms - forecast_on(few, COSTS, SIZE, 1).act_p50_ms
     assert later == pytest.approx(1.0, rel=0.1)
     free = replace(few, rate=None)
-    assert on_machines(free, costs, SIZE, 1) == on_machines(free, COSTS, SIZE, 1)
+    assert forecast_on(free, costs, SIZE, 1) == forecast_on(free, COSTS, SIZE, 1)
 
 
 def test_longer_rollouts_rarer_fetches_and_more_environments_in_a_message_ask_for_less() -> None:
@@ -153,38 +153,38 @@ def test_longer_rollouts_rarer_fetches_and_more_environments_in_a_message_ask_fo
     ],
 )
 def test_what_breaks_first(workload: Workload, size: MachineSize, first: str) -> None:
-    found = needed(replace(workload, environments=workload.environments * 20), COSTS, size)
+    found = forecast_needed(replace(workload, environments=workload.environments * 20), COSTS, size)
     assert found.bottleneck == first
     assert not found.enough or max(each.used for each in found.parts if not each.grows) <= 1.0
 
 
 def test_one_machine_is_used_up_by_its_cores() -> None:
-    found = on_machines(replace(SMALL, environments=10_000), COSTS, SIZE, 1)
+    found = forecast_on(replace(SMALL, environments=10_000), COSTS, SIZE, 1)
     assert (found.bottleneck, found.enough) == ("cores", False)
     assert sum(each.cores for each in found.parts) == pytest.approx(8.0, rel=0.02)
     assert found.pool_breaks_at is not None and found.pool_breaks_at < 10_000
-    few = on_machines(replace(SMALL, environments=found.pool_breaks_at // 2), COSTS, SIZE, 1)
+    few = forecast_on(replace(SMALL, environments=found.pool_breaks_at // 2), COSTS, SIZE, 1)
     assert few.enough
 
 
 def test_machines_that_are_needed_are_enough_and_no_more_than_filled() -> None:
-    found = needed(replace(SMALL, environments=1200), COSTS, SIZE)
+    found = forecast_needed(replace(SMALL, environments=1200), COSTS, SIZE)
     assert found.enough and found.machines > 1 and found.bridge == GRPC
     for name in ("environments", "workers"):
         each = part(found, name)
         assert each.cores <= FULL * SIZE.cores * each.machines
         assert each.cores > FULL * SIZE.cores * (each.machines - 1), name
-    assert needed(replace(SMALL, environments=8), COSTS, SIZE).machines == 1
+    assert forecast_needed(replace(SMALL, environments=8), COSTS, SIZE).machines == 1
 
 
 def test_an_rlx_server_has_no_more_workers_than_it_may() -> None:
-    assert on_machines(replace(SMALL, environments=4 * 1000), COSTS, SIZE, 1).rlx_servers == 4
-    assert on_machines(SMALL, COSTS, SIZE, 1).rlx_servers == 1
+    assert forecast_on(replace(SMALL, environments=4 * 1000), COSTS, SIZE, 1).rlx_servers == 4
+    assert forecast_on(SMALL, COSTS, SIZE, 1).rlx_servers == 1
 
 
 def test_as_fast_as_they_go_is_never_faster_than_alone() -> None:
-    alone = on_machines(replace(SMALL, environments=4, rate=None), COSTS, SIZE, 1)
-    many = on_machines(replace(SMALL, environments=4000, rate=None), COSTS, SIZE, 1)
+    alone = forecast_on(replace(SMALL, environments=4, rate=None), COSTS, SIZE, 1)
+    many = forecast_on(replace(SMALL, environments=4000, rate=None), COSTS, SIZE, 1)
     assert alone.steps_per_second <= alone.wanted_steps_per_second
     assert many.steps_per_second / 4000 < alone.steps_per_second / 4
     assert many.act_p99_ms > alone.act_p99_ms
@@ -212,19 +212,19 @@ def test_memory_is_by_the_parameter() -> None:
 
 
 def test_replay_has_as_many_updates_as_samples_allow() -> None:
-    found = on_machines(APEX, COSTS, SIZE, 1)
+    found = forecast_on(APEX, COSTS, SIZE, 1)
     steps = found.steps_per_second
     assert found.pushes_per_second == pytest.approx(steps * 4 / 32)
     free = replace(APEX, replay=replace(APEX.replay, samples_per_insert=None))
-    found = on_machines(free, COSTS, SIZE, 1)
+    found = forecast_on(free, COSTS, SIZE, 1)
     assert found.pushes_per_second == pytest.approx(found.steps_per_second * 0.8 / 32)
 
 
 def test_advice_is_given_where_something_breaks_and_helps() -> None:
-    plenty = on_machines(SMALL, COSTS, SIZE, 1)
+    plenty = forecast_on(SMALL, COSTS, SIZE, 1)
     assert advice(SMALL, COSTS, SIZE, 1, "auto", plenty) == []
     many = replace(SMALL, environments=20_000)
-    now = needed(many, COSTS, SIZE)
+    now = forecast_needed(many, COSTS, SIZE)
     found = advice(many, COSTS, SIZE, None, "auto", now)
     assert found and not now.enough
     settings = {
@@ -232,12 +232,12 @@ def test_advice_is_given_where_something_breaks_and_helps() -> None:
         "16 environments per connection": replace(many, per_connection=16),
     }
     assert found[0].setting in settings
-    assert breaks_at(needed(settings[found[0].setting], COSTS, SIZE)) > 2 * breaks_at(now)
+    assert breaks_at(forecast_needed(settings[found[0].setting], COSTS, SIZE)) > 2 * breaks_at(now)
     assert len({each.setting for each in found}) == len(found)
 
 
 def test_stale_gradients_that_are_discarded_are_told() -> None:
     bound = replace(SMALL, max_staleness=4)
-    (hint,) = advice(bound, COSTS, SIZE, 1, "auto", on_machines(bound, COSTS, SIZE, 1))
+    (hint,) = advice(bound, COSTS, SIZE, 1, "auto", forecast_on(bound, COSTS, SIZE, 1))
     assert hint.setting == "algorithm.max_staleness"
     assert "24 updates behind" in hint.sentence

@@ -1,4 +1,4 @@
-"""The circle of connections: bounds that any queue keeps, and cases with a known answer."""
+"""The network of connections: bounds that any queue keeps, and cases with a known answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from relaax.planning.queueing import Circle, Pool, Turning, Waiting, turn
+from relaax.planning.queueing import ClosedNetwork, Pool, Solution, Waiting, solve
 
 
-def circle(connections: int, cores: int = 2, **changes: object) -> Circle:
+def network(connections: int, cores: int = 2, **changes: object) -> ClosedNetwork:
     """100 us in environments, 200 us acting, 250 us of learning after every fifth message; all on one machine."""
     pool = Pool(cores, 1, 100 + 200 + 250 / 5, 2.0)
-    usual = Circle(
+    usual = ClosedNetwork(
         connections=connections,
         client=100.0,
         act=200.0,
@@ -29,48 +29,48 @@ def circle(connections: int, cores: int = 2, **changes: object) -> Circle:
 
 
 def test_one_connection_waits_for_nobody() -> None:
-    alone = turn(circle(1, overlap=False))
+    alone = solve(network(1, overlap=False))
     assert alone.round == pytest.approx(100 + 200 + 50 + 250 / 5)
     assert alone.worker.mean == alone.client.mean == 0
-    overlapped = turn(circle(1))
+    overlapped = solve(network(1))
     assert overlapped.round == pytest.approx(100 + 200 + 50 + (250 - 150) / 5)
 
 
 def test_throughput_grows_with_connections_up_to_what_the_cores_can_do() -> None:
-    speeds = [turn(circle(count)).messages for count in (1, 2, 4, 8, 16, 64, 256, 4096)]
+    speeds = [solve(network(count)).messages for count in (1, 2, 4, 8, 16, 64, 256, 4096)]
     assert speeds == sorted(speeds)
     assert speeds[-1] == pytest.approx(2e6 / 350, rel=0.01)
     assert all(speed <= 2e6 / 350 * (1 + 1e-9) for speed in speeds)
-    assert turn(circle(4096, cores=8)).messages == pytest.approx(8e6 / 350, rel=0.01)
+    assert solve(network(4096, cores=8)).messages == pytest.approx(8e6 / 350, rel=0.01)
 
 
 def test_a_round_is_as_long_as_littles_law_says() -> None:
     for count in (1, 3, 10, 100):
-        found = turn(circle(count))
+        found = solve(network(count))
         assert found.messages * found.round / 1e6 == pytest.approx(count)
 
 
 def test_a_rate_that_can_be_kept_is_kept() -> None:
-    held = turn(circle(10, period=1e5))
+    held = solve(network(10, period=1e5))
     assert held.messages == pytest.approx(100.0)
     assert held.quantile(0.5) < 400
-    assert turn(circle(10_000, period=1e5)).messages == pytest.approx(2e6 / 350, rel=0.01)
+    assert solve(network(10_000, period=1e5)).messages == pytest.approx(2e6 / 350, rel=0.01)
 
 
 def test_a_shared_server_limits_all() -> None:
-    assert turn(circle(64, limit=1000.0)).messages == pytest.approx(1000.0)
+    assert solve(network(64, limit=1000.0)).messages == pytest.approx(1000.0)
 
 
 def test_environments_and_workers_may_have_machines_of_their_own() -> None:
-    own = circle(1000, environments=Pool(2, 4, 100.0), workers=Pool(2, 1, 250.0))
-    assert turn(own).messages == pytest.approx(2e6 / 250, rel=0.01)
-    more = circle(1000, environments=Pool(2, 4, 100.0), workers=Pool(2, 3, 250.0))
-    assert turn(more).messages == pytest.approx(6e6 / 250, rel=0.02)
+    own = network(1000, environments=Pool(2, 4, 100.0), workers=Pool(2, 1, 250.0))
+    assert solve(own).messages == pytest.approx(2e6 / 250, rel=0.01)
+    more = network(1000, environments=Pool(2, 4, 100.0), workers=Pool(2, 3, 250.0))
+    assert solve(more).messages == pytest.approx(6e6 / 250, rel=0.02)
 
 
 def test_one_in_a_rollout_finds_the_worker_learning() -> None:
     nothing = Waiting(0.0, 10.0)
-    found = Turning(1.0, 1.0, act=200.0, blocked=1000.0, worker=nothing, client=nothing, rollout=20)
+    found = Solution(1.0, 1.0, act=200.0, blocked=1000.0, worker=nothing, client=nothing, rollout=20)
     assert found.quantile(0.5) == pytest.approx(200.0, abs=0.01)
     assert found.quantile(0.94) == pytest.approx(200.0, abs=0.01)
     assert found.quantile(0.99) == pytest.approx(1200.0, abs=0.01)
@@ -78,10 +78,10 @@ def test_one_in_a_rollout_finds_the_worker_learning() -> None:
 
 def test_who_waits_for_a_core_waits_exponentially() -> None:
     one, nothing = Waiting(1.0, 50.0), Waiting(0.0, 50.0)
-    found = Turning(1.0, 1.0, act=100.0, blocked=0.0, worker=one, client=nothing, rollout=1)
+    found = Solution(1.0, 1.0, act=100.0, blocked=0.0, worker=one, client=nothing, rollout=1)
     assert found.quantile(0.5) == pytest.approx(100 + 50 * math.log(2), rel=1e-3)
     assert found.quantile(0.99) == pytest.approx(100 + 50 * math.log(100), rel=1e-3)
-    seldom = Turning(1.0, 1.0, act=100.0, blocked=0.0, worker=Waiting(0.1, 50.0), client=nothing, rollout=1)
+    seldom = Solution(1.0, 1.0, act=100.0, blocked=0.0, worker=Waiting(0.1, 50.0), client=nothing, rollout=1)
     assert seldom.quantile(0.5) == pytest.approx(100.0, abs=0.01)
     assert seldom.quantile(0.99) == pytest.approx(100 + 50 * math.log(10), rel=1e-3)
 
@@ -90,16 +90,16 @@ def test_two_waits_are_the_sum_of_both() -> None:
     """Erlang's distribution of two stages: median 1.678, 99th percentile 6.638 of one stage's mean."""
     one, two = Waiting(1.0, 100.0), Waiting(1.0, 100.0001)
     for client in (one, two):
-        found = Turning(1.0, 1.0, act=0.0, blocked=0.0, worker=one, client=client, rollout=1)
+        found = Solution(1.0, 1.0, act=0.0, blocked=0.0, worker=one, client=client, rollout=1)
         assert found.quantile(0.5) == pytest.approx(167.8, rel=1e-2)
         assert found.quantile(0.99) == pytest.approx(663.8, rel=1e-2)
-    apart = Turning(1.0, 1.0, act=0.0, blocked=0.0, worker=one, client=Waiting(1.0, 1e-3), rollout=1)
+    apart = Solution(1.0, 1.0, act=0.0, blocked=0.0, worker=one, client=Waiting(1.0, 1e-3), rollout=1)
     assert apart.quantile(0.99) == pytest.approx(100 * math.log(100), rel=1e-3)
 
 
 def test_a_pool_is_never_more_than_full() -> None:
     pool = Pool(2, 3, 100.0)
-    assert pool.most == pytest.approx(60_000.0)
+    assert pool.capacity == pytest.approx(60_000.0)
     assert pool.waiting(0.0, 10).mean == 0.0
     assert pool.waiting(30_000.0, 1000).mean > pool.waiting(10_000.0, 1000).mean > 0.0
     assert math.isinf(pool.waiting(70_000.0, 1000).mean)
@@ -110,19 +110,19 @@ def test_what_was_seen_with_64_connections_is_said_again() -> None:
     """docs/results/speed.md: 64 connections of CartPole, 4,192 steps/s; p50 12.2, p99 63 ms of a round of 15.3 ms."""
     each = 2e6 / 4192
     pool = Pool(2, 1, each, 2.05)
-    found = turn(circle(64, client=150.0, act=150.0, learn=1000.0, rollout=20, environments=pool, workers=pool))
+    found = solve(network(64, client=150.0, act=150.0, learn=1000.0, rollout=20, environments=pool, workers=pool))
     assert found.messages == pytest.approx(4192, rel=0.05)
     assert found.quantile(0.5) == pytest.approx(12_200, rel=0.3)
     assert found.quantile(0.99) == pytest.approx(63_000, rel=0.3)
 
 
 def test_learning_within_the_period_blocks_no_action() -> None:
-    held = circle(1, period=1e5, learn=10_000.0)
-    assert turn(held).blocked == 0.0
-    assert turn(replace(held, overlap=False)).blocked == 10_000.0
-    longer = turn(replace(held, learn=2e5))
+    held = network(1, period=1e5, learn=10_000.0)
+    assert solve(held).blocked == 0.0
+    assert solve(replace(held, overlap=False)).blocked == 10_000.0
+    longer = solve(replace(held, learn=2e5))
     assert longer.blocked == pytest.approx(2e5 - (1e5 - 350)), "what is left when the message is there"
 
 
 def test_action_time_includes_the_client() -> None:
-    assert turn(circle(1, asking=30.0)).act == 30 + 200 + 50
+    assert solve(network(1, asking=30.0)).act == 30 + 200 + 50

@@ -89,17 +89,17 @@ def plan(
         from relaax.cli.plan.workload import described
         from relaax.cli.run.plan import make_plan
         from relaax.metrics.system import total_memory
-        from relaax.planning import costs as calibration
+        from relaax.planning.costs import costs_from_measurement, default_costs
 
         overrides = overrides_of({"run.envs_per_client": environments_per_connection})
         found = make_plan(config, [*(set_ or []), *overrides])
         spaces, client, client_mb = _environment(found, observation, actions, result is not None)
         workload = described(found, spaces, environments, rate)
         if result is not None:
-            costs = calibration.measured(result, workload, str(measured))
+            costs = costs_from_measurement(result, workload, str(measured))
             costs = replace(costs, client_mb=client_mb or costs.client_mb)
         else:
-            costs = calibration.defaults(workload, client, client_mb)
+            costs = default_costs(workload, client, client_mb)
         if round_trip is None:
             round_trip = 0.0 if machines == 1 else ROUND_TRIP_MS
         size = MachineSize(
@@ -160,7 +160,7 @@ def _environment(
             )
         return _spaces(observation, actions), MessageCost(0.0, 0.0), 0.0
     from relaax.cli.plan.probe import probe
-    from relaax.planning.costs import COLD, line_through
+    from relaax.planning.costs import COLD, message_cost_from
 
     n, probed = found.run.envs_per_client, {}
     with tempfile.TemporaryDirectory(prefix="relaax-plan-") as folder:
@@ -171,7 +171,7 @@ def _environment(
                 probed[count] = probe(command, listener, Path(folder), PROBE_SECONDS)
     most = max(probed)
     one, many = probed[1], probed[most]
-    cost = line_through(one.us, many.us, most, COLD, 0.0)
+    cost = message_cost_from(one.us, many.us, most, COLD, 0.0)
     return (one.observation_space, one.action_space), cost, many.megabytes
 
 
