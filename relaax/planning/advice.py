@@ -66,8 +66,8 @@ def _staleness_advice(workload: Workload, now: Forecast) -> list[Advice]:
     return [
         Advice(
             "algorithm.max_staleness",
-            f"gradients are {now.staleness:.0f} updates behind on average, and more than {workload.max_staleness} are "
-            "not accepted: raise this limit, or use fewer connections with more environments each",
+            f"gradients are {now.staleness:.0f} updates behind on average, and those more than {workload.max_staleness} "
+            "behind are discarded: raise this limit, or use fewer connections with more environments each",
         )
     ]
 
@@ -85,7 +85,7 @@ def _breaks_at_of(found: Forecast, first: str) -> float:
 
 
 def breaks_at(found: Forecast) -> int:
-    """Return the number of environments at which the first part is used up. Parts that grow by themselves are ignored."""
+    """Return the number of environments at which the first part is used up, without parts that grow."""
     fixed = [part.breaks_at for part in found.parts if not part.grows]
     return min(fixed if found.pool_breaks_at is None else [*fixed, found.pool_breaks_at])
 

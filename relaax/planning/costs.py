@@ -84,7 +84,8 @@ def wake_time_us(costs: Costs, sleeps: float) -> float:
 def exchange_us(parameters: float, bridge: str, pushes: float = 1.0) -> float:
     """Return the processor time of `pushes` exchanges, both sides together. `parameters`: of each exchange.
 
-    c = c0 + c1 * P. By gRPC, c1 is `LARGE_MESSAGE_FACTOR` times as large for the parameters beyond `LARGE_MESSAGE_PARAMETERS`.
+    c = c0 + c1 * P. By gRPC, c1 is `LARGE_MESSAGE_FACTOR` times as large for the parameters beyond
+    `LARGE_MESSAGE_PARAMETERS`.
     """
     if bridge == GRPC:
         beyond = max(0.0, parameters - LARGE_MESSAGE_PARAMETERS) * (LARGE_MESSAGE_FACTOR - 1.0)
@@ -200,7 +201,7 @@ def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Wor
 
 
 def message_cost_from(one: float, many: float, n: int, cold: float, crowded: float) -> MessageCost:
-    """Return the cost through two points: a message of 1 environment, and of n environments at the crowding `crowded`."""
+    """Return the cost through two points: a message of 1 environment, and of n at the crowding `crowded`."""
     if n == 1:
         return MessageCost(one, 0.0, cold)
     warm = many / (1.0 + crowded * (cold - 1.0))

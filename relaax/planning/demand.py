@@ -20,7 +20,10 @@ FREE_SAMPLES = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Load of one message: microseconds of a core, and bytes. A message has a step of each environment of a connection."""
+    """Load of one message, in microseconds of a core and in bytes.
+
+    A message has a step of each environment of its connection.
+    """
 
     client: float
     act: float
@@ -157,7 +160,7 @@ def worker_mb(workload: Workload, costs: Costs) -> float:
 
 
 def shard_mb(workload: Workload, shards: int) -> float:
-    """Return a shard's megabytes: its part of parameters, slots and target, snapshots, a checkpoint's copy, and messages.
+    """Return a shard's megabytes: its part of all vectors, their snapshots, a checkpoint's copy, and messages.
 
     The vectors take 4 P/K (2 (1 + slots) + target + snapshots) bytes. Each of up to 80 concurrent calls has two
     messages.

@@ -334,7 +334,7 @@ def staleness(workload: Workload) -> float:
 
 
 def shards_needed(workload: Workload, costs: Costs, size: MachineSize, messages: float) -> int | None:
-    """Return the fewest shards that use at most `FULL` of a core and a network each; None if `MOST_SHARDS` are too few."""
+    """Return the fewest shards that use at most `FULL` of a core and a network each, or None beyond `MOST_SHARDS`."""
     for shards in range(1, MOST_SHARDS + 1):
         spread = replace(workload, shards=shards)
         load = demand(spread, costs, GRPC, 1.0, 1.0, 0.0)

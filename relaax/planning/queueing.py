@@ -19,7 +19,7 @@ STEPS = 60
 
 
 class Waiting(NamedTuple):
-    """Time that a woken process waits for a core: with probability `share`, exponential with a mean of `mean_if_waiting` us."""
+    """Time that a woken process waits for a core: zero, or with probability `share`, exponential."""
 
     share: float
     mean_if_waiting: float

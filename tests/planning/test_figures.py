@@ -59,7 +59,7 @@ def messages(found: Forecast) -> float:
     return found.steps_per_second / 4
 
 
-def test_demand_of_learning_workers() -> None:
+def test_demand_of_workers_that_push_matches_calculation() -> None:
     load = alone(ACTORS)
     assert (load.client, load.act, load.learn) == (140.0, 100.0, 500.0)
     assert (load.pushes, load.updates, load.learner, load.replay) == (0.2, 0.2, 0.0, 0.0)
@@ -72,22 +72,22 @@ def test_demand_of_learning_workers() -> None:
     assert alone(ACTORS, bridge=SHARED).exchange_shard == pytest.approx(0.6 * (134 + 1.28e-3 * 10_000))
 
 
-def test_demand_with_a_longer_sync_interval() -> None:
-    """With four pushes to a fetch five of eight vectors travel."""
+def test_longer_sync_interval_reduces_fetched_parameters() -> None:
+    """With one fetch per four pushes, five of eight vectors are sent."""
     load = alone(replace(ACTORS, sync_interval=4))
     assert load.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 10_000 * 5 / 8))
     assert (load.worker_out_bytes, load.worker_in_bytes) == pytest.approx((40_200 / 5, 10_200 / 5))
 
 
-def test_demand_with_several_shards() -> None:
+def test_exchange_cost_is_per_shard() -> None:
     load = alone(replace(ACTORS, shards=4))
-    assert load.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 2_500)), "of each"
-    assert load.exchange_worker == pytest.approx(4 * 0.4 * (616 + 7.35e-3 * 2_500)), "with all"
+    assert load.exchange_shard == pytest.approx(0.6 * (616 + 7.35e-3 * 2_500)), "cost of each shard"
+    assert load.exchange_worker == pytest.approx(4 * 0.4 * (616 + 7.35e-3 * 2_500)), "cost of all shards"
     assert load.worker_out_bytes == pytest.approx((40_000 + 4 * 200) / 5)
 
 
-def test_demand_of_actors_and_learners() -> None:
-    """A step of four environments inserts 4 items and pays for 16 samples: half an update of 32."""
+def test_demand_of_actors_and_learners_matches_calculation() -> None:
+    """A message of four environments inserts 4 items and allows 16 samples: half of an update with 32."""
     load = alone(LEARNERS)
     assert (load.pushes, load.updates) == (0.51, 0.5)
     assert load.learner == pytest.approx(0.5 * (1000 + 32 * 10))
@@ -108,7 +108,7 @@ def test_cold_caches_raise_the_cost_of_exchanges() -> None:
 
 
 @pytest.mark.parametrize("machines", [1, 4])
-def test_each_part_has_its_traffic(machines: int) -> None:
+def test_each_part_reports_its_own_traffic(machines: int) -> None:
     found, load = forecast_on(LEARNERS, COSTS, WIDE, machines), alone(LEARNERS)
     traffic = {
         "environments": (load.wire_bytes / 2, load.wire_bytes / 2),
@@ -124,30 +124,36 @@ def test_each_part_has_its_traffic(machines: int) -> None:
         assert each.out_gigabits == pytest.approx(8e-9 * messages(found) * outward), name
 
 
-def test_each_part_has_its_memory() -> None:
+def test_each_part_reports_its_own_memory() -> None:
     workload = replace(LEARNERS, replay=replace(REPLAY, shards=3), shards=2, max_workers=10)
     found = forecast_on(workload, COSTS, WIDE, 1)
     assert found.rlx_servers == 3
     megabytes = {each.name: 1e3 * each.gigabytes for each in found.parts}
     assert megabytes["environments"] == pytest.approx(25 * 40)
-    assert megabytes["workers"] == pytest.approx(25 * worker_mb(workload, COSTS) + 3 * 150), "and what they share"
+    assert megabytes["workers"] == pytest.approx(25 * worker_mb(workload, COSTS) + 3 * 150), (
+        "and shared memory"
+    )
     assert megabytes["parameter server"] == pytest.approx(2 * shard_mb(workload, 2))
-    assert megabytes["replay servers"] == pytest.approx(3 * (150 + 1000)), "each of its own, and its part of the table"
+    assert megabytes["replay servers"] == pytest.approx(3 * (150 + 1000)), (
+        "per shard, with its part of the table"
+    )
     assert megabytes["learners"] == pytest.approx(2 * learner_mb(workload))
 
 
-def test_memory_of_one_process() -> None:
+def test_process_memory_matches_calculation() -> None:
     large = replace(ACTORS, parameters=10**6, slots=2, target=True)
-    # Half the parameters, their slots and copies of both: 9 vectors of 2 MB; messages of 25 writers each way.
+    # Half of the parameters, their slots and copies of both: 9 vectors of 2 MB. 25 writers have a message each way.
     assert shard_mb(large, 2) == pytest.approx(150 + 9 * 2 + 25 * 2 * 2)
-    assert shard_mb(replace(large, environments=4000), 2) == pytest.approx(150 + 9 * 2 + 80 * 2 * 2), "80 at a time"
+    assert shard_mb(replace(large, environments=4000), 2) == pytest.approx(150 + 9 * 2 + 80 * 2 * 2), (
+        "80 calls"
+    )
     assert shard_mb(replace(large, workers_push=False, learners=3), 2) == pytest.approx(150 + 9 * 2 + 3 * 2 * 2)
     longest = replace(ACTORS, parameters=0, rollout=10_000)
-    assert worker_mb(longest, COSTS) == pytest.approx(13 + 2 * 4 * 101 * 400 / 1e6), "a rollout of 100 at the most"
+    assert worker_mb(longest, COSTS) == pytest.approx(13 + 2 * 4 * 101 * 400 / 1e6), "a rollout of at most 100 steps"
     assert learner_mb(LEARNERS) == pytest.approx(150 + (8 * 4 * 10_000 + 3 * 32 * 56e3) / 1e6)
 
 
-def test_used_share_counts_all_machines_of_a_part() -> None:
+def test_used_share_counts_all_machines_of_part() -> None:
     found = forecast_needed(replace(ACTORS, environments=4000), COSTS, SIZE)
     for name in ("environments", "workers"):
         each = part(found, name)
@@ -157,7 +163,7 @@ def test_used_share_counts_all_machines_of_a_part() -> None:
 
 
 @pytest.mark.parametrize("name", ["parameter server", "learners", "replay servers"])
-def test_part_is_used_up_at_breaks_at_environments(name: str) -> None:
+def test_part_is_used_up_at_its_breaks_at_count(name: str) -> None:
     workload = replace(LEARNERS, environments=400)
     breaks_at = part(forecast_needed(workload, COSTS, WIDE), name).breaks_at
     at_it = forecast_needed(replace(workload, environments=4 * (breaks_at // 4)), COSTS, WIDE)
@@ -167,7 +173,7 @@ def test_part_is_used_up_at_breaks_at_environments(name: str) -> None:
     assert used <= 1.0 + 1e-9
 
 
-def test_parameter_server_breaks_at_max_connections() -> None:
+def test_parameter_server_breaks_at_most_connections() -> None:
     light = replace(ACTORS, parameters=10, rollout=10_000, rate=1e-3)
     server = part(forecast_needed(light, COSTS, WIDE), "parameter server")
     assert (server.breaks_at, server.because) == (4 * MOST_CONNECTIONS, "parameter server's connections")
@@ -187,10 +193,10 @@ def test_twice_the_processes_serve_twice_the_environments(name: str, size: Machi
     one, two = (part(forecast_needed(each, COSTS, size), name) for each in (usual, replace(usual, **more)))  # type: ignore[arg-type]
     assert two.breaks_at == pytest.approx(2 * one.breaks_at, rel=0.02, abs=1)
     assert two.because == one.because
-    assert one.breaks_at > 10, "figures that are rounded to nothing show nothing"
+    assert one.breaks_at > 10, "a figure that is rounded to 0 proves no factor"
 
 
-def test_needed_machines_carry_the_traffic() -> None:
+def test_needed_machines_have_enough_network() -> None:
     large = replace(ACTORS, environments=4000, observation_bytes=1e4)
     found = forecast_needed(large, COSTS, SIZE)
     for name in ("environments", "workers"):
@@ -200,11 +206,11 @@ def test_needed_machines_carry_the_traffic() -> None:
     assert (part(found, "workers").machines or 0) > 1
 
 
-def test_needed_machines_have_the_memory() -> None:
+def test_needed_machines_have_enough_memory() -> None:
     small = replace(SIZE, gigabytes=2.0)
     assert forecast_on(ACTORS, COSTS, small, 1).enough
     found = forecast_needed(ACTORS, COSTS, small)
-    assert found.machines > 1, "one has the cores, and not the memory"
+    assert found.machines > 1, "one machine has enough cores, but too little memory"
     for each in found.parts:
         assert each.machines is not None and each.gigabytes <= FULL_MEMORY * 2.0 * each.machines, each.name
 
@@ -214,10 +220,10 @@ def test_shards_write_checkpoints_in_parallel() -> None:
     one, four = (forecast_on(replace(large, shards=shards), COSTS, SIZE, 1) for shards in (1, 4))
     assert (one.checkpoint_mb, four.checkpoint_mb) == (800.0, 800.0)
     assert (one.checkpoint_seconds, four.checkpoint_seconds) == pytest.approx((5.0, 1.25))
-    assert (one.hold_ms, four.hold_ms) == pytest.approx((100.0, 25.0 + 2 * 0.2)), "and two round trips to agree"
+    assert (one.hold_ms, four.hold_ms) == pytest.approx((100.0, 25.0 + 2 * 0.2)), "and two round trips between shards"
 
 
-def test_shards_needed_stay_below_full() -> None:
+def test_shards_needed_is_the_fewest_below_full() -> None:
     heavy = replace(ACTORS, parameters=5_000_000)
     wanted = 200.0
     shards = shards_needed(heavy, COSTS, WIDE, wanted)

@@ -1,4 +1,4 @@
-"""Forecasts: units, what grows with what, and which part breaks where it must."""
+"""Forecasts: units, scaling with the workload, and the part that breaks first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from relaax.planning.advice import advice, breaks_at
 from relaax.planning.costs import (
-    LARGE_MESSAGE_PARAMETERS,
     GRPC,
+    LARGE_MESSAGE_PARAMETERS,
     SHARED,
     Costs,
     MessageCost,
@@ -58,7 +58,7 @@ def part(forecast, name):
     return next(part for part in forecast.parts if part.name == name)
 
 
-def test_twice_the_environments_are_twice_the_bytes_and_cores() -> None:
+def test_twice_the_environments_need_twice_the_bytes_and_cores() -> None:
     one, two = (forecast_on(replace(SMALL, environments=n), COSTS, SIZE, 4) for n in (400, 800))
     assert one.enough and two.enough
     assert one.steps_per_second == pytest.approx(400 * 30.0)
@@ -66,12 +66,12 @@ def test_twice_the_environments_are_twice_the_bytes_and_cores() -> None:
         first, second = part(one, name), part(two, name)
         for figure in ("in_gigabits", "out_gigabits"):
             assert getattr(second, figure) == pytest.approx(2 * getattr(first, figure)), (name, figure)
-        assert second.cores == pytest.approx(2 * first.cores, rel=0.1), "caches differ a little"
+        assert second.cores == pytest.approx(2 * first.cores, rel=0.1), "the crowding of caches differs a little"
         assert second.breaks_at == pytest.approx(first.breaks_at, rel=0.1)
     assert two.push_bytes_per_second == pytest.approx(2 * one.push_bytes_per_second)
 
 
-def test_a_push_brings_the_parameters_bytes_once_a_rollout() -> None:
+def test_each_rollout_sends_parameter_bytes_once() -> None:
     found = forecast_on(SMALL, COSTS, SIZE, 1)
     assert found.pushes_per_second == pytest.approx(100 * 30 / 4 / 5)
     assert found.push_bytes_per_second == pytest.approx(150 * (4 * 10_000 + 200))
@@ -82,7 +82,7 @@ def test_a_push_brings_the_parameters_bytes_once_a_rollout() -> None:
     )
 
 
-def test_an_exchange_costs_by_the_parameter() -> None:
+def test_exchange_cost_grows_with_parameters() -> None:
     assert exchange_us(677_747, GRPC) == pytest.approx(5600, rel=0.02)
     assert exchange_us(677_747, SHARED) == pytest.approx(1000, rel=0.02)
     assert exchange_us(4_611, GRPC) == pytest.approx(650, rel=0.02)
@@ -91,13 +91,13 @@ def test_an_exchange_costs_by_the_parameter() -> None:
     assert beyond > 3 * (exchange_us(10**6, GRPC) - exchange_us(0, GRPC))
 
 
-def test_caches_are_shared_by_processes() -> None:
+def test_crowding_grows_with_processes_per_core() -> None:
     assert [crowding(processes, 2) for processes in (1, 4, 10, 16, 1000)] == [0, 0, 0.5, 1, 1]
     assert COSTS.worker.us(4) == 180.0
     assert COSTS.worker.us(4, 1.0) == 360.0
 
 
-def test_many_busy_processes_on_a_core_cost_each_other_time() -> None:
+def test_many_busy_processes_per_core_slow_each_other() -> None:
     assert [process_slowdown(processes, 2, 1.0) for processes in (1, 16, 32, 64)] == pytest.approx([1.0, 1.0, 1.2, 1.4])
     assert process_slowdown(64, 2, 0.5) == pytest.approx(1.2)
     crowd = forecast_on(replace(SMALL, environments=256, per_connection=1, rate=None), COSTS, SIZE, 1)
@@ -105,7 +105,7 @@ def test_many_busy_processes_on_a_core_cost_each_other_time() -> None:
     assert crowd.steps_per_second < half.steps_per_second
 
 
-def test_who_is_held_to_a_rate_sleeps_and_costs_more_until_the_cores_are_full() -> None:
+def test_paced_processes_cost_more_until_cores_are_full() -> None:
     costs = replace(COSTS, paced=1.5)
     few, many = (forecast_on(replace(SMALL, environments=n), costs, SIZE, 1) for n in (4, 1000))
     lighter = forecast_on(replace(SMALL, environments=4), COSTS, SIZE, 1)
@@ -117,7 +117,7 @@ def test_who_is_held_to_a_rate_sleeps_and_costs_more_until_the_cores_are_full() 
     assert reached == pytest.approx(forecast_on(replace(full, rate=None), costs, SIZE, 1).steps_per_second, rel=0.01)
 
 
-def test_waking_takes_longer_on_processors_that_idle() -> None:
+def test_wake_up_takes_longer_on_idle_processors() -> None:
     costs = replace(COSTS, paced_wake_us=1050.0)
     assert [wake_time_us(costs, sleeps) for sleeps in (0.0, 0.5, 1.0)] == [50.0, 550.0, 1050.0]
     assert wake_time_us(COSTS, 1.0) == 50.0
@@ -128,7 +128,7 @@ def test_waking_takes_longer_on_processors_that_idle() -> None:
     assert forecast_on(free, costs, SIZE, 1) == forecast_on(free, COSTS, SIZE, 1)
 
 
-def test_longer_rollouts_rarer_fetches_and_more_environments_in_a_message_ask_for_less() -> None:
+def test_larger_rollouts_and_messages_reduce_demand() -> None:
     usual = demand(SMALL, COSTS, GRPC, 0.0, 0.0, 0.0)
     longer = demand(replace(SMALL, rollout=20), COSTS, GRPC, 0.0, 0.0, 0.0)
     rarer = demand(replace(SMALL, sync_interval=4), COSTS, GRPC, 0.0, 0.0, 0.0)
@@ -152,13 +152,13 @@ def test_longer_rollouts_rarer_fetches_and_more_environments_in_a_message_ask_fo
         (replace(APEX, learners=200, parameters=100), replace(SIZE, gigabits=400.0), "replay servers"),
     ],
 )
-def test_what_breaks_first(workload: Workload, size: MachineSize, first: str) -> None:
+def test_bottleneck_is_the_part_that_breaks_first(workload: Workload, size: MachineSize, first: str) -> None:
     found = forecast_needed(replace(workload, environments=workload.environments * 20), COSTS, size)
     assert found.bottleneck == first
     assert not found.enough or max(each.used for each in found.parts if not each.grows) <= 1.0
 
 
-def test_one_machine_is_used_up_by_its_cores() -> None:
+def test_one_machine_breaks_at_its_cores() -> None:
     found = forecast_on(replace(SMALL, environments=10_000), COSTS, SIZE, 1)
     assert (found.bottleneck, found.enough) == ("cores", False)
     assert sum(each.cores for each in found.parts) == pytest.approx(8.0, rel=0.02)
@@ -167,7 +167,7 @@ def test_one_machine_is_used_up_by_its_cores() -> None:
     assert few.enough
 
 
-def test_machines_that_are_needed_are_enough_and_no_more_than_filled() -> None:
+def test_needed_machines_are_enough_and_filled_up_to_full() -> None:
     found = forecast_needed(replace(SMALL, environments=1200), COSTS, SIZE)
     assert found.enough and found.machines > 1 and found.bridge == GRPC
     for name in ("environments", "workers"):
@@ -177,12 +177,12 @@ def test_machines_that_are_needed_are_enough_and_no_more_than_filled() -> None:
     assert forecast_needed(replace(SMALL, environments=8), COSTS, SIZE).machines == 1
 
 
-def test_an_rlx_server_has_no_more_workers_than_it_may() -> None:
+def test_rlx_server_has_at_most_max_workers() -> None:
     assert forecast_on(replace(SMALL, environments=4 * 1000), COSTS, SIZE, 1).rlx_servers == 4
     assert forecast_on(SMALL, COSTS, SIZE, 1).rlx_servers == 1
 
 
-def test_as_fast_as_they_go_is_never_faster_than_alone() -> None:
+def test_unpaced_environments_are_never_faster_than_alone() -> None:
     alone = forecast_on(replace(SMALL, environments=4, rate=None), COSTS, SIZE, 1)
     many = forecast_on(replace(SMALL, environments=4000, rate=None), COSTS, SIZE, 1)
     assert alone.steps_per_second <= alone.wanted_steps_per_second
@@ -191,14 +191,14 @@ def test_as_fast_as_they_go_is_never_faster_than_alone() -> None:
     assert many.act_p99_ms > many.act_p50_ms
 
 
-def test_staleness_is_that_of_writers_by_turns() -> None:
+def test_staleness_counts_updates_of_other_writers() -> None:
     assert staleness(replace(SMALL, environments=4)) == 0
     assert staleness(SMALL) == 24
     assert staleness(replace(SMALL, sync_interval=3)) == 24 * 2 + 1
     assert staleness(APEX) == 1
 
 
-def test_memory_is_by_the_parameter() -> None:
+def test_memory_grows_with_parameters() -> None:
     atari = replace(SMALL, environments=16, per_connection=8, parameters=677_747, observation_bytes=7056.0, rollout=20)
     assert worker_mb(atari, COSTS) == pytest.approx(35.5, rel=0.3), "docs/results/speed.md"
     assert worker_mb(replace(SMALL, parameters=9155), COSTS) == pytest.approx(14.5, rel=0.3)
@@ -211,7 +211,7 @@ def test_memory_is_by_the_parameter() -> None:
     assert learner_mb(APEX) > learner_mb(replace(APEX, replay=None))
 
 
-def test_replay_has_as_many_updates_as_samples_allow() -> None:
+def test_samples_per_insert_limits_updates() -> None:
     found = forecast_on(APEX, COSTS, SIZE, 1)
     steps = found.steps_per_second
     assert found.pushes_per_second == pytest.approx(steps * 4 / 32)
@@ -220,7 +220,7 @@ def test_replay_has_as_many_updates_as_samples_allow() -> None:
     assert found.pushes_per_second == pytest.approx(found.steps_per_second * 0.8 / 32)
 
 
-def test_advice_is_given_where_something_breaks_and_helps() -> None:
+def test_advice_is_given_only_if_part_breaks_and_helps() -> None:
     plenty = forecast_on(SMALL, COSTS, SIZE, 1)
     assert advice(SMALL, COSTS, SIZE, 1, "auto", plenty) == []
     many = replace(SMALL, environments=20_000)
@@ -236,7 +236,7 @@ def test_advice_is_given_where_something_breaks_and_helps() -> None:
     assert len({each.setting for each in found}) == len(found)
 
 
-def test_stale_gradients_that_are_discarded_are_told() -> None:
+def test_advice_names_max_staleness_if_gradients_are_stale() -> None:
     bound = replace(SMALL, max_staleness=4)
     (hint,) = advice(bound, COSTS, SIZE, 1, "auto", forecast_on(bound, COSTS, SIZE, 1))
     assert hint.setting == "algorithm.max_staleness"

@@ -1,4 +1,4 @@
-"""The network of connections: bounds that any queue keeps, and cases with a known answer."""
+"""The queueing network: bounds that hold for any queue, and cases with a known solution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relaax.planning.queueing import ClosedNetwork, Pool, Solution, Waiting, sol
 
 
 def network(connections: int, cores: int = 2, **changes: object) -> ClosedNetwork:
-    """100 us in environments, 200 us acting, 250 us of learning after every fifth message; all on one machine."""
+    """100 us in environments, 200 us of acting, 250 us of learning after each fifth message, all on one machine."""
     pool = Pool(cores, 1, 100 + 200 + 250 / 5, 2.0)
     usual = ClosedNetwork(
         connections=connections,
@@ -28,7 +28,7 @@ def network(connections: int, cores: int = 2, **changes: object) -> ClosedNetwor
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def test_one_connection_waits_for_nobody() -> None:
+def test_single_connection_does_not_wait() -> None:
     alone = solve(network(1, overlap=False))
     assert alone.round == pytest.approx(100 + 200 + 50 + 250 / 5)
     assert alone.worker.mean == alone.client.mean == 0
@@ -36,7 +36,7 @@ def test_one_connection_waits_for_nobody() -> None:
     assert overlapped.round == pytest.approx(100 + 200 + 50 + (250 - 150) / 5)
 
 
-def test_throughput_grows_with_connections_up_to_what_the_cores_can_do() -> None:
+def test_throughput_grows_with_connections_up_to_capacity() -> None:
     speeds = [solve(network(count)).messages for count in (1, 2, 4, 8, 16, 64, 256, 4096)]
     assert speeds == sorted(speeds)
     assert speeds[-1] == pytest.approx(2e6 / 350, rel=0.01)
@@ -44,49 +44,49 @@ def test_throughput_grows_with_connections_up_to_what_the_cores_can_do() -> None
     assert solve(network(4096, cores=8)).messages == pytest.approx(8e6 / 350, rel=0.01)
 
 
-def test_a_round_is_as_long_as_littles_law_says() -> None:
+def test_round_time_follows_littles_law() -> None:
     for count in (1, 3, 10, 100):
         found = solve(network(count))
         assert found.messages * found.round / 1e6 == pytest.approx(count)
 
 
-def test_a_rate_that_can_be_kept_is_kept() -> None:
+def test_feasible_rate_is_reached() -> None:
     held = solve(network(10, period=1e5))
     assert held.messages == pytest.approx(100.0)
     assert held.quantile(0.5) < 400
     assert solve(network(10_000, period=1e5)).messages == pytest.approx(2e6 / 350, rel=0.01)
 
 
-def test_a_shared_server_limits_all() -> None:
+def test_shared_server_limits_throughput() -> None:
     assert solve(network(64, limit=1000.0)).messages == pytest.approx(1000.0)
 
 
-def test_environments_and_workers_may_have_machines_of_their_own() -> None:
+def test_separate_pools_limit_throughput_separately() -> None:
     own = network(1000, environments=Pool(2, 4, 100.0), workers=Pool(2, 1, 250.0))
     assert solve(own).messages == pytest.approx(2e6 / 250, rel=0.01)
     more = network(1000, environments=Pool(2, 4, 100.0), workers=Pool(2, 3, 250.0))
     assert solve(more).messages == pytest.approx(6e6 / 250, rel=0.02)
 
 
-def test_one_in_a_rollout_finds_the_worker_learning() -> None:
-    nothing = Waiting(0.0, 10.0)
-    found = Solution(1.0, 1.0, act=200.0, blocked=1000.0, worker=nothing, client=nothing, rollout=20)
+def test_one_action_per_rollout_is_blocked_by_learning() -> None:
+    no_wait = Waiting(0.0, 10.0)
+    found = Solution(1.0, 1.0, act=200.0, blocked=1000.0, worker=no_wait, client=no_wait, rollout=20)
     assert found.quantile(0.5) == pytest.approx(200.0, abs=0.01)
     assert found.quantile(0.94) == pytest.approx(200.0, abs=0.01)
     assert found.quantile(0.99) == pytest.approx(1200.0, abs=0.01)
 
 
-def test_who_waits_for_a_core_waits_exponentially() -> None:
-    one, nothing = Waiting(1.0, 50.0), Waiting(0.0, 50.0)
-    found = Solution(1.0, 1.0, act=100.0, blocked=0.0, worker=one, client=nothing, rollout=1)
+def test_wait_for_core_is_exponential() -> None:
+    one, no_wait = Waiting(1.0, 50.0), Waiting(0.0, 50.0)
+    found = Solution(1.0, 1.0, act=100.0, blocked=0.0, worker=one, client=no_wait, rollout=1)
     assert found.quantile(0.5) == pytest.approx(100 + 50 * math.log(2), rel=1e-3)
     assert found.quantile(0.99) == pytest.approx(100 + 50 * math.log(100), rel=1e-3)
-    seldom = Solution(1.0, 1.0, act=100.0, blocked=0.0, worker=Waiting(0.1, 50.0), client=nothing, rollout=1)
+    seldom = Solution(1.0, 1.0, act=100.0, blocked=0.0, worker=Waiting(0.1, 50.0), client=no_wait, rollout=1)
     assert seldom.quantile(0.5) == pytest.approx(100.0, abs=0.01)
     assert seldom.quantile(0.99) == pytest.approx(100 + 50 * math.log(10), rel=1e-3)
 
 
-def test_two_waits_are_the_sum_of_both() -> None:
+def test_two_waits_add_up() -> None:
     """Erlang's distribution of two stages: median 1.678, 99th percentile 6.638 of one stage's mean."""
     one, two = Waiting(1.0, 100.0), Waiting(1.0, 100.0001)
     for client in (one, two):
@@ -97,16 +97,16 @@ def test_two_waits_are_the_sum_of_both() -> None:
     assert apart.quantile(0.99) == pytest.approx(100 * math.log(100), rel=1e-3)
 
 
-def test_a_pool_is_never_more_than_full() -> None:
+def test_pool_at_capacity_has_infinite_wait() -> None:
     pool = Pool(2, 3, 100.0)
     assert pool.capacity == pytest.approx(60_000.0)
     assert pool.waiting(0.0, 10).mean == 0.0
     assert pool.waiting(30_000.0, 1000).mean > pool.waiting(10_000.0, 1000).mean > 0.0
     assert math.isinf(pool.waiting(70_000.0, 1000).mean)
-    assert pool.waiting(59_000.0, 3).mean == 0.0, "one connection on each machine waits for nobody"
+    assert pool.waiting(59_000.0, 3).mean == 0.0, "a single connection on each machine does not wait"
 
 
-def test_what_was_seen_with_64_connections_is_said_again() -> None:
+def test_measurement_with_64_connections_is_reproduced() -> None:
     """docs/results/speed.md: 64 connections of CartPole, 4,192 steps/s; p50 12.2, p99 63 ms of a round of 15.3 ms."""
     each = 2e6 / 4192
     pool = Pool(2, 1, each, 2.05)
@@ -116,12 +116,12 @@ def test_what_was_seen_with_64_connections_is_said_again() -> None:
     assert found.quantile(0.99) == pytest.approx(63_000, rel=0.3)
 
 
-def test_learning_within_the_period_blocks_no_action() -> None:
+def test_learning_within_period_does_not_block_actions() -> None:
     held = network(1, period=1e5, learn=10_000.0)
     assert solve(held).blocked == 0.0
     assert solve(replace(held, overlap=False)).blocked == 10_000.0
     longer = solve(replace(held, learn=2e5))
-    assert longer.blocked == pytest.approx(2e5 - (1e5 - 350)), "what is left when the message is there"
+    assert longer.blocked == pytest.approx(2e5 - (1e5 - 350)), "the rest of learning when the message arrives"
 
 
 def test_action_time_includes_the_client() -> None:
