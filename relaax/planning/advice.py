@@ -66,8 +66,8 @@ def _staleness_advice(workload: Workload, now: Forecast) -> list[Advice]:
     return [
         Advice(
             "algorithm.max_staleness",
-            f"gradients are {now.staleness:.0f} updates behind on average, and those more than {workload.max_staleness} "
-            "behind are discarded: raise this limit, or use fewer connections with more environments each",
+            f"gradients are {now.staleness:.0f} updates behind on average, and those behind by more than "
+            f"{workload.max_staleness} are discarded: raise this limit, or use fewer connections with more environments",
         )
     ]
 
