@@ -147,7 +147,9 @@ def evaluate(
         target = asked.target()
         main = target.plan.environment_main
         game = protocols.atari_game(main, target.plan.environment_name)
-        options, facts = protocols.chosen(protocol, sticky, game, random=random, has_frame_skip=protocols.is_ale(main))
+        options, facts = protocols.protocol_options(
+            protocol, sticky, game, random=random, has_frame_skip=protocols.is_ale(main)
+        )
         if video is not None:
             options += ["--video", str(video.absolute()), "--video-every", str(video_every)]
         if display:
@@ -178,7 +180,7 @@ def _evaluated(
     from relaax.client.command import NOOP
     from relaax.client.connection.address import LOCAL
     from relaax.evaluation import report
-    from relaax.evaluation.playing import EpisodesAsked, play, statistics_of
+    from relaax.evaluation.playing import EpisodePlan, play, statistics_of
 
     start = time.monotonic()
     if greedy is None:
@@ -186,7 +188,7 @@ def _evaluated(
     policy = None if target.policy is None else {**target.policy, "greedy": greedy, "seed": seed}
     command = [*target.plan.environment_command(LOCAL, 1, 0)[1:], *options]
     with report.shown_progress(episodes, progress) as watcher:
-        played, frame_skip = play(command, policy, EpisodesAsked(episodes, seed, max_episode_steps), jobs, watcher)
+        played, frame_skip = play(command, policy, EpisodePlan(episodes, seed, max_episode_steps), jobs, watcher)
     found = statistics_of([one.episode_return for one in played])
     steps = sum(one.steps for one in played)
     return {
@@ -209,7 +211,7 @@ def _evaluated(
         "cut_off": sum(one.cut for one in played),
         "steps": steps,
         "frames": steps * frame_skip,
-        **report.comparisons(game, found.mean, protocol["name"] == NOOP),
+        **report.published_comparison(game, found.mean, protocol["name"] == NOOP),
         "returns": [one.episode_return for one in played],
         "lengths": [one.length for one in played],
         "seconds": round(time.monotonic() - start, 3),
@@ -227,7 +229,7 @@ def _say(result: dict[str, Any], json_: str | None) -> None:
         return
     if json_ is not None:  # first: who reads the table may have gone
         write_whole(Path(json_), [text.encode()])
-    report.show(result)
+    report.print_result(result)
 
 
 def _promise(json_: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Play episodes in as many processes as are wanted, each with one environment, and find what came of them."""
+"""Episodes of an evaluation, played in parallel processes with one environment each, and their statistics."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ _LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One episode: its number, counted from 0, return, length and steps.
+    """Outcome of one episode.
 
-    `steps`: of the environment until the episode was over, each of some frames. `cut`: whether it was cut off.
+    number: counted from 0.
+    steps: of the environment, each of one or more frames.
+    cut: whether the episode was cut off at the limit of steps.
     """
 
     number: int
@@ -42,8 +44,8 @@ class Played:
     cut: bool = False
 
 
-class EpisodesAsked(NamedTuple):
-    """How many episodes to play, what their seeds come from, and the steps at which one is cut off."""
+class EpisodePlan(NamedTuple):
+    """Number of episodes to play, base of their seeds, and the step at which an episode is cut off."""
 
     episodes: int
     seed: int
@@ -51,42 +53,42 @@ class EpisodesAsked(NamedTuple):
 
 
 class PlayingError(Exception):
-    """An environment's program failed. The message has its last words."""
+    """An environment's program failed. The message ends with the last lines of its output."""
 
 
 def play(
     command: Sequence[str],
     policy: Mapping[str, Any] | None,
-    asked: EpisodesAsked,
+    plan: EpisodePlan,
     jobs: int,
     progress: EvaluationProgress,
 ) -> tuple[list[Played], int]:
-    """Play episodes, and return them in order, and the frames of a step.
+    """Play episodes. Return their outcomes in order, and the number of frames per step.
 
-    `command`: of the environment's program, as the interpreter takes it. `policy`: arguments of `relaax.policy.load`,
-    None for random actions. `jobs`: the most programs at a time. Each program asks for its next episode, whose seed
-    depends on that of `asked` and its number alone. Raises ConfigurationError if a program refuses its arguments, and
-    PlayingError if one fails.
+    `command`: the environment's program and its arguments, without the interpreter. `policy`: arguments of
+    `relaax.policy.load`; None for random actions. `jobs`: programs that run at the same time, at most. Each program
+    requests its next episode. The seed of an episode depends only on the seed of `plan` and on the episode's number.
+    Raises ConfigurationError if a program refuses its arguments, and PlayingError if a program fails.
     """
-    todo = iter(range(asked.episodes))
+    numbers = iter(range(plan.episodes))
     lock = threading.Lock()
-    news: SimpleQueue[Any] = SimpleQueue()
+    messages: SimpleQueue[Any] = SimpleQueue()
 
-    def next_game() -> dict[str, int] | None:
+    def next_episode() -> dict[str, int] | None:
         with lock:
-            number = next(todo, None)
+            number = next(numbers, None)
         if number is None:
             return None
-        return {"number": number, "seed": seed_of(asked.seed, number), "max_steps": asked.max_steps}
+        return {"number": number, "seed": seed_of(plan.seed, number), "max_steps": plan.max_steps}
 
     with contextlib.ExitStack() as stack:
-        programs = [stack.enter_context(_Program(command, policy)) for _ in range(min(jobs, asked.episodes))]
+        programs = [stack.enter_context(_ProgramProcess(command, policy)) for _ in range(min(jobs, plan.episodes))]
         for program in programs:
-            threading.Thread(target=program.serve, args=(next_game, news.put), daemon=True).start()
+            threading.Thread(target=program.serve, args=(next_episode, messages.put), daemon=True).start()
         played: list[Played] = []
         frame_skip, running = 1, len(programs)
         while running:
-            message = news.get()
+            message = messages.get()
             if message is None:
                 running -= 1
             elif isinstance(message, Exception):
@@ -94,25 +96,31 @@ def play(
             elif "frame_skip" in message:
                 frame_skip = message["frame_skip"]
             elif "playing" in message:
-                progress.under_way(message["playing"], message["steps"])
+                progress.show_step(message["playing"], message["steps"])
             else:
                 played.append(Played(**message))
-                progress.ended(played[-1].episode_return)
+                progress.add_episode(played[-1].episode_return)
     return sorted(played, key=lambda one: one.number), frame_skip
 
 
-class _Program:
-    """A process with the environment's program, and a socket to it; see `relaax.evaluation.program`."""
+class _ProgramProcess:
+    """A process that runs the environment's program, and a socket to it (see `relaax.evaluation.program`)."""
 
     def __init__(self, command: Sequence[str], policy: Mapping[str, Any] | None) -> None:
-        here, there = socket.socketpair()
-        self._lines = here.makefile("rw", encoding="utf-8")
-        here.close()
-        with there:
-            player = [sys.executable, "-m", "relaax.evaluation.program", str(there.fileno()), json.dumps(policy)]
+        own_end, program_end = socket.socketpair()
+        self._lines = own_end.makefile("rw", encoding="utf-8")
+        own_end.close()
+        with program_end:
+            player_command = [
+                sys.executable,
+                "-m",
+                "relaax.evaluation.program",
+                str(program_end.fileno()),
+                json.dumps(policy),
+            ]
             self._popen = subprocess.Popen(
-                ending_with_parent([*player, *command]),
-                pass_fds=(there.fileno(),),
+                ending_with_parent([*player_command, *command]),
+                pass_fds=(program_end.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -121,11 +129,11 @@ class _Program:
                 start_new_session=True,
                 env=environment_of({}),
             )
-        self._said: list[str] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self._output: list[str] = []
+        self._reader = threading.Thread(target=self._read_output, daemon=True)
+        self._reader.start()
 
-    def __enter__(self) -> _Program:
+    def __enter__(self) -> _ProgramProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,41 +141,43 @@ class _Program:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
-        self._listener.join(_END_SECONDS)
+        self._reader.join(_END_SECONDS)
         with contextlib.suppress(OSError):
             self._lines.close()
 
-    def _listen(self) -> None:
+    def _read_output(self) -> None:
         assert self._popen.stdout is not None
         for line in self._popen.stdout:
-            self._said.append(line.rstrip())
+            self._output.append(line.rstrip())
 
-    def serve(self, next_game: Callable[[], dict[str, int] | None], tell: Callable[[Any], None]) -> None:
-        """Answer the program until it ends; tell its messages, then None, or the error that it ended with."""
+    def serve(self, next_episode: Callable[[], dict[str, int] | None], report: Callable[[Any], None]) -> None:
+        """Reply to the program until it exits. Pass its messages to `report`, then None, or the error if it failed."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._lines:
                 message = json.loads(line)
                 if "next" in message:
-                    self._lines.write(json.dumps(next_game()) + "\n")
+                    self._lines.write(json.dumps(next_episode()) + "\n")
                     self._lines.flush()
                 else:
-                    tell(message)
+                    report(message)
         code = self._popen.wait()
-        self._listener.join(_END_SECONDS)
-        words = "\n".join(self._said[-_LINES:])
+        self._reader.join(_END_SECONDS)
+        output = "\n".join(self._output[-_LINES:])
         if code == 0:
-            tell(None)
+            report(None)
         elif code == EXIT_REFUSED:
-            tell(ConfigurationError(words or "the environment's program refused its arguments"))
+            report(
+                ConfigurationError(output or "the environment's program refused its arguments without an explanation")
+            )
         else:
-            tell(PlayingError(f"the environment's program ended with code {code}:\n{words}"))
+            report(PlayingError(f"the environment's program ended with code {code}:\n{output}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """Statistics of the returns of some episodes.
 
-    `std` is that of the sample (n - 1). `low` and `high` bound the mean's 95 % confidence interval.
+    `std` is the sample standard deviation (n - 1). `low` and `high` bound the 95 % confidence interval of the mean.
     """
 
     episodes: int
@@ -183,8 +193,8 @@ class Statistics:
 def statistics_of(returns: Sequence[float]) -> Statistics:
     """Return the statistics of one or more returns.
 
-    The interval is the percentile bootstrap's (Efron 1979), of 10,000 resamples with a fixed seed: returns are often
-    skewed, and the same returns give the same interval.
+    The interval is a percentile bootstrap (Efron 1979), because returns are often skewed. It uses 10,000 resamples and
+    a fixed seed, so the same returns give the same interval.
     """
     values = np.asarray(returns, np.float64)
     draws = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
@@ -202,5 +212,5 @@ def statistics_of(returns: Sequence[float]) -> Statistics:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return the seed of an episode, below 2^31. It depends on nothing else: not on how many are played at a time."""
+    """Return the seed of episode `number`, below 2^31. It does not depend on how many programs run."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 1)

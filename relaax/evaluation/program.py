@@ -1,9 +1,13 @@
-"""Run an environment's program with a player inside: `python -m relaax.evaluation.program FD OPTIONS MAIN [ARG ...]`.
+"""An environment's program with a player inside: `python -m relaax.evaluation.program FD OPTIONS MAIN [ARG ...]`.
 
-FD is a socket to the process that evaluates, OPTIONS are those of `relaax.policy.load` as JSON, or `null` to act at
-random. Each message is a line of JSON. This side sends `{"frame_skip": 4}` once, and `{"next": true}` for a game, which
-is answered by `{"number": 0, "seed": 1, "max_steps": 1000}`, or by `null` if there are enough; `{"playing": 0,
-"steps": 12}` once a second; then what it was, as `Played` has it.
+FD is a socket to the process that evaluates. OPTIONS are the arguments of `relaax.policy.load` as JSON, or `null` for
+random actions. Each message is a line of JSON. This process sends:
+
+- `{"frame_skip": 4}` once.
+- `{"next": true}` to request an episode. The reply is `{"number": 0, "seed": 1, "max_steps": 1000}`, or `null` if all
+  episodes are assigned.
+- `{"playing": 0, "steps": 12}` once a second.
+- the fields of `Played` at the end of an episode.
 """
 
 from __future__ import annotations
@@ -30,10 +34,9 @@ USAGE = 2
 
 
 class EvaluationPlayer:
-    """Plays the games that the process at the other end of `lines` gives, by a policy, or at random if it is None.
+    """A player of the episodes that the process at the other end of `lines` assigns. No policy: random actions.
 
-    What is drawn in an episode begins with that episode's seed: so an episode is the same whichever were played before
-    it.
+    Each episode has a random stream of its own seed, so it does not depend on the episodes before it.
     """
 
     def __init__(self, policy: Policy | None, lines: TextIO) -> None:
@@ -45,22 +48,22 @@ class EvaluationPlayer:
         self._next_report = time.monotonic() + SECONDS_PER_REPORT
 
     def meet(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
-        """Take note of the environment. Raises Failure if the policy was trained on other spaces."""
+        """Store the environment's spaces. Raises Failure if the policy was trained on other spaces."""
         self._action_space = action_space
         if self._policy is not None:
             for what, here, trained in (
                 ("observations", observation_space, self._policy.observation_space),
                 ("actions", action_space, self._policy.action_space),
             ):
-                if not _alike(here, trained):
+                if not _is_compatible(here, trained):
                     raise Failure(
-                        f"the environment's {what} are {here}, and the policy was trained on {trained}",
+                        f"the environment's {what} are {here}, but the policy was trained on {trained}",
                         rlx.ErrorCode.SPACE_MISMATCH,
                     )
         self._send({"frame_skip": frame_skip})
 
     def games(self) -> Iterator[Game]:
-        """Return the games, each after the one before was told."""
+        """Yield the episodes to play. Request each one after the outcome of the last one was sent."""
         while True:
             self._send({"next": True})
             answer = json.loads(self._lines.readline() or "null")
@@ -84,7 +87,7 @@ class EvaluationPlayer:
             raise Failure(str(error)) from None
 
     def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
-        """Tell what the episode was."""
+        """Send the outcome of an episode."""
         self._send(asdict(Played(game.number, episode.episode_return, episode.length, steps, cut)))
 
     def _count(self, first: bool) -> None:
@@ -98,8 +101,8 @@ class EvaluationPlayer:
         self._lines.flush()
 
 
-def _alike(one: rlx.Space, other: rlx.Space) -> bool:
-    """Return whether values of one space are values of the other, bounds apart: a trained space has none."""
+def _is_compatible(one: rlx.Space, other: rlx.Space) -> bool:
+    """Return whether values of one space fit the other. Bounds are ignored, because a trained space has none."""
     return len(list(one.elements())) == len(list(other.elements())) and all(
         type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and getattr(a, "n", 0) == getattr(b, "n", 0)
         for a, b in zip(one.elements(), other.elements(), strict=True)
@@ -107,17 +110,17 @@ def _alike(one: rlx.Space, other: rlx.Space) -> bool:
 
 
 def main() -> None:
-    """Play, as the program MAIN with its arguments."""
+    """Run the program MAIN with its arguments and a player inside."""
     descriptor, options, program, *arguments = sys.argv[1:]
     with socket.socket(fileno=int(descriptor)) as connection, connection.makefile("rw", encoding="utf-8") as lines:
-        wanted = json.loads(options)
+        policy_options = json.loads(options)
         try:
-            policy = None if wanted is None else load(**wanted)
+            policy = None if policy_options is None else load(**policy_options)
         except PolicyError as error:
             print_error("relaax eval", error)
             sys.exit(USAGE)
         sys.argv = [program, *arguments]
-        sys.path[0] = str(Path(program).parent)  # as if the program had been started itself
+        sys.path[0] = str(Path(program).parent)  # as if MAIN were run directly
         with playing(EvaluationPlayer(policy, lines)):
             runpy.run_path(program, run_name="__main__")
 

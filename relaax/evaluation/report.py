@@ -1,4 +1,4 @@
-"""What an evaluation shows: how far it is, what it found, and the table of several beside published scores."""
+"""Output of an evaluation: its progress, its result, and tables of results with published scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Cell = float | None
 
 
 class EvaluationProgress:
-    """A progress bar with the mean so far, and a log line where no episode ends for long."""
+    """A progress bar with the mean return so far, and log lines if no episode ends for a long time."""
 
     def __init__(self, bar: Progress, episodes: int) -> None:
         self._bar = bar
@@ -40,14 +40,14 @@ class EvaluationProgress:
         self._wait = FIRST_REPORT_SECONDS
         self._next_report = time.monotonic() + self._wait
 
-    def ended(self, episode_return: float) -> None:
-        """Show an episode that has ended."""
+    def add_episode(self, episode_return: float) -> None:
+        """Count an episode that has ended, and update the bar."""
         self._returns.append(episode_return)
         self._next_report = time.monotonic() + self._wait
         self._bar.update(self._task, advance=1, description=f"mean return {shown(fmean(self._returns))}")
 
-    def under_way(self, number: int, steps: int) -> None:
-        """Show an episode under way, and log it if no episode ends for long: 30 s, then twice as long."""
+    def show_step(self, number: int, steps: int) -> None:
+        """Show the step of an episode. Log it if no episode ends for 30 s, then after intervals that double."""
         what = f"episode {number + 1} at step {steps:,}"
         so_far = f"mean return {shown(fmean(self._returns))}, " if self._returns else ""
         self._bar.update(self._task, description=so_far + what)
@@ -59,15 +59,15 @@ class EvaluationProgress:
 
 @contextlib.contextmanager
 def shown_progress(episodes: int, enabled: bool) -> Iterator[EvaluationProgress]:
-    """Show a progress bar on a terminal. Elsewhere, only log where no episode ends for long."""
+    """Show a progress bar on a terminal. Elsewhere, only log if no episode ends for a long time."""
     console = PlainConsole(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not (enabled and console.is_terminal)) as bar:
         yield EvaluationProgress(bar, episodes)
 
 
-def comparisons(game: str | None, score: float, is_noop: bool) -> dict[str, Any]:
-    """Return what is published of an Atari game, and the human-normalised score in percent, for null ops alone."""
+def published_comparison(game: str | None, score: float, is_noop: bool) -> dict[str, Any]:
+    """Return the published scores of an Atari game. For null ops, add the human-normalised score in percent."""
     published = scores.noop_starts().get(game or "")
     if game is None or published is None:
         return {}
@@ -79,8 +79,8 @@ def comparisons(game: str | None, score: float, is_noop: bool) -> dict[str, Any]
     return found
 
 
-def show(result: dict[str, Any]) -> None:
-    """Print the result for a person."""
+def print_result(result: dict[str, Any]) -> None:
+    """Print the result as text and a table."""
     print(headline(result))
     table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -91,8 +91,8 @@ def show(result: dict[str, Any]) -> None:
     trained = result["training_mean_return"]
     if result["greedy"] and trained is not None and result["interval_95"][1] < trained:  # beyond chance
         print(
-            f"training had a mean return of {shown(trained)} in its last 100 episodes, with actions that are drawn; "
-            "early in training the most probable ones can do much worse. --sample draws, too"
+            f"training had a mean return of {shown(trained)} in its last 100 episodes, with sampled actions; early in "
+            "training, the most probable actions can score much lower. --sample evaluates with sampled actions"
         )
     for key, starts in (("noop", "null-op starts"), ("human_starts", NOT_COMPARABLE)):
         if known := result.get("published", {}).get(key):
@@ -100,7 +100,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def headline(result: dict[str, Any]) -> str:
-    """Return what was evaluated, and how."""
+    """Return a line that names the environment, the agent, the protocol and the seed."""
     who = "a random agent"
     if result["checkpoint"] is not None:
         drawn = "greedy" if result["greedy"] else "sampled"
@@ -134,7 +134,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Rows of names and numbers. `columns`: names of the numbers."""
+    """A table of results. `columns`: names of the numbers in a row. `rows`: by name."""
 
     title: str
     columns: Sequence[str]
@@ -148,7 +148,7 @@ class ScoreTable:
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        """Return the table as CSV, with numbers as they are."""
+        """Return the table as CSV, with unrounded numbers."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["environment", *self.columns])
@@ -157,10 +157,10 @@ class ScoreTable:
 
 
 def score_tables(results: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> list[ScoreTable]:
-    """Return the tables of results, by environment and seed: their own, then that of human starts, if any.
+    """Return the tables of `results` (environment -> seed -> result): their scores, then published human starts if any.
 
-    As Table 1 of Mnih et al. 2016 and of Nair et al. 2015: the last rows are mean and median over the games of the
-    human-normalised scores, in percent, ours and those of the papers.
+    With null ops, the last rows are the mean and the median of the human-normalised scores over all games, in percent,
+    for RELAAX and for the papers, as in Table 1 of Mnih et al. 2016 and of Nair et al. 2015.
     """
     games = {name: scores.game_of(name) or "" for name in results}
     medians = {name: median(result["mean"] for result in by_seed.values()) for name, by_seed in results.items()}

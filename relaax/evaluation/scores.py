@@ -18,18 +18,18 @@ Table = Mapping[str, Mapping[str, float]]
 
 @functools.cache
 def noop_starts() -> Table:
-    """Return scores with null-op starts: game -> agent -> score. Games are named by their letters alone."""
+    """Return scores with null-op starts: game -> agent -> score. Names of games have only lower-case letters."""
     return _read("scores_noop.csv")
 
 
 @functools.cache
 def human_starts() -> Table:
-    """Return scores with human starts, which compare with no null-op score: game -> agent -> score."""
+    """Return scores with human starts: game -> agent -> score. They are not comparable with null-op scores."""
     return _read("scores_human_starts.csv")
 
 
 def game_of(environment: str) -> str | None:
-    """Return the tables' name of an Atari game, by its rom (ms_pacman) or id (ALE/MsPacman-v5); None for others."""
+    """Return a game's name in the tables, from its ROM (ms_pacman) or id (ALE/MsPacman-v5); None for others."""
     match = _ATARI_ID.fullmatch(environment)
     name = _letters(match[1]) if match else ""
     return name if name in noop_starts() else None
@@ -50,7 +50,7 @@ def _letters(name: str) -> str:
 
 
 def _read(name: str) -> Table:
-    """Return a table. A line that begins with # is about its sources."""
+    """Return a table. Lines that begin with # name its sources."""
     with (bundled_folder("environments") / "ALE" / name).open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         return {

@@ -67,7 +67,7 @@ def _staleness_advice(workload: Workload, now: Forecast) -> list[Advice]:
         Advice(
             "algorithm.max_staleness",
             f"gradients are {now.staleness:.0f} updates behind on average, and those behind by more than "
-            f"{workload.max_staleness} are discarded: raise this limit, or use fewer connections with more environments",
+            f"{workload.max_staleness} are discarded: raise this limit, or use fewer, larger connections",
         )
     ]
 

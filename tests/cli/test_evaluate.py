@@ -206,7 +206,7 @@ def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> Non
         (["poles.yaml", "--json", "no/such/file.json"], 2, "--json no/such/file.json: its folder does not exist"),
         (["poles.yaml", "--json", "nameless"], 2, "--json nameless: this is a folder"),
         (["nameless/policy.safetensors"], 2, "name its configuration with --config FILE"),
-        (["policy.safetensors", "--config", "da3c_gym_acrobot"], 2, "and the policy was trained on Box(float32, [4])"),
+        (["policy.safetensors", "--config", "da3c_gym_acrobot"], 2, "but the policy was trained on Box(float32, [4])"),
     ],
 )
 def test_what_cannot_be_evaluated_is_told_in_a_sentence(

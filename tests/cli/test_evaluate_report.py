@@ -36,7 +36,7 @@ def test_greedy_score_below_training_is_explained(
     greedy: bool | None, trained: float | None, is_explained: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result: dict[str, Any] = {**RESULT, "greedy": greedy, "training_mean_return": trained}
-    report.show(result)
+    report.print_result(result)
     shown = capsys.readouterr().out
     assert ("training had a mean return of 1.21 in its last 100 episodes" in shown) is is_explained
     assert ("--sample" in shown) is is_explained

@@ -192,9 +192,9 @@ def test_an_evaluation_without_ends_says_how_far_it_is(
         shown = EvaluationProgress(bar, 5)
         for second in range(0, 100):
             now[0] = float(second)
-            shown.under_way(0, 10 * second)
-        shown.ended(1.0)
-        shown.under_way(1, 3)
+            shown.show_step(0, 10 * second)
+        shown.add_episode(1.0)
+        shown.show_step(1, 3)
     assert [record.getMessage() for record in caplog.records] == [
         "0 of 5 episodes have ended; episode 1 at step 300",
         "0 of 5 episodes have ended; episode 1 at step 900",

@@ -130,13 +130,9 @@ def test_each_part_reports_its_own_memory() -> None:
     assert found.rlx_servers == 3
     megabytes = {each.name: 1e3 * each.gigabytes for each in found.parts}
     assert megabytes["environments"] == pytest.approx(25 * 40)
-    assert megabytes["workers"] == pytest.approx(25 * worker_mb(workload, COSTS) + 3 * 150), (
-        "and shared memory"
-    )
+    assert megabytes["workers"] == pytest.approx(25 * worker_mb(workload, COSTS) + 3 * 150), "and shared memory"
     assert megabytes["parameter server"] == pytest.approx(2 * shard_mb(workload, 2))
-    assert megabytes["replay servers"] == pytest.approx(3 * (150 + 1000)), (
-        "per shard, with its part of the table"
-    )
+    assert megabytes["replay servers"] == pytest.approx(3 * (150 + 1000)), "per shard, with its part of the table"
     assert megabytes["learners"] == pytest.approx(2 * learner_mb(workload))
 
 
@@ -144,9 +140,7 @@ def test_process_memory_matches_calculation() -> None:
     large = replace(ACTORS, parameters=10**6, slots=2, target=True)
     # Half of the parameters, their slots and copies of both: 9 vectors of 2 MB. 25 writers have a message each way.
     assert shard_mb(large, 2) == pytest.approx(150 + 9 * 2 + 25 * 2 * 2)
-    assert shard_mb(replace(large, environments=4000), 2) == pytest.approx(150 + 9 * 2 + 80 * 2 * 2), (
-        "80 calls"
-    )
+    assert shard_mb(replace(large, environments=4000), 2) == pytest.approx(150 + 9 * 2 + 80 * 2 * 2), "80 calls"
     assert shard_mb(replace(large, workers_push=False, learners=3), 2) == pytest.approx(150 + 9 * 2 + 3 * 2 * 2)
     longest = replace(ACTORS, parameters=0, rollout=10_000)
     assert worker_mb(longest, COSTS) == pytest.approx(13 + 2 * 4 * 101 * 400 / 1e6), "a rollout of at most 100 steps"

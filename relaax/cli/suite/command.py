@@ -85,7 +85,9 @@ def suite(
             plan = make_plan(config, [*wanted.overrides, f"run.name={environment}"])
             with EnvironmentCheck(plan) as check:
                 check.wait()
-            protocols.chosen(protocol, sticky, protocols.atari_game(plan.environment_main, plan.environment_name))
+            protocols.protocol_options(
+                protocol, sticky, protocols.atari_game(plan.environment_main, plan.environment_name)
+            )
         place = folder or Path("runs") / f"suite-{Path(config).stem}"
         if fresh and place.exists():
             aside = place.with_name(f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}")
