@@ -1615,7 +1615,7 @@ ERRORS = (
     planted(
         "strikes-for-ever",
         "an address that failed too often stays out",
-        [(STRIKES_PY, "record.out_until > self._clock()", "record.out_until > 0")],
+        [(STRIKES_PY, "record.blocked_until > self._clock()", "record.blocked_until > 0")],
         STRIKES,
     ),
     planted(

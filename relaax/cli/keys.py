@@ -130,12 +130,12 @@ def _caller(server: str, yaml: Mapping[str, str]) -> str:
 
 def _clients(folder: Path, names: list[str]) -> None:
     """Write the tokens of clients, each to a file named after it, and print the entries that admit them."""
-    from relaax.server.security.tokens import CLIENT_NAME, WHAT_A_NAME_IS
+    from relaax.server.security.tokens import CLIENT_NAME, CLIENT_NAME_RULE
 
     tokens = {name: _token() for name in names}
     for name in names:
         if not re.fullmatch(CLIENT_NAME, name):
-            raise ValueError(f"{name!r} is not a client name: {WHAT_A_NAME_IS}")
+            raise ValueError(f"{name!r} is not a client name: {CLIENT_NAME_RULE}")
         if (folder / f"{name}.token").exists():
             raise ValueError(f"{folder / name}.token exists and is not overwritten: choose another name")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -20,13 +20,13 @@ from relaax.transport.channel import FILE, MovingAddress, Target, read_addresses
 def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
     """Return the targets of all shards of the parameter server, for workers or a learner. Raises ConfigurationError."""
     target = _target(settings, "parameter_server", WORKERS_TOKEN)
-    return placed(target, settings.parameter_server, target.keys)
+    return targets_at(target, settings.parameter_server, target.keys)
 
 
 def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
     """Return the targets of all replay servers, for workers or a learner. Raises ConfigurationError."""
     target = replay_target(settings)
-    return placed(target, settings.replay_server, target.keys)
+    return targets_at(target, settings.replay_server, target.keys)
 
 
 def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
@@ -35,7 +35,7 @@ def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
 
 
 def _target(settings: RlxServerSection | LearnerSection, name: str, variable: str) -> Target:
-    """Return a target without an address, by the keys that begin with `name`. Raises ConfigurationError."""
+    """Return a target without an address, from the keys that begin with `name`. Raises ConfigurationError."""
     keys = f"{section_of(settings)}.{name}"
     token_file, ca_file, certificate_file, key_file = (
         getattr(settings, f"{name}_{what}") for what in ("token_file", "ca", "certificate", "key")
@@ -44,13 +44,16 @@ def _target(settings: RlxServerSection | LearnerSection, name: str, variable: st
     ca = authority(ca_file, f"{keys}_ca")
     pair = key_pair(certificate_file, key_file, f"{keys}_certificate", f"{keys}_key")
     if pair and ca is None:
-        raise ConfigurationError(f"{keys}_certificate: is shown over TLS only: set {keys}_ca")
+        raise ConfigurationError(f"{keys}_certificate: a certificate needs TLS: set {keys}_ca")
     certificate, key = pair or (None, None)
     return Target("", token or "", ca, certificate, key, service=name.replace("_", " "), keys=keys)
 
 
-def placed(target: Target, addresses: Sequence[str], key: str) -> list[Target]:
-    """Return a target for each address, or for each line of `@FILE`, which is followed. Raises ConfigurationError."""
+def targets_at(target: Target, addresses: Sequence[str], key: str) -> list[Target]:
+    """Return a target for each address. If the only one is `@FILE`, return a target that follows each line of the file.
+
+    Raises ConfigurationError.
+    """
     if not (addresses and addresses[0].startswith(FILE)):
         return [target.at(address) for address in addresses]
     try:
@@ -62,7 +65,7 @@ def placed(target: Target, addresses: Sequence[str], key: str) -> list[Target]:
 
 
 def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:
-    """Return the target of a parameter server, by default the first shard, using a parameter server's own secrets.
+    """Return the target of a parameter server, by default the first shard, with a parameter server's own secrets.
 
     Raises ConfigurationError.
     """
@@ -75,12 +78,12 @@ def shard_target(settings: ParameterServerSection, address: str | None = None) -
     ca = authority(settings.tls_ca, f"{PARAMETER_SERVER}.tls_ca")
     if pair and ca is None:
         raise ConfigurationError(
-            f"{PARAMETER_SERVER}.tls_ca: is needed to reach a parameter server that uses TLS: set it to the "
+            f"{PARAMETER_SERVER}.tls_ca: required to reach a parameter server that uses TLS: set it to the "
             "authority that signed its certificate"
         )
     token = parameter_server_token(settings)
     found = Target("", token or "", *((ca, *pair) if pair else (None, None, None)))
-    return placed(found, [address or settings.first_shard], f"{PARAMETER_SERVER}.first_shard")[0]
+    return targets_at(found, [address or settings.first_shard], f"{PARAMETER_SERVER}.first_shard")[0]
 
 
 if TYPE_CHECKING:
@@ -92,7 +95,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
-    """What somebody wants of a replay memory: a table, for environments with these actor indices; none of a learner's.
+    """The table of replay memory that a process uses, and the actor indices of its environments (empty for a learner).
 
     session, client, seed: see `ReplayClient`.
     """
@@ -105,10 +108,10 @@ class ReplayUse:
 
 
 MakeReplay = Callable[[ReplayUse], "ReplayMemory"]
-"""Connects to the replay servers. Called in the process that uses them: gRPC does not survive a fork."""
+"""Connect to the replay servers. Called in the process that uses them: gRPC does not survive a fork."""
 
 
-def use_of(
+def replay_use(
     algorithm: Algorithm,
     config: ConfigBase,
     spaces: tuple[Space, Space],
@@ -118,9 +121,10 @@ def use_of(
     number: int = 0,
     client: str = "",
 ) -> ReplayUse:
-    """Return what a worker or learner wants of the memory that an algorithm declares for these spaces.
+    """Return how a worker or learner uses the replay memory that an algorithm declares for these spaces.
 
-    The table is of this session if each worker learns from one of its own. `number`: tells learners apart.
+    If each worker learns from a table of its own, the table belongs to `session`. `number` distinguishes learners: it
+    is part of the seed.
     """
     assert algorithm.Replay is not None
     bundled = algorithm.Replay.bundled(config)
@@ -129,19 +133,23 @@ def use_of(
 
 
 def replay_source(settings: RlxServerSection, algorithm: Algorithm) -> MakeReplay | None:
-    """Return what connects a worker to its memory; None if it has none or only acts. Raises ConfigurationError."""
+    """Return the function that connects a worker to its replay memory.
+
+    Return None if the algorithm has none or the worker only acts. Raises ConfigurationError.
+    """
     if algorithm.Replay is None or settings.only_acts:
         return None
     if not settings.replay_server:
         raise ConfigurationError(
-            f"relaax-rlx-server.replay_server: {algorithm.name} keeps experience in a replay memory, and no replay "
-            "server is named: set it to their addresses in the order of their shards, such as localhost:7002"
+            f"relaax-rlx-server.replay_server: {algorithm.name} keeps experience in a replay memory, but this key "
+            "is empty: set it to the addresses of the replay servers in the order of their shards, such as "
+            "localhost:7002"
         )
     return make_replay(settings)
 
 
 def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
-    """Return what connects to the replay servers that a section names. Raises ConfigurationError."""
+    """Return the function that connects to the replay servers of a section. Raises ConfigurationError."""
     servers, patience = replay_targets(settings), settings.replay_server_patience
     share_memory = settings.bridge != "grpc"
     return lambda use: _connected(servers, use, patience, share_memory)

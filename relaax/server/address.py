@@ -1,4 +1,4 @@
-"""Addresses to listen on."""
+"""Addresses that servers listen on."""
 
 from __future__ import annotations
 
@@ -41,29 +41,30 @@ def require_loopback(address: str, allow_anonymous: bool, authenticated: bool = 
     host, _ = split_address(address)
     if not allow_anonymous and not authenticated and not is_loopback(host):
         raise AddressError(
-            f"{address} can be reached from other machines, and anybody there could use it; `relaax keys DIR` makes a "
-            "token to ask for (token_file), localhost is for this machine alone, and --allow-anonymous is for a "
-            "network that is trusted"
+            f"{address} can be reached from other machines, and anybody there could use it; require a token (`relaax "
+            "keys DIR` makes one for token_file), bind localhost for this machine alone, or pass --allow-anonymous in "
+            "a trusted network"
         )
 
 
 def require_private(address: str | None, allow_anonymous: bool, key: str = "status_bind") -> None:
-    """Refuse to show how training goes to the network unless anonymous access is allowed. Raises AddressError.
+    """Refuse to show the state of training to the network unless anonymous access is allowed. Raises AddressError.
 
-    A token does not help: monitoring programs, load balancers and browsers have none. `key`: what holds the address.
+    A token does not help: monitoring programs, load balancers and browsers have none. `key`: the configuration key that
+    holds the address.
     """
     if address is not None and not allow_anonymous and not is_loopback(split_address(address)[0]):
         other = "; a configured token still protects the other port" if key == "status_bind" else ""
         raise AddressError(
-            f"{key} {address} can be reached from other machines, and anybody there could see how training goes; "
+            f"{key} {address} can be reached from other machines, and anybody there could read the state of training; "
             f"bind localhost, or pass --allow-anonymous{other}"
         )
 
 
 def require_free(address: str) -> None:
-    """Refuse an address if one it resolves to is in use: for localhost:7000, 127.0.0.1:7000 or [::1]:7000.
+    """Refuse an address if one of its resolved addresses is in use: for localhost:7000, 127.0.0.1:7000 or [::1]:7000.
 
-    Otherwise some clients would reach this server and some the other. Raises AddressError.
+    Otherwise some clients would reach this server and others would reach the other one. Raises AddressError.
     """
     host, port = split_address(address)
     hosts = [host, "127.0.0.1", "::1"] if host == "localhost" else [host]
@@ -100,17 +101,17 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
 
 
 def reserve(address: str) -> socket.socket:
-    """Reserve an address for a server that starts later: bound, not listening; port 0 picks a free port.
+    """Return a bound socket that does not listen, which reserves an address for a server that starts later.
 
-    On Linux, while the socket is open, the port is not assigned to a process that asks for any port; one that asks for
-    this port with SO_REUSEADDR, as servers do, can listen on it. Raises AddressError.
+    Port 0 picks a free port. While the socket is open, Linux does not assign the port to a process that asks for any
+    port. A process that asks for this port with SO_REUSEADDR, as servers do, can listen on it. Raises AddressError.
     """
     host, port = split_address(address)
     try:
         family, kind, protocol, _, target = _resolved(host, port)[0]
         reserved = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise AddressError(f"{address} cannot be listened at: {error}") from None
+        raise cannot_listen(address, error) from None
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(target)
@@ -121,9 +122,14 @@ def reserve(address: str) -> socket.socket:
 
 
 def _in_use(address: str, error: OSError, place: str = "") -> AddressError:
-    """Return the error for an address in use. `place`: the resolved address concerned."""
+    """Return the error for an address in use. `place`: the resolved address."""
     where = f"{place}: " if place not in ("", address) else ""
-    return AddressError(f"{address} cannot be listened at: {where}{error.strerror}; another port, or 0 for a free one")
+    return cannot_listen(address, f"{where}{error.strerror}; use another port, or 0 for a free one")
+
+
+def cannot_listen(address: str, why: object) -> AddressError:
+    """Return the error for an address that this process cannot listen on."""
+    return AddressError(f"cannot listen on {address}: {why}")
 
 
 def name_of(listener: socket.socket) -> str:
@@ -132,11 +138,11 @@ def name_of(listener: socket.socket) -> str:
 
 
 def served_at(connection: socket.socket) -> str:
-    """Return HOST:PORT of the server that a connection came to, by this host's name: for people who look at it."""
+    """Return HOST:PORT of the server that accepted a connection, with this host's name, for display."""
     host = socket.gethostname()
     try:
         here = connection.getsockname()
-    except OSError:  # the client has gone already
+    except OSError:  # the client has disconnected already
         return host
     return _name(host, here[1]) if isinstance(here, tuple) else host
 

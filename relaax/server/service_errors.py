@@ -1,4 +1,4 @@
-"""Errors that services answer with, whatever transport a request came by, and their status codes."""
+"""Errors that services return over any transport, and their status codes."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import grpc
 
 
 class ServiceError(Exception):
-    """Refuse a request. The message is a sentence for the caller; each transport has a code for each kind of error."""
+    """A refused request. The message is for the caller; each subclass has a status code."""
 
 
 class InvalidRequest(ServiceError):
-    """Refuse a request that no correct caller makes."""
+    """The request is one that no correct caller sends."""
 
 
 class NotAllowedNow(ServiceError):
-    """Refuse a request that does not fit the model or table, the worker's role, or what the worker sent before."""
+    """The request does not fit the model or table, the worker's role, or the worker's earlier requests."""
 
 
 class UnknownWorker(ServiceError):
-    """Refuse a request of a worker that is not registered in this incarnation."""
+    """The worker is not registered in this incarnation."""
 
 
 class MemoryExhausted(ServiceError):
-    """Refuse a request that takes more memory than is left."""
+    """The request needs more memory than is available."""
 
 
 class TryAgain(ServiceError):
-    """Refuse a request while the model cannot be used; the caller may repeat it."""
+    """The model is temporarily unavailable; the caller may retry."""
 
 
 _CODES: dict[type[ServiceError], grpc.StatusCode] = {
@@ -42,13 +42,13 @@ _CODES: dict[type[ServiceError], grpc.StatusCode] = {
 
 
 def status_code(error: ServiceError) -> grpc.StatusCode:
-    """Return the status code of an error; frames of shared memory carry its number."""
+    """Return the status code of an error. Frames of shared memory carry its number."""
     return _CODES[type(error)]
 
 
 @contextlib.contextmanager
 def errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    """End a call by the status code of an error that is raised inside."""
+    """Abort a call with the status code of a ServiceError that is raised inside."""
     try:
         yield
     except ServiceError as error:

@@ -1,8 +1,8 @@
 """The status port of a server: GET /healthz and GET /metrics over HTTP, each request in a thread.
 
-/healthz: 200 if the server is serving, otherwise 503, with one JSON object. /metrics: Prometheus text. Neither contains
-secrets. A silent connection takes one of `MAX_REQUESTS` places for at most `REQUEST_SECONDS`. Families of metrics are
-declared in tables that docs/metrics.md must match.
+/healthz returns one JSON object with status 200 if the server is serving, otherwise 503. /metrics returns Prometheus
+text. Neither contains secrets. At most `MAX_REQUESTS` connections are open, each for at most `REQUEST_SECONDS`. A test
+checks that docs/metrics.md matches the tables of metric families.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 
 
 class StatusServer:
-    """Serve status requests on the listening socket `sock`, which this object takes over."""
+    """A server of status requests on the listening socket `sock`, which it owns and closes."""
 
     def __init__(self, sock: socket.socket, health: Health, registry: CollectorRegistry) -> None:
         self.address = name_of(sock)
@@ -80,7 +80,7 @@ class _Http(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """End requests that take too long, even if bytes still arrive. Called several times a second."""
+        """Close requests that exceed `REQUEST_SECONDS`, even if bytes still arrive. Called several times a second."""
         now = time.monotonic()
         with self._lock:
             for request, since in self._since.items():
@@ -89,7 +89,7 @@ class _Http(ThreadingHTTPServer):
                         request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: the only error expected is a client that disconnects during an answer."""
+        """Log nothing: the only expected error is a client that disconnects during an answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -129,12 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
 View = TypeVar("View")
 Read = TypeVar("Read", contravariant=True)
 Labelled = Mapping[Any, float]
-"""Values by labels: tuples of text, in the order of the label names."""
+"""Values by labels: each key is a tuple of strings in the order of the label names."""
 
 
 @dataclass(frozen=True)
 class Family(Generic[Read]):
-    """One metric. `read` returns its value, or None if there is none yet; with `labels`, a value per label tuple.
+    """A metric. `read` returns its value, or None if it has none yet; with `labels`, a value per label tuple.
 
     A metric whose name ends in _total is a counter, any other a gauge.
     """
@@ -158,7 +158,7 @@ class Family(Generic[Read]):
 
 
 class Families(Collector, Generic[View]):
-    """Read all families from one view, taken at each scrape; report nothing if it is None."""
+    """A collector that reads all families from one view per scrape. If the view is None, it reports no metrics."""
 
     def __init__(self, families: Iterable[Family[View]], view: Callable[[], View | None]) -> None:
         self._families = tuple(families)
@@ -171,12 +171,12 @@ class Families(Collector, Generic[View]):
                 yield family.metric(view)
 
     def describe(self) -> Iterator[Metric]:
-        """Yield nothing; otherwise a registry would call `collect` to learn the names."""
+        """Yield no metrics, so that a registry does not call `collect` for the names."""
         yield from ()
 
 
 def registry_of(collector: Collector, pid: Callable[[], int] | None = None) -> CollectorRegistry:
-    """Return a registry of `collector` and of process_..., the resource use of a process, by default this one."""
+    """Return a registry of `collector` and of the process_* metrics of a process, by default this one."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry, pid=pid or (lambda: "self"))

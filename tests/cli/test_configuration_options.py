@@ -76,7 +76,7 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
     good = processes.start(*COMMANDS[name], "--check-config", cwd=tmp_path)
     assert good.wait(120) == 0, good.report()
     (line,) = good.lines
-    assert line.startswith("da3c_gym_cartpole can be used: algorithm ")
+    assert line.startswith("da3c_gym_cartpole is valid: algorithm ")
     assert line.endswith("da3c, environment OpenAI_Gym CartPole-v1")
     bad = processes.start(
         *COMMANDS[name],

@@ -83,7 +83,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), "--host", "a b"])
     assert refused.exit_code == 2
-    assert "'a b' is neither the name of a host nor its IP address" in refused.output
+    assert "'a b' is neither a host name nor an IP address" in refused.output
     assert not (tmp_path / "keys").exists()
 
 

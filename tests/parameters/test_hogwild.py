@@ -405,10 +405,16 @@ def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
     [
         (
             {"combine": "delay_compensated"},
-            "algorithm.combine: delay_compensated needs gradients in an order: set it to fifo",
+            "algorithm.combine: delay_compensated requires ordered gradients: set it to fifo",
         ),
-        ({"max_staleness": 0}, "algorithm.max_staleness: 0 is for gradients that are discarded: leave it out"),
-        ({"optimizer": "adam"}, "algorithm.optimizer: adam is none of rms_prop, momentum, adagrad: set one of these"),
+        (
+            {"max_staleness": 0},
+            "algorithm.max_staleness: 0 discards stale gradients: remove the key",
+        ),
+        (
+            {"optimizer": "adam"},
+            "algorithm.optimizer: adam is not one of rms_prop, momentum, adagrad: set one",
+        ),
     ],
 )
 def test_a_configuration_that_promises_more_is_refused(keys: dict[str, object], says: str) -> None:

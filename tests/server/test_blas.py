@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from relaax.server.command.hardware import StartAnew, use_kernels
+from relaax.server.command.hardware import RestartRequired, use_kernels
 from relaax.server.rlx_server import main
 
 DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}
@@ -24,17 +24,17 @@ def test_a_server_goes_on_where_it_has_the_kernels_that_it_is_to_use(which, envi
 def test_a_server_that_is_told_of_another_processor_starts_anew_without_that_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.INFO), pytest.raises(StartAnew) as asked:
+    with caplog.at_level(logging.INFO), pytest.raises(RestartRequired) as asked:
         use_kernels("native", DESCRIBED)
     assert asked.value.environment == {"PATH": "/bin"}
-    assert "OPENBLAS_CORETYPE is Haswell: the server restarts" in caplog.text
+    assert "OPENBLAS_CORETYPE is Haswell: the process restarts" in caplog.text
 
 
 def test_a_program_that_cannot_be_started_anew_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def asks(prog_name: str) -> None:
-        raise StartAnew({})
+        raise RestartRequired({})
 
     monkeypatch.setattr(main, "app", asks)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")

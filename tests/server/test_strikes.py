@@ -26,9 +26,9 @@ def test_an_address_is_out_for_a_minute_and_no_longer(clock: Clock) -> None:
     strikes.add(HOST)
     assert strikes.add(HOST)
     clock.now += SECONDS - 0.001
-    assert strikes.is_out(HOST)
+    assert strikes.is_blocked(HOST)
     clock.now += 0.001
-    assert not strikes.is_out(HOST)
+    assert not strikes.is_blocked(HOST)
 
 
 def test_failures_of_more_than_a_minute_ago_do_not_count(clock: Clock) -> None:
@@ -38,7 +38,7 @@ def test_failures_of_more_than_a_minute_ago_do_not_count(clock: Clock) -> None:
         clock.now += SECONDS / 2 + 0.1
         assert not strikes.add(HOST)
         clock.now += SECONDS / 2 + 0.1
-    assert not strikes.is_out(HOST)
+    assert not strikes.is_blocked(HOST)
 
 
 def test_failures_within_a_minute_to_the_second_count(clock: Clock) -> None:
@@ -55,10 +55,10 @@ def test_an_address_that_comes_back_from_its_minute_begins_anew_and_may_be_out_a
     assert not strikes.add(HOST), "what fails meanwhile is no news"
     clock.now += SECONDS + 0.1
     assert not strikes.add(HOST), "one failure is not two"
-    assert not strikes.is_out(HOST)
+    assert not strikes.is_blocked(HOST)
     assert strikes.add(HOST)
     clock.now += SECONDS - 0.1
-    assert strikes.is_out(HOST)
+    assert strikes.is_blocked(HOST)
 
 
 def test_the_failures_that_put_an_address_out_do_not_count_again(clock: Clock) -> None:
@@ -66,5 +66,5 @@ def test_the_failures_that_put_an_address_out_do_not_count_again(clock: Clock) -
     strikes.add(HOST)
     assert strikes.add(HOST)
     clock.now += SECONDS
-    assert not strikes.is_out(HOST)
+    assert not strikes.is_blocked(HOST)
     assert not strikes.add(HOST), "one failure is not two"

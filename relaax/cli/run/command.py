@@ -146,9 +146,9 @@ def run(
             begin(config, overrides, address, None, place, fresh, True, summary, progress)
         if print_config or check_config:
             from relaax.cli.run.run_directory import RunDirectory
-            from relaax.server.command.configuration import show, whole
+            from relaax.server.command.configuration import check_all, show
 
-            show(config or plan.name, whole(RunDirectory(place).settled(plan)), print_config)
+            show(config or plan.name, check_all(RunDirectory(place).settled(plan)), print_config)
             raise typer.Exit(0)
         from relaax.cli.run.environment_check import EnvironmentCheck
 

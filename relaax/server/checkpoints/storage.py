@@ -61,7 +61,7 @@ def open_leased(
         assert small is not None
         lease = Lease(small, lambda sentence: ends.put(Reason.SUPERSEDED))
         fence = retry_while_unavailable(lambda: highest_fence(store), ends)
-        retry_while_unavailable(lambda: lease.acquire(fence, ends.come_within), ends)
+        retry_while_unavailable(lambda: lease.acquire(fence, ends.has_reason_within), ends)
         closing.callback(lease.release)
     return store, lease
 
@@ -90,5 +90,5 @@ def retry_while_unavailable(call: Callable[[], _Result], ends: EndRequests) -> _
             if not told:
                 _log.warning("%s; trying for up to %g s", error, STORE_PATIENCE)
                 told = True
-        if ends.come_within(_PAUSE):
+        if ends.has_reason_within(_PAUSE):
             raise LeaseWaitInterrupted("told to end while waiting for the store")

@@ -1,4 +1,4 @@
-"""Configuration of the commands, loaded from all its sources, shown or checked on demand."""
+"""The configuration of a command: load it from all its sources, check it, and print it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS
 from relaax.hosting.loader import load_config
 from relaax.server.address import require_loopback, require_private
 from relaax.server.command.hardware import load_tensorflow_quietly
-from relaax.server.security.tokens import asks_for_token
+from relaax.server.security.tokens import has_token
 
 _HOGWILD = ("rms_prop", "momentum", "adagrad")
 
@@ -38,32 +38,32 @@ def configured(name: str, overrides: Sequence[str]) -> Configuration:
     return load_configuration(find_configuration(name), overrides, os.environ, load_config)
 
 
-def whole(configuration: Configuration) -> Configuration:
-    """Check the sections against each other, and the addresses. Raises ConfigurationError and AddressError."""
+def check_all(configuration: Configuration) -> Configuration:
+    """Check the addresses and the sections against each other. Return the configuration.
+
+    Raises ConfigurationError and AddressError.
+    """
     require_private_ports(
         *(configuration.parameter_server, configuration.replay_server, configuration.rlx_server),
         *(configuration.learner, configuration.tensorboard),
     )
-    configuration.algorithm_path  # noqa: B018 - raises if there is none
+    configuration.algorithm_path  # noqa: B018 - raises if it is missing
     if isinstance(configuration.algorithm_config, ConfigBase):
         check_bridge(configuration.rlx_server, configuration.algorithm_config)
     return configuration
 
 
 def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
-    """Refuse keys of the algorithm that workers with the bridge hogwild cannot honor.
-
-    Raises ConfigurationError.
-    """
+    """Refuse keys of the algorithm that the transport hogwild does not support. Raises ConfigurationError."""
     if settings.bridge != "hogwild":
         return
     refused = None
     if config.combine != "fifo":
-        refused = f"algorithm.combine: {config.combine} needs gradients in an order: set it to fifo"
+        refused = f"algorithm.combine: {config.combine} requires ordered gradients: set it to fifo"
     elif config.max_staleness is not None:
-        refused = f"algorithm.max_staleness: {config.max_staleness} is for gradients that are discarded: leave it out"
+        refused = f"algorithm.max_staleness: {config.max_staleness} discards stale gradients: remove the key"
     elif config.optimizer not in _HOGWILD:
-        refused = f"algorithm.optimizer: {config.optimizer} is none of {', '.join(_HOGWILD)}: set one of these"
+        refused = f"algorithm.optimizer: {config.optimizer} is not one of {', '.join(_HOGWILD)}: set one"
     if refused:
         raise ConfigurationError(f"relaax-rlx-server.bridge: hogwild has no locks; {refused}, or set bridge to auto")
 
@@ -73,32 +73,32 @@ def require_private_ports(
 ) -> None:
     """Refuse ports that other machines can reach without authentication, unless anonymous access is allowed.
 
-    A client certificate that a server requires counts as a token. Raises AddressError.
+    A required client certificate counts as authentication. Raises AddressError.
     """
     for section in sections:
         if isinstance(section, TensorBoardSection):
             require_private(section.bind, section.allow_anonymous, "relaax-tensorboard.bind")
             continue
-        if not isinstance(section, LearnerSection):  # which has a status port only
-            require_loopback(section.bind, section.allow_anonymous, _asks_for_proof(section))
+        if not isinstance(section, LearnerSection):  # a learner has a status port only
+            require_loopback(section.bind, section.allow_anonymous, _authenticates(section))
         require_private(section.status_bind, section.allow_anonymous)
 
 
-def _asks_for_proof(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:
+def _authenticates(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:
     if isinstance(section, RlxServerSection):
-        return asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
+        return has_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
     variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN
-    return asks_for_token(section.token_file, variable) or section.tls_client_ca is not None
+    return has_token(section.token_file, variable) or section.tls_client_ca is not None
 
 
 def show(name: str, configuration: Configuration, print_config: bool) -> None:
-    """Print a checked configuration without possible secrets, or a line that it can be used."""
+    """Print a checked configuration without secrets, or one line that it is valid."""
     if print_config:
         print(printed(redacted(configuration.as_dict()), configuration.origins), end="")
     else:
         run = configuration.run
         environment = f", environment {run.environment} {run.name}" if run.environment and run.name else ""
-        print(f"{name} can be used: algorithm {configuration.algorithm_path}{environment}")
+        print(f"{name} is valid: algorithm {configuration.algorithm_path}{environment}")
 
 
 def description(algorithm: str, config: ConfigBase) -> str:

@@ -1,4 +1,4 @@
-"""What workers and learners compute on: their device, the kernels of OpenBLAS for the processor, TensorFlow."""
+"""The hardware that workers and learners compute on: their device, and OpenBLAS's kernels for the processor."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DESCRIPTIONS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 """Variables that describe a processor to OpenBLAS, which otherwise detects it."""
 
 
-class StartAnew(Exception):
-    """The process must be restarted with `environment`, which `restarting` does."""
+class RestartRequired(Exception):
+    """The process must be restarted with `environment`. `restarting` does so."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         super().__init__("this process must be restarted")
@@ -34,45 +34,45 @@ class StartAnew(Exception):
 
 
 def use_kernels(which: BlasKernels, environment: Mapping[str, str]) -> None:
-    """Raise StartAnew if native kernels are configured but the environment describes another processor.
+    """Raise RestartRequired if native kernels are configured but the environment describes another processor.
 
-    OpenBLAS read the variables when numpy was imported. On a Zen 5 described as a Haswell, the Atari network takes 1.5
-    to 1.9 times as long to act and learn.
+    A restart is necessary because OpenBLAS reads the variables when numpy is imported. On a Zen 5 described as a
+    Haswell, the Atari network takes 1.5 to 1.9 times as long to act and learn.
     """
     described = [name for name in DESCRIPTIONS if environment.get(name)]
     if not described:
         return
-    said = ", ".join(f"{name} is {environment[name]}" for name in described)
+    settings = ", ".join(f"{name} is {environment[name]}" for name in described)
     if which != "native":
-        _log.info("%s: if this processor is more capable, set blas-kernels: native", said)
+        _log.info("%s: if this processor has faster instructions, set blas-kernels: native", settings)
         return
-    _log.info("%s: the server restarts without it, because blas-kernels is native", said)
-    raise StartAnew({name: value for name, value in environment.items() if name not in DESCRIPTIONS})
+    _log.info("%s: the process restarts without it because blas-kernels is native", settings)
+    raise RestartRequired({name: value for name, value in environment.items() if name not in DESCRIPTIONS})
 
 
 @contextlib.contextmanager
 def restarting(command: str) -> Iterator[None]:
-    """Restart the program if StartAnew is raised inside. If that is impossible, end `command` with one sentence."""
+    """Restart the program if RestartRequired is raised inside. If that fails, print why and exit with code 2."""
     try:
         yield
-    except StartAnew as asked:
+    except RestartRequired as asked:
         try:
-            start_anew(asked.environment)
+            restart_program(asked.environment)
         except OSError as error:
             why = f"{sys.executable} cannot be restarted: {error.strerror}"
             print(f"{command}: {why}; unset {' and '.join(DESCRIPTIONS)} instead", file=sys.stderr)
             sys.exit(2)
 
 
-def start_anew(environment: Mapping[str, str]) -> NoReturn:
-    """Restart the program in this process, keeping its id, arguments and open descriptors. Raises OSError."""
+def restart_program(environment: Mapping[str, str]) -> NoReturn:
+    """Restart the program in this process with the same process id, arguments and open descriptors. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
 def device_of(settings: RlxServerSection | LearnerSection, config: ConfigBase) -> str:
-    """Return the device: `algorithm.gpu` applies if the process's own section has none."""
+    """Return the device. If the process's own section has none, `algorithm.gpu` applies."""
     return settings.device or ("gpu" if config.gpu else "cpu")
 
 
@@ -84,7 +84,7 @@ def device_error(settings: RlxServerSection | LearnerSection, refusal: str) -> C
 
 @contextlib.contextmanager
 def native_messages_held_back() -> Iterator[None]:
-    """Hold back output to stderr, also of C libraries; write it out if an exception is raised."""
+    """Buffer output to stderr, including that of C libraries. Write it if an exception is raised, else drop it."""
     stderr = 2
     sys.stderr.flush()
     own = os.dup(stderr)
@@ -103,5 +103,5 @@ def native_messages_held_back() -> Iterator[None]:
 
 
 def load_tensorflow_quietly() -> None:
-    """Hold back what TensorFlow's libraries write while they load, such as that there is no GPU, if they do."""
+    """Make TensorFlow load without output to stderr, such as messages about missing GPUs, whenever it is loaded."""
     load_within(native_messages_held_back)

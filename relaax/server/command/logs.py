@@ -12,7 +12,7 @@ from typing import Any
 from relaax.console import LineFormatter, log_uncaught_exceptions
 
 _TEXT = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s"
-_DEAF = frozenset({logging.__name__, "numba", "llvmlite"})
+_UNSAFE_MODULES = frozenset({logging.__name__, "numba", "llvmlite"})
 
 
 class JsonFormatter(logging.Formatter):
@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -29,17 +29,18 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
-        return json.dumps(said)
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
 
-def may_not_raise(frame: FrameType | None) -> bool:
-    """Return whether `frame` is inside what takes no exception from a signal, which has to come again then.
+def is_exception_unsafe(frame: FrameType | None) -> bool:
+    """Return whether an exception from a signal handler would be lost at `frame`: then signal again later.
 
-    Logging prints it and goes on. The compiler is called by C code, which drops it, and may crash.
+    Logging prints such an exception and continues. The compiler numba is called by C code, which drops the exception
+    and may crash.
     """
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in _DEAF:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _UNSAFE_MODULES:
             return True
         frame = frame.f_back
     return False
@@ -48,7 +49,7 @@ def may_not_raise(frame: FrameType | None) -> bool:
 def configure_logging(level: str, format_: str = "text") -> None:
     """Send messages of `level` and above to stderr, as "text" or "json" (see `relaax-...-server.log_format`).
 
-    Uncaught exceptions become such messages, too, and with "json" Python's warnings.
+    Uncaught exceptions become messages too. With "json", so do Python's warnings.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format_ == "json" else LineFormatter(_TEXT))

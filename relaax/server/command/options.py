@@ -1,4 +1,4 @@
-"""Options that all commands share, and help as people expect it: `--clients N`, `--run-dir DIR` and `CONFIG`."""
+"""The options that all commands share, and the format of their help: `--clients N`, `--run-dir DIR`, `CONFIG`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file; repeatable.")
 ]
 PrintConfigOption = Annotated[
-    bool, typer.Option("--print-config", help="Print the effective configuration, with the source of each value; end.")
+    bool,
+    typer.Option("--print-config", help="Print the effective configuration and the source of each value."),
 ]
 VersionOption = Annotated[
     bool,
     typer.Option("--version", is_eager=True, callback=_print_versions, help="Print the versions of RELAAX and Python."),
 ]
 CheckConfigOption = Annotated[
-    bool, typer.Option("--check-config", help="Check the configuration and start nothing: exit code 0, or 2 and why.")
+    bool,
+    typer.Option("--check-config", help="Only check the configuration: exit with code 0, or 2 and the error."),
 ]
 
 
@@ -60,7 +62,7 @@ class _Application(typer.Typer):
 
 
 def command_app(**more: Any) -> typer.Typer:
-    """Return an application with plain help: the framed help truncates long option names on a narrow terminal.
+    """Return an application with plain help, because framed help truncates long option names on a narrow terminal.
 
     `more`: arguments of `typer.Typer`.
     """
@@ -69,10 +71,10 @@ def command_app(**more: Any) -> typer.Typer:
 
 
 class PlainCommand(typer.core.TyperCommand):
-    """A command whose help and usage name its arguments only, in every version of Typer."""
+    """A command whose help shows arguments by metavar, the same in every version of Typer."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage after the command's name: [OPTIONS], and each argument."""
+        """Return the words of the usage after the command's name: [OPTIONS] and each argument."""
         arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
         shown = [_argument(param) if param.required else f"[{_argument(param)}]" for param in arguments]
         return [self.options_metavar or "", *shown]
@@ -96,7 +98,7 @@ def _argument(param: Any) -> str:
 
 
 def name_values(function: Callable[..., Any]) -> None:
-    """Give each option and argument of a command that has no metavar one by its type and name."""
+    """Set the missing metavars of a command's options and arguments, by their types and names."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     for parameter in parameters:
         if get_origin(parameter.annotation) is not Annotated:
@@ -105,7 +107,7 @@ def name_values(function: Callable[..., Any]) -> None:
         for note in notes:
             if isinstance(note, OptionInfo | ArgumentInfo) and note.metavar is None:
                 note.metavar = _metavar(parameter.name, annotated, isinstance(note, ArgumentInfo))
-    # Strings would be evaluated again, into options of their own.
+    # Typer would evaluate annotations that are strings again, into other option objects.
     function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 

@@ -1,6 +1,6 @@
-"""The command of a role: what all servers and learners do from their options to their exit code.
+"""The command of a role, from its options to its exit code, for all servers and learners.
 
-A role gives what differs: the keys that are options, and what runs once the configuration is checked.
+Each role supplies the keys that become options, and the function that runs with the checked configuration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_ori
 
 from relaax.libraries import missing_from, named
 
-# The libraries imported below read these.
+# The libraries imported below read these variables.
 os.environ.update(missing_from(os.environ))
 
 import typer
@@ -26,7 +26,7 @@ from relaax.configuration.key_types import Address, Addresses, S3Location
 from relaax.configuration.roles import Role
 from relaax.console import print_error, replace_unknown_characters
 from relaax.server.address import AddressError
-from relaax.server.command.configuration import configured, require_private_ports, show, whole
+from relaax.server.command.configuration import check_all, configured, require_private_ports, show
 from relaax.server.command.hardware import restarting, use_kernels
 from relaax.server.command.logs import configure_logging
 from relaax.server.command.options import (
@@ -48,17 +48,17 @@ _METAVARS_OF = {
     "parameter_server": "HOST:PORT,...",
     "replay_server": "HOST:PORT,...",
 }
-"""By the key's name, for keys whose type does not determine it."""
+"""Metavars by the key's name, for keys whose type does not determine the metavar."""
 
 Serve = Callable[..., int]
-"""Runs a process with its `Configuration`, and options of its own by name; returns the exit code.
+"""Run a process with its `Configuration` and its own options as keyword arguments; return the exit code.
 
-It may raise GivenUp, ConfigurationError and AddressError.
+It may raise CommandError, ConfigurationError and AddressError.
 """
 
 
-class GivenUp(Exception):
-    """The command ends with one sentence and `code`: 1 if another try may help, else 2."""
+class CommandError(Exception):
+    """The command ends with a message and the exit code `code`: 1 if a retry may succeed, else 2."""
 
     def __init__(self, why: object, code: int) -> None:
         super().__init__(str(why))
@@ -74,15 +74,16 @@ def role_app(
 ) -> typer.Typer:
     """Return the application of a role's command, whose help begins with the docstring of `serve`.
 
-    It has an option for each of the keys `names` of the role's section, described as the key is, `--shard` if the
-    section has shards, an option for each key of another section (`further`: its annotation), and those of `serve`.
-    `without_config`: the option --config, if it may be left out, and what returns its value then, given the keys.
+    It has an option for each of the keys `names` of the role's section, with the key's description, `--shard` if the
+    section has shards, an option for each key of another section (`further`: its annotation), and the keyword arguments
+    of `serve`. If --config is optional, `without_config` is its annotation and the function that returns its default,
+    given the keys.
     """
     own = list(inspect.signature(serve, eval_str=True).parameters.values())[1:]
     keys = {name: f"{role.section}.{name}" for name in names}
     options = [_key_option(name, role.model.model_fields[name]) for name in names]
     if "shards" in role.model.model_fields:
-        text = f"Which shard of how many this is, from 0, such as 0/4{'; shard 0 leads' if role.led else ''}."
+        text = f"Index of this shard, from 0, and number of shards, such as 0/4{'; shard 0 leads' if role.led else ''}."
         options.append(_option("shard", Annotated[str | None, typer.Option(metavar="I/K", help=text)]))
     for key, annotation in (further or {}).items():
         name = key.rpartition(".")[2]
@@ -92,7 +93,7 @@ def role_app(
     def command(**values: Any) -> None:
         try:
             code = _run(role, serve, keys, values, without_config)
-        except GivenUp as end:
+        except CommandError as end:
             print_error(str(role.command), end)
             code = end.code
         except (ConfigurationError, AddressError) as error:
@@ -137,7 +138,7 @@ def _run(
     values: dict[str, Any],
     without_config: tuple[Any, Callable[[Mapping[str, Any]], str]] | None,
 ) -> int:
-    """Return the exit code. Raises GivenUp, ConfigurationError and AddressError."""
+    """Return the exit code. Raises CommandError, ConfigurationError and AddressError."""
     del values["version"]
     given = {key: None if (value := values.pop(name)) is False else value for name, key in keys.items()}
     fields = role.model.model_fields
@@ -153,7 +154,7 @@ def _run(
         _check_position(settings.shard, max(settings.shards, 1), role.section)
     print_config, check_config = values.pop("print_config"), values.pop("check_config")
     if print_config or check_config:
-        show(config, whole(configuration), print_config)
+        show(config, check_all(configuration), print_config)
         return 0
     if "log_level" in fields:
         configure_logging(settings.log_level, settings.log_format)
@@ -168,7 +169,7 @@ def _option(name: str, annotation: Any, default: Any = None) -> inspect.Paramete
 
 
 def _key_option(name: str, field: FieldInfo) -> inspect.Parameter:
-    """Return an option for a key: a flag, or a text that is checked with the rest of the configuration."""
+    """Return an option for a key: a flag, or a value that is checked with the rest of the configuration."""
     flag = f"--{name.replace('_', '-')}"
     kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if kind is not None]
     choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
@@ -198,14 +199,14 @@ def _position(shard: str | None, section: str) -> dict[str, int]:
 def _check_position(shard: int, shards: int, section: str) -> None:
     if shard >= shards:
         raise ConfigurationError(
-            f"{section}.shard: is {shard}, and of {shards} the last one is {shards - 1}; they are counted from 0"
+            f"{section}.shard: must be from 0 to {shards - 1} (there are {shards} shards), not {shard}"
         )
 
 
 def _one_location(section: str, given: Mapping[str, Any]) -> list[str]:
-    """Override the file's location of checkpoints, of either kind, if the command line gives one.
+    """Return an override that removes the file's other kind of checkpoint location, if the command line gives one kind.
 
-    Raises ConfigurationError if it gives both.
+    Raises ConfigurationError if it gives both kinds.
     """
     locations = [key for key in (f"{section}.checkpoint_dir", f"{section}.checkpoint_aws_s3") if key in given]
     absent = [key for key in locations if given[key] is None]
@@ -215,7 +216,7 @@ def _one_location(section: str, given: Mapping[str, Any]) -> list[str]:
 
 
 def announce(role: Role, listening: str | None = None, status: str | None = None) -> None:
-    """Print the addresses of a process that is ready, as those that started it expect."""
+    """Print the addresses of a process that is ready. Supervisors parse these lines."""
     if listening:
         print(f"{role.command} listening on {listening}", flush=True)
     if status:
@@ -229,28 +230,29 @@ class ServerBase(Protocol):
 
     @property
     def status_address(self) -> str | None:
-        """HOST:PORT of /healthz and /metrics, if they are served."""
+        """HOST:PORT of /healthz and /metrics; None without a status port."""
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start to serve requests."""
 
     def run(self) -> tuple[Reason, bool]:
-        """Serve until the end. Return the reason, and whether the last checkpoint is safe."""
+        """Serve until there is a reason to end. Return it, and whether the last checkpoint is safe."""
 
 
 _Server = TypeVar("_Server", bound=ServerBase)
 
 
 def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]) -> tuple[_Server, Reason, bool]:
-    """Run a server that keeps checkpoints until the end. Return it, the reason, and whether the last one is safe.
+    """Run a server that keeps checkpoints. Return it, the reason of its end, and whether the last checkpoint is safe.
 
-    `assemble` returns the server, bound and restored. Raises what it raises, and GivenUp for what a store raises.
+    `assemble` returns the server, bound and restored. Errors of the checkpoint store become CommandError; other errors
+    of `assemble` are raised unchanged.
     """
     from relaax.checkpoint import LeaseWaitInterrupted, NoUsableCheckpoint, StoreError
     from relaax.transport.process_resources import allow_descriptors
 
     allow_descriptors()
-    # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
+    # A second signal is ignored: it must not interrupt the last checkpoint.
     with (
         closing(EndRequests()) as ends,
         ends.signals(signal_reasons(), afterwards=signal.SIG_IGN),
@@ -259,11 +261,11 @@ def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]
         try:
             server = assemble(ends, ended)
         except NoUsableCheckpoint as error:
-            raise GivenUp(error, 2) from None
+            raise CommandError(error, 2) from None
         except StoreError as error:
-            raise GivenUp(error, 1) from None
+            raise CommandError(error, 1) from None
         except LeaseWaitInterrupted as interruption:
-            raise GivenUp(interruption, exit_code(ends.get())) from None
+            raise CommandError(interruption, exit_code(ends.get())) from None
         server.start()
         announce(role, server.address, server.status_address)
         reason, safe = server.run()
@@ -271,5 +273,5 @@ def run_server(role: Role, assemble: Callable[[EndRequests, ExitStack], _Server]
 
 
 def exit_code(reason: Reason | None) -> int:
-    """Return the exit code of a process that ended for this reason and in order."""
+    """Return the exit code of a process that ended for this reason without an error."""
     return 130 if reason is Reason.INTERRUPTED else 0

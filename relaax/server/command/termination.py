@@ -1,4 +1,4 @@
-"""The reasons why a server ends, and how its main thread learns them."""
+"""The reasons why a server ends, and their delivery to its main thread."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ class Reason(enum.Enum):
     TERMINATED = enum.auto()
     INTERRUPTED = enum.auto()
     RELEASED = enum.auto()
-    """Shard 0 has ended, and releases this shard."""
+    """Shard 0 has ended and releases this shard."""
     REFUSED = enum.auto()
-    """Shard 0 refuses this shard; or, of shard 0 itself, no checkpoint is usable by all shards."""
+    """Shard 0 refuses this shard. For shard 0 itself: no checkpoint is usable by all shards."""
     SUPERSEDED = enum.auto()
-    """Another server has taken over the lease: nothing that is learned here can be saved."""
+    """Another server has taken over the lease, so this server cannot save checkpoints."""
 
 
 def signal_reasons() -> dict[int, Reason]:
-    """Return the signals that end a server, with their reasons. One that nohup has set aside is not among them."""
+    """Return the signals that end a server, with their reasons. SIGHUP is omitted if it is ignored (nohup)."""
     reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        reasons[signal.SIGHUP] = Reason.TERMINATED  # its terminal has gone
+        reasons[signal.SIGHUP] = Reason.TERMINATED  # its terminal was closed
     return reasons
 
 
 class EndRequests:
-    """Reasons to end, put by any thread or signal handler and waited for by one thread.
+    """Reasons to end, put by any thread or signal handler and received by one thread.
 
-    A socket pair and no queue: the kernel may hand a signal to any thread, and a main thread that waits for a lock
-    would not run its handler. The interpreter itself writes to the socket when a signal comes, which wakes it always.
+    It is a socket pair instead of a queue: the kernel may deliver a signal to any thread, and a main thread that waits
+    for a lock would not run the handler. When a signal arrives, the interpreter writes to the socket, which
+    always wakes the main thread.
     """
 
     def __init__(self) -> None:
@@ -50,11 +51,11 @@ class EndRequests:
     def put(self, reason: Reason) -> None:
         """Add a reason to end."""
         self._reasons.append(reason)
-        with contextlib.suppress(OSError):  # full: there is enough to wake up for; or nobody waits any more
+        with contextlib.suppress(OSError):  # full, so the reader wakes up anyway; or closed
             self._write.send(b"\0")
 
     def get(self, timeout: float | None = None) -> Reason | None:
-        """Wait for the next reason; return None if none came in `timeout` seconds."""
+        """Wait for the next reason and return it; return None after `timeout` seconds."""
         while not self._reasons:
             ready, _, _ = select.select([self._read], [], [], timeout)
             if not ready:
@@ -63,8 +64,8 @@ class EndRequests:
                 self._read.recv(4096)
         return self._reasons.popleft()
 
-    def come_within(self, seconds: float) -> bool:
-        """Return whether a reason comes in so many seconds, and leave it to the next caller of `get`."""
+    def has_reason_within(self, seconds: float) -> bool:
+        """Wait for a reason, at most `seconds`. Return whether there is one; it stays for the next call of `get`."""
         reason = self.get(seconds)
         if reason is not None:
             self.put(reason)
@@ -77,9 +78,9 @@ class EndRequests:
 
     @contextlib.contextmanager
     def signals(self, reasons: Mapping[int, Reason], afterwards: signal.Handlers | None = None) -> Iterator[None]:
-        """Treat these signals as reasons while inside. Afterwards they have their former handlers, or `afterwards`.
+        """Put a reason when one of these signals arrives inside. Then restore the former handlers, or set `afterwards`.
 
-        For the main thread.
+        For the main thread only.
         """
 
         def handle(number: int, _frame: FrameType | None) -> None:

@@ -18,7 +18,7 @@ from relaax.algorithm_base.learner import record_sample
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, Sampled
 from relaax.server.address import listen
-from relaax.server.command.logs import may_not_raise
+from relaax.server.command.logs import is_exception_unsafe
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 WAIT_SECONDS = 1.0
@@ -79,7 +79,7 @@ class Interruption:
                 self._number = number
                 self._come_again(WAIT_SECONDS)
         elif self._number is not None and self._armed:
-            if may_not_raise(frame):
+            if is_exception_unsafe(frame):
                 self._come_again(AGAIN_SECONDS)
             else:
                 self._come_again(WAIT_SECONDS)

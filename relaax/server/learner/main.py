@@ -11,7 +11,7 @@ import typer
 
 from relaax.configuration import Configuration
 from relaax.configuration.roles import LEARNER
-from relaax.server.command.role import GivenUp, announce, role_app, run_app
+from relaax.server.command.role import CommandError, announce, role_app, run_app
 
 _log = logging.getLogger("relaax.server.learner")
 
@@ -53,12 +53,12 @@ def serve(
         _log.info("ended by %s", signalled)
         return 130 if signalled.number == signal.SIGINT else 0
     except (ParameterServerUnavailable, ReplayUnavailable) as error:
-        raise GivenUp(error, 1) from None
+        raise CommandError(error, 1) from None
     except (ParameterServerError, ReplayError) as error:
-        raise GivenUp(error, 2) from None
+        raise CommandError(error, 2) from None
     except Exception as error:
         _log.exception("the learner failed")
-        raise GivenUp(f"the learner failed at {described(error, algorithm.source)}", 1) from None
+        raise CommandError(f"the learner failed at {described(error, algorithm.source)}", 1) from None
     return 0
 
 

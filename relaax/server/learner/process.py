@@ -21,7 +21,7 @@ from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import LEARN, ParameterClientBase, ParameterServerError, Registration, TrainingEnded
-from relaax.server.access import MakeReplay, make_replay, targets, use_of
+from relaax.server.access import MakeReplay, make_replay, replay_use, targets
 from relaax.server.command.configuration import description
 from relaax.server.command.hardware import device_error, device_of
 from relaax.server.learner.learning import Interruption, LearnerState, SampleAhead, learn
@@ -141,7 +141,7 @@ def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, end
     state.global_step = client.global_step
     enter("learning")
     _log.info("learner %d begins at global step %d", plan.number, client.global_step)
-    replay = plan.make_replay(use_of(algorithm, config, spaces, number=plan.number))
+    replay = plan.make_replay(replay_use(algorithm, config, spaces, number=plan.number))
     ended.callback(replay.close)
     observation_space, action_space = spaces
     context = LearnerContext(

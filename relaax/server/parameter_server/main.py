@@ -11,7 +11,7 @@ import typer
 
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import PARAMETER_SERVER
-from relaax.server.command.role import GivenUp, exit_code, role_app, run_app, run_server
+from relaax.server.command.role import CommandError, exit_code, role_app, run_app, run_server
 from relaax.server.command.termination import EndRequests, Reason
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def serve(configuration: Configuration) -> int:
         PARAMETER_SERVER, lambda ends, closing: _assemble(configuration, algorithm, ends, closing)
     )
     if reason is Reason.REFUSED:
-        raise GivenUp(server.refusal, 2)
+        raise CommandError(server.refusal, 2)
     if reason is Reason.SUPERSEDED:
         return 1  # the lease has said why
     if safe:
@@ -66,7 +66,7 @@ def _assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReque
     try:
         return assemble(configuration, algorithm, ends, closing)
     except ModelRefused as error:
-        raise GivenUp(error, 2) from None
+        raise CommandError(error, 2) from None
 
 
 app = role_app(

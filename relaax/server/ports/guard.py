@@ -66,7 +66,7 @@ class Refusals:
         last = self._strikes.add(host)
         if last:
             _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)
-        elif not self._strikes.is_out(host):
+        elif not self._strikes.is_blocked(host):
             _log.warning("refused a call from %s: %s", host, why)
         context.abort(grpc.StatusCode.UNAUTHENTICATED, sentence)
         raise AssertionError("abort raises")
@@ -175,7 +175,7 @@ def port_credentials(
     clients = authority(settings.tls_client_ca, names[2])
     if pair is None:
         if clients is not None:
-            raise ConfigurationError(f"{names[2]}: certificates are shown over TLS only: set {names[0]}")
+            raise ConfigurationError(f"{names[2]}: client certificates need TLS: set {names[0]}")
         return Credentials(token=token, sentences=sentences)
     chain, key = pair
     tls = grpc.ssl_server_credentials([(key, chain)], clients, clients is not None)

@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from relaax.server.address import AddressError, require_free, split_address
+from relaax.server.address import cannot_listen, require_free, split_address
 from relaax.server.ports.connections import GREEDY, Connections
 from relaax.server.ports.guard import Credentials, Refusals
 from relaax.server.ports.local_talk import SharedMemoryOffers
@@ -190,7 +190,7 @@ class PortProtection:
 
     def _look_at_all(self) -> None:
         self.reading.look()
-        self._complaints.tell()
+        self._complaints.write()
         before, self._closed = self._closed, self.connections.closed[GREEDY]
         self._trims = TRIMS if self._closed > before else self._trims - 1
         if self._trims > 0:
@@ -249,9 +249,7 @@ class GrpcPort:
         except RuntimeError:
             port = 0
         if not port:
-            raise AddressError(
-                f"{address} cannot be listened at: it is in use or not of this machine; port 0 picks a free one"
-            )
+            raise cannot_listen(address, "it is in use or not of this machine; port 0 picks a free one")
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return self.address
 

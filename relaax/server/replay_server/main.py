@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relaax.configuration import Configuration, ReplayServerSection
 from relaax.configuration.roles import REPLAY_SERVER
-from relaax.server.command.role import GivenUp, exit_code, role_app, run_app, run_server
+from relaax.server.command.role import CommandError, exit_code, role_app, run_app, run_server
 from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.service_errors import MemoryExhausted
 
@@ -43,7 +43,7 @@ def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitSta
         keeping = open_keeping(settings, service, ends, closing)
         return ReplayServer(service, settings.bind, ends, credentials, settings.status_bind, keeping)
     except MemoryExhausted as error:
-        raise GivenUp(error, 2) from None
+        raise CommandError(error, 2) from None
 
 
 def _memory(settings: ReplayServerSection) -> int:

@@ -14,7 +14,7 @@ from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import RLX_SERVER
 from relaax.server.address import listen, name_of
 from relaax.server.command.hardware import device_error
-from relaax.server.command.role import GivenUp, announce, role_app, run_app
+from relaax.server.command.role import CommandError, announce, role_app, run_app
 from relaax.server.rlx_server.clients.accounts import Authentication, ClientAccounts, read_authentication
 from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.clients.meters import Meters
@@ -42,7 +42,7 @@ def serve(configuration: Configuration) -> int:
     try:
         spawner = _spawner(configuration, folders, claims.meters, authentication)
     except UnsafeFork as error:
-        raise GivenUp(error, 2) from None
+        raise CommandError(error, 2) from None
     sock = listen(settings.bind)
     status_sock = listen(settings.status_bind) if settings.status_bind else None
     announce(RLX_SERVER, listening=name_of(sock))
@@ -69,7 +69,7 @@ def serve(configuration: Configuration) -> int:
     try:
         ended_by = listener.run()
     except UnsafeFork as error:
-        raise GivenUp(error, 1) from None
+        raise CommandError(error, 1) from None
     _log.info("ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
     return 130 if ended_by == signal.SIGINT else 0
 

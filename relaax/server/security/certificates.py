@@ -1,4 +1,4 @@
-"""A certificate authority for TLS between RELAAX's processes: elliptic curve P-256, PEM."""
+"""A certificate authority for TLS between RELAAX's processes (elliptic curve P-256, PEM)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SKEW = timedelta(hours=1)  # clocks of other machines may be slow
 
 
 class Authority:
-    """Sign certificates that are valid for `days` days; a negative number makes certificates that have expired."""
+    """An authority whose certificates are valid for `days` days; if negative, they have expired already."""
 
     def __init__(self, days: float, name: str = "RELAAX authority") -> None:
         self._days = days
@@ -33,9 +33,10 @@ class Authority:
         self.key = _pem(self._key)
 
     def issue(self, name: str, hosts: Sequence[str] = (), days: float | None = None) -> tuple[bytes, bytes]:
-        """Return a certificate and its private key (PEM). With hosts (names and IP addresses), it is for a server.
+        """Return a certificate and its private key (PEM). With `hosts` (names and IP addresses), it is for a server.
 
-        It is valid for a client too, as shards connect to each other. Raises ValueError if a host is invalid.
+        A server's certificate is valid for a client too, because shards connect to each other. Raises ValueError if a
+        host is invalid.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
@@ -96,7 +97,7 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
     except ValueError:
         if not host or not host.isascii() or any(not (c.isalnum() or c in "-._*") for c in host):
-            raise ValueError(f"{host!r} is neither the name of a host nor its IP address") from None
+            raise ValueError(f"{host!r} is neither a host name nor an IP address") from None
         return x509.DNSName(host)
 
 

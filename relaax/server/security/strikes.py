@@ -1,4 +1,4 @@
-"""What goes wrong by network address: failures that block it, and a log of what was ended."""
+"""Failures by network address: they block it, and closed connections and calls are logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 _log = logging.getLogger(__name__)
 SECONDS = 60.0
-"""Seconds in which failures are counted, for which an address is blocked, and between two log lines about one."""
+"""Seconds during which failures are counted, of a block, and between two log lines about an address."""
 MAX_ADDRESSES = 1024
 
 
@@ -21,14 +21,14 @@ MAX_ADDRESSES = 1024
 class _Strike:
     since: float
     count: int = 0
-    out_until: float = 0.0
+    blocked_until: float = 0.0
 
 
 class Strikes:
-    """Block an address for a minute after `limit` failures within a minute. Thread-safe.
+    """A counter of failures that blocks an address for a minute after `limit` failures within a minute. Thread-safe.
 
-    Only the `MAX_ADDRESSES` addresses that failed last are remembered; for IPv6 the first 64 bits, which usually
-    identify one customer of a network. `clock` gives seconds.
+    It keeps the `MAX_ADDRESSES` addresses that failed last. An IPv6 address counts by its first 64 bits, which usually
+    identify one customer of a network. `clock` returns seconds.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,32 +38,35 @@ class Strikes:
         self._lock = threading.Lock()
 
     def add(self, host: str) -> bool:
-        """Count a failure and return whether it blocks the address from now on."""
+        """Count a failure. Return whether it blocks the address."""
         now, name = self._clock(), network_of(host)
         with self._lock:
             record = self._records.pop(name, None)
             if record is None or now - record.since > SECONDS:
-                record = _Strike(now, 0, record.out_until if record else 0.0)
+                record = _Strike(now, 0, record.blocked_until if record else 0.0)
             self._records[name] = record
             if len(self._records) > MAX_ADDRESSES:
                 self._records.popitem(last=False)
             record.count += 1
-            if record.count < self.limit or record.out_until > now:
+            if record.count < self.limit or record.blocked_until > now:
                 return False
-            record.out_until, record.count, record.since = now + SECONDS, 0, now
+            record.blocked_until, record.count, record.since = now + SECONDS, 0, now
             return True
 
-    def is_out(self, host: str) -> bool:
+    def is_blocked(self, host: str) -> bool:
         """Return whether the address is blocked."""
         if not self._records:
             return False
         with self._lock:
             record = self._records.get(network_of(host))
-            return record is not None and record.out_until > self._clock()
+            return record is not None and record.blocked_until > self._clock()
 
 
 def network_of(host: str) -> str:
-    """Return the network under which an address's failures are counted; any other text is returned as is."""
+    """Return the network whose failures include an address's: itself, or the first 64 bits of IPv6.
+
+    Return any other text unchanged.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -77,14 +80,15 @@ def network_of(host: str) -> str:
 
 @dataclass(slots=True)
 class _Disconnections:
-    told: float = -math.inf
+    last_logged: float = -math.inf
     ended: Counter[str] = field(default_factory=Counter)
 
 
 class DisconnectionLog:
-    """Logs at most one line a minute for each address, with all that was ended since the last one. Thread-safe.
+    """A log of at most one line a minute for each address, which counts its closed connections and calls. Thread-safe.
 
-    `MAX_ADDRESSES` are remembered, those of the latest; of IPv6 the first 64 bits. `clock` gives seconds.
+    It keeps the `MAX_ADDRESSES` addresses of the latest entries, by the same networks as `Strikes`. `clock` returns
+    seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -93,7 +97,7 @@ class DisconnectionLog:
         self._records: OrderedDict[str, _Disconnections] = OrderedDict()
 
     def add(self, host: str, what: str) -> None:
-        """Note that something of this address was ended. `what` says what and why."""
+        """Add an entry for an address. `what`: the connection or call that was closed, and why."""
         name = network_of(host)
         with self._lock:
             record = self._records.setdefault(name, _Disconnections())
@@ -102,14 +106,14 @@ class DisconnectionLog:
             if len(self._records) > MAX_ADDRESSES:
                 self._records.popitem(last=False)
 
-    def tell(self) -> None:
-        """Log what is due. Called every second or so."""
+    def write(self) -> None:
+        """Log the entries that are due. Called about every second."""
         now, lines = self._clock(), {}
         with self._lock:
             for name, record in self._records.items():
-                if record.ended and now - record.told >= SECONDS:
+                if record.ended and now - record.last_logged >= SECONDS:
                     lines[name] = "; ".join(f"{n} x {what}" for what, n in record.ended.items())
-                    record.told = now
+                    record.last_logged = now
                     record.ended.clear()
         for name, line in lines.items():
-            _log.warning("stopped what holds up the gRPC port, of %s: %s", name, line)
+            _log.warning("closed connections or calls that block the gRPC port, from %s: %s", name, line)

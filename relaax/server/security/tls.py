@@ -1,4 +1,4 @@
-"""Certificates and tokens of the servers' configuration, read and checked at startup."""
+"""Certificates and tokens that the configuration of a server names, read and checked at startup."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def key_pair(
         return None
     if certificate is None or key is None:
         missing, there = (certificate_key, key_key) if certificate is None else (key_key, certificate_key)
-        raise ConfigurationError(f"{missing}: is needed as well if {there} is set")
+        raise ConfigurationError(f"{missing}: required if {there} is set")
     chain, secret = _read(certificate, certificate_key), _read(key, key_key)
     _check_dates(chain, certificate, certificate_key)
     try:
@@ -69,7 +69,7 @@ def key_pair(
         why = getattr(error, "reason", None) or str(error)
         if why == "KEY_VALUES_MISMATCH":
             raise ConfigurationError(f"{key_key}: {key} is not the key of the certificate {certificate}") from None
-        raise ConfigurationError(f"{key_key}: {key} is no private key (PEM) that can be used: {why}") from None
+        raise ConfigurationError(f"{key_key}: {key} is not a usable private key (PEM): {why}") from None
     return chain, secret
 
 
@@ -82,7 +82,7 @@ def authority(file: str | None, key: str) -> bytes | None:
     try:
         client_context(found.decode("ascii"))
     except (ssl.SSLError, ValueError):
-        raise ConfigurationError(f"{key}: {file} holds no usable certificate (PEM)") from None
+        raise ConfigurationError(f"{key}: {file} has no usable certificate (PEM)") from None
     return found
 
 
@@ -92,10 +92,10 @@ def _check_dates(pem: bytes, file: str, key: str) -> None:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
     except ValueError:
-        raise ConfigurationError(f"{key}: {file} holds no certificate (PEM)") from None
+        raise ConfigurationError(f"{key}: {file} does not contain a certificate (PEM)") from None
     ends, now = certificate.not_valid_after_utc, datetime.now(timezone.utc)
     if ends < now:
-        raise ConfigurationError(f"{key}: the certificate {file} has expired on {ends:%Y-%m-%d}; make a new one")
+        raise ConfigurationError(f"{key}: the certificate {file} expired on {ends:%Y-%m-%d}; make a new one")
     if certificate.not_valid_before_utc > now:
         begins = certificate.not_valid_before_utc
         raise ConfigurationError(f"{key}: the certificate {file} is not valid before {begins:%Y-%m-%d %H:%M} UTC")
@@ -107,7 +107,7 @@ def _read(file: str, key: str) -> bytes:
     try:
         return read_bounded(_path(file, key))
     except OSError as error:
-        raise ConfigurationError(f"{key}: {file} cannot be read: {error.strerror}") from None
+        raise ConfigurationError(f"{key}: the TLS file {file} cannot be read: {error.strerror}") from None
 
 
 def _path(file: str | None, key: str) -> Path:
@@ -116,4 +116,4 @@ def _path(file: str | None, key: str) -> Path:
 
 
 def _no_password() -> str:
-    raise ValueError("it is encrypted, and a server cannot ask for a password")
+    raise ValueError("it is encrypted, but a server cannot ask for a password")

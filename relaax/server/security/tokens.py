@@ -1,4 +1,4 @@
-"""Tokens: secrets that authenticate a peer. They come from a file or the environment, and are never shown."""
+"""Tokens: secrets that authenticate a peer, read from a file or the environment and never shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relaax.files import read_bounded
 _log = logging.getLogger(__name__)
 
 CLIENT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
-WHAT_A_NAME_IS = "a letter or digit, and up to 63 more or . _ -"
+CLIENT_NAME_RULE = "a letter or digit, and up to 63 more or . _ -"
 
 MIN_TOKEN_BYTES, MAX_TOKEN_BYTES = 16, 4096
 
@@ -32,12 +32,12 @@ class Token:
         self._digest = digest(secret)
 
     def matches(self, shown: str) -> bool:
-        """Return whether `shown` is this token. Takes constant time."""
+        """Return whether `shown` is this token, in constant time."""
         return hmac.compare_digest(self._digest, digest(shown))
 
     @property
     def hex(self) -> str:
-        """The digest in hex, as in files."""
+        """The digest in hex, as files contain it."""
         return self._digest.hex()
 
     def __repr__(self) -> str:
@@ -45,22 +45,22 @@ class Token:
 
 
 def digest(secret: str) -> bytes:
-    """Return the SHA-256 of a token, which represents it if the token itself is not needed."""
+    """Return the SHA-256 of a token, which can replace the token itself in comparisons."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def without_tokens(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` without tokens, for a process that needs none."""
+    """Return `environment` without tokens, for a process that does not need them."""
     return {name: value for name, value in environment.items() if name not in SECRETS}
 
 
-def asks_for_token(file: str | None, variable: str) -> bool:
-    """Return whether a token is configured, so that `read_token` returns one or raises."""
+def has_token(file: str | None, variable: str) -> bool:
+    """Return whether a token is configured: `read_token` then returns it or raises."""
     return file is not None or variable in os.environ
 
 
 def read_token(file: str | None, key: str, variable: str) -> str | None:
-    """Return the token from a file, which the configuration's `key` names, or from an environment variable, or None.
+    """Return the token from `file`, else from an environment variable, else None. `key`: the key that names the file.
 
     Raises ConfigurationError if the token is unusable. The message does not quote it.
     """
@@ -77,17 +77,17 @@ def _content(path: Path, key: str) -> str:
     except OSError as error:
         raise ConfigurationError(f"{key}: the token file {path} cannot be read: {error.strerror}") from None
     if mode & stat.S_IROTH:
-        _log.warning("%s: everybody on this machine can read the token file %s; chmod 600 helps", key, path)
+        _log.warning("%s: everybody on this machine can read the token file %s; run chmod 600 on it", key, path)
     return content.decode("latin-1").strip()
 
 
 def _checked(secret: str, what: str) -> str:
     if not secret:
-        raise ConfigurationError(f"{what} is empty; `relaax keys DIR` makes one")
+        raise ConfigurationError(f"{what} is empty; `relaax keys DIR` makes a token")
     if not (secret.isascii() and secret.isprintable()) or " " in secret:
-        raise ConfigurationError(f"{what} may only have printable ASCII characters and no spaces")
+        raise ConfigurationError(f"{what} must consist of printable ASCII characters without spaces")
     if not MIN_TOKEN_BYTES <= len(secret) <= MAX_TOKEN_BYTES:
         raise ConfigurationError(
-            f"{what} must have from {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} characters; `relaax keys DIR` makes one"
+            f"{what} must have {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} characters; `relaax keys DIR` makes one"
         )
     return secret

@@ -14,16 +14,16 @@ from relaax.server.command.termination import EndRequests, signal_reasons
 
 
 def serve(configuration: Configuration) -> int:
-    """Show the curves of a training in the browser: TensorBoard, on the metrics of the parameter server.
+    """Show the metrics of the parameter server in a browser, with TensorBoard.
 
-    The command line wins over environment variables (RELAAX_TENSORBOARD__BIND=...), and these over the file.
+    The command line overrides environment variables (RELAAX_TENSORBOARD__BIND=...), and these override the file.
     """
     bind = configuration.tensorboard.bind
     require_free(bind)
     folder = configuration.tensorboard.metrics_dir or configuration.parameter_server.metrics_dir
     if folder is None:
         raise ConfigurationError(
-            "relaax-tensorboard.metrics_dir: there is nothing to show: set it, or relaax-parameter-server.metrics_dir"
+            "relaax-tensorboard.metrics_dir: missing: set it, or relaax-parameter-server.metrics_dir, to a folder"
         )
     return _run(Path(folder), *split_address(bind))
 

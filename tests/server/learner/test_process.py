@@ -20,7 +20,7 @@ from relaax.parameters.interfaces import ParameterServerError, ParameterServerUn
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 from relaax.rlx import Box, Discrete
-from relaax.server.access import ReplayUse, use_of
+from relaax.server.access import ReplayUse, replay_use
 from relaax.server.command.configuration import description
 from relaax.server.learner import process as model_spaces
 from relaax.server.learner.learning import Interruption, LearnerState
@@ -154,10 +154,10 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
 
 
 def test_learners_and_workers_draw_differently(algorithm: Algorithm, config: ConfigBase) -> None:
-    seeds = [use_of(algorithm, config, SPACES, number=number).seed for number in range(3)]
-    seeds += [use_of(algorithm, config, SPACES, actors=actors).seed for actors in ([1], [2])]
+    seeds = [replay_use(algorithm, config, SPACES, number=number).seed for number in range(3)]
+    seeds += [replay_use(algorithm, config, SPACES, actors=actors).seed for actors in ([1], [2])]
     assert len(set(seeds)) == 5
-    assert seeds[0] == use_of(algorithm, config, SPACES).seed
+    assert seeds[0] == replay_use(algorithm, config, SPACES).seed
 
 
 def test_a_learner_of_another_configuration_says_in_what_it_differs(

@@ -278,7 +278,7 @@ def test_missing_gpu_is_refused_with_tensorflow_loaded(processes: Processes, con
 def test_a_port_in_use(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"{address} cannot be listened at" in refusal(app, "--config", config, "--bind", address)
+        assert f"cannot listen on {address}" in refusal(app, "--config", config, "--bind", address)
 
 
 def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_call_without_its_message_ends_and_is_told(
         assert values[f'{PREFIX}stopped_calls_total{{reason="late"}}'] == 3
         assert values[f'{PREFIX}calls_total{{code="CANCELLED",method="Push"}}'] == 2
         assert values[f"{PREFIX}unfinished_calls"] == 0
-    assert "of 127.0.0.1: " in caplog.text
+    assert "from 127.0.0.1: " in caplog.text
     assert "1 x Check without its message for 0.1 s" in caplog.text
     told = [record.created for record in caplog.records]
     assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(told)), "once a second"
@@ -153,17 +153,17 @@ def test_the_stream_that_lasts_is_the_shards() -> None:
 
 def test_an_address_is_told_once_a_minute_with_all_that_was_stopped(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    told = DisconnectionLog(lambda: now)
+    log = DisconnectionLog(lambda: now)
     for _ in range(3):
-        told.add("10.0.0.1", "a")
-    told.add("10.0.0.2", "b")
-    told.tell()
-    assert [record.getMessage().partition(", of ")[2] for record in caplog.records] == [
+        log.add("10.0.0.1", "a")
+    log.add("10.0.0.2", "b")
+    log.write()
+    assert [record.getMessage().partition(", from ")[2] for record in caplog.records] == [
         "10.0.0.1: 3 x a",
         "10.0.0.2: 1 x b",
     ]
     for _ in range(2):
         now += 30.0
-        told.add("10.0.0.1", "c")
-        told.tell()
-    assert [record.getMessage().partition(", of ")[2] for record in caplog.records[2:]] == ["10.0.0.1: 2 x c"]
+        log.add("10.0.0.1", "c")
+        log.write()
+    assert [record.getMessage().partition(", from ")[2] for record in caplog.records[2:]] == ["10.0.0.1: 2 x c"]

@@ -145,7 +145,7 @@ def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_refused_in_a_sentence() -> None:
-    with running() as server, pytest.raises(AddressError, match=f"{server.address} cannot be listened at"):  # noqa: SIM117
+    with running() as server, pytest.raises(AddressError, match=f"cannot listen on {server.address}"):  # noqa: SIM117
         with running(address=server.address):
             pass
 
@@ -154,7 +154,7 @@ def test_localhost_is_refused_where_one_of_its_addresses_is_taken() -> None:
     """gRPC binds those that are free, and says nothing of the others."""
     with running() as server:
         port = server.address.rpartition(":")[2]
-        sentence = f"localhost:{port} cannot be listened at: 127.0.0.1:{port}: Address already in use; another port"
+        sentence = f"cannot listen on localhost:{port}: 127.0.0.1:{port}: Address already in use; use another port"
         with pytest.raises(AddressError, match=sentence), running(address=f"localhost:{port}"):
             pass
 

@@ -157,7 +157,7 @@ def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, con
 
 @pytest.mark.parametrize(
     ("shard", "sentence"),
-    [("2/2", "is 2, and of 2 the last one is 1"), ("two", "'two' is not I/K, such as 0/4"), ("0/0", "shards")],
+    [("2/2", "must be from 0 to 1 (there are 2 shards)"), ("two", "'two' is not I/K, such as 0/4"), ("0/0", "shards")],
 )
 def test_a_place_that_is_none(config: Path, shard: str, sentence: str) -> None:
     for check in ((), ("--check-config",)):

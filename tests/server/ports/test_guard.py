@@ -128,11 +128,11 @@ def test_what_failures_are_counted_under(host: str, network: str) -> None:
 def test_addresses_are_remembered_within_bounds() -> None:
     strikes = Strikes(2)
     assert not strikes.add("10.0.0.1")
-    assert not strikes.is_out("10.0.0.1")
+    assert not strikes.is_blocked("10.0.0.1")
     assert strikes.add("10.0.0.1")
-    assert strikes.is_out("10.0.0.1")
+    assert strikes.is_blocked("10.0.0.1")
     assert not strikes.add("10.0.0.1")
-    assert not strikes.is_out("10.0.0.2")
+    assert not strikes.is_blocked("10.0.0.2")
     for i in range(MAX_ADDRESSES):
         strikes.add(f"10.1.{i // 256}.{i % 256}")
-    assert not strikes.is_out("10.0.0.1")
+    assert not strikes.is_blocked("10.0.0.1")

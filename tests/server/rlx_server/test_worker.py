@@ -524,7 +524,7 @@ def test_a_worker_is_not_interrupted_while_it_writes_to_the_log() -> None:
     log, handler = logging.Logger("log"), logging.StreamHandler(io.StringIO())
     handler.setFormatter(Interrupted())
     log.addHandler(handler)
-    before = signal.signal(worker.INTERRUPT, lambda _, frame: seen.append(worker.may_not_raise(frame)))
+    before = signal.signal(worker.INTERRUPT, lambda _, frame: seen.append(worker.is_exception_unsafe(frame)))
     try:
         log.info("a line")
         signal.raise_signal(worker.INTERRUPT)

@@ -68,6 +68,6 @@ def test_what_it_refuses() -> None:
 
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"{address} cannot be listened at" in refused("--bind", address)
+        assert f"cannot listen on {address}" in refused("--bind", address)
     assert "--allow-anonymous" in refused("--bind", "0.0.0.0:0")
     assert "relaax-parameter-server.metrics_dir" in refused("--set", "relaax-parameter-server.metrics_dir=null")

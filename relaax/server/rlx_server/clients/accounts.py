@@ -23,7 +23,7 @@ from relaax.configuration.key_types import with_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
 from relaax.server.security.tls import rlx_server_context, rlx_server_token
-from relaax.server.security.tokens import CLIENT_NAME, WHAT_A_NAME_IS, Token, digest, read_token
+from relaax.server.security.tokens import CLIENT_NAME, CLIENT_NAME_RULE, Token, digest, read_token
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ def read_clients(path: Path, authentication: Authentication) -> tuple[list[Clien
     files = []
     for name, entry in data.items():
         if not isinstance(name, str) or not re.fullmatch(CLIENT_NAME, name):
-            raise ConfigurationError(f"{where}: {name!r} is no name of a client: use {WHAT_A_NAME_IS}")
+            raise ConfigurationError(f"{where}: {name!r} is no name of a client: use {CLIENT_NAME_RULE}")
         said = validate_section(ClientEntry, entry, f"{where}: {name}")
         if said.token_file is not None:
             files.append(path.parent / with_home(said.token_file, where))

@@ -234,7 +234,7 @@ class Listener:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._make_room():
                     continue
                 return
-            if self._strikes.is_out(name[0]):
+            if self._strikes.is_blocked(name[0]):
                 self._counts["turned_away"] += 1
                 turn_away(sock, self._authentication.tls is not None)
                 continue

@@ -15,7 +15,7 @@ from relaax.libraries import missing
 from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory
 from relaax.rlx import Hello, Mode
-from relaax.server.access import MakeReplay, replay_source, targets, use_of
+from relaax.server.access import MakeReplay, replay_source, replay_use, targets
 from relaax.server.command.configuration import check_bridge
 from relaax.server.command.hardware import device_of, load_tensorflow_quietly
 
@@ -44,7 +44,7 @@ class WorkerPlan:
             return None
         spaces = hello.observation_space, hello.action_space
         return self.make_replay(
-            use_of(self.algorithm, self.config, spaces, actors=actors, session=session, client=client)
+            replay_use(self.algorithm, self.config, spaces, actors=actors, session=session, client=client)
         )
 
 

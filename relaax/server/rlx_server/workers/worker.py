@@ -36,7 +36,7 @@ from relaax.parameters.interfaces import (
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
-from relaax.server.command.logs import may_not_raise
+from relaax.server.command.logs import is_exception_unsafe
 from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED, GROUP_SIGNALS
 from relaax.server.rlx_server.clients.accounts import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.clients.claims import REVOKED
@@ -164,7 +164,7 @@ class Worker:
         return EXIT_DONE
 
     def _on_interrupt(self, _number: int, frame: FrameType | None) -> None:
-        if self._works and not may_not_raise(frame):  # the heartbeat interrupts again in a second
+        if self._works and not is_exception_unsafe(frame):  # the heartbeat interrupts again in a second
             self._peer.raise_end()
 
     def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
