@@ -1,7 +1,7 @@
 """Apply updates in the worker itself, in the shards' memory and without locks (Hogwild!).
 
 Recht et al. 2011, and as A3C does it (Mnih et al. 2016, sections 4 and 4.1): several workers may write to an element at
-the same time, and then one of their updates of it is lost. What else is given up stands in docs/operating.md.
+the same time, and then one of their updates of it is lost. What else is given up stands in docs/tune.md.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _replay_us(workload: Workload, costs: Costs, inserted: float, sampled: float
 
 
 RLX_SERVER_MB = 150.0
-"""Memory of an RLX server that its workers share (docs/operating.md)."""
+"""Memory of an RLX server that its workers share (docs/tune.md)."""
 SERVER_MB = 150.0
 WORKER_MB = 13.0
 """Memory of a worker without its network. With the network of CartPole: 14.5 MB (docs/results/speed.md)."""

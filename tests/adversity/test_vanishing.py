@@ -1,4 +1,4 @@
-"""Machines that are gone without a word: each end notices within the time that docs/operating.md states."""
+"""Machines that are gone without a word: each end notices within the time that docs/troubleshoot.md states."""
 
 from __future__ import annotations
 

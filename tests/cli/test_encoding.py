@@ -12,7 +12,7 @@ ASCII = {"PYTHONIOENCODING": "ascii"}
 
 
 def test_page_is_printed_in_any_encoding(processes: Processes) -> None:
-    running = processes.start("relaax", "docs", "operating", env=ASCII)
+    running = processes.start("relaax", "docs", "tune", env=ASCII)
     assert running.wait(120) == 0, running.report()
 
 

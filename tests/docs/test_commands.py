@@ -71,7 +71,7 @@ EXPECTED = {
     "docs/environments.md": {"one": "return"},
     "docs/gymnasium.md": {"check": "no warnings", "trained": "mean return", "gymnasium": "steps=1000"},
     "docs/many-environments.md": {"lives": "minutes", "slow": "answers in"},
-    "docs/operating.md": {"health": '"version"'},
+    "docs/troubleshoot.md": {"health": '"version"'},
     "docs/seeds.md": {"one": "the same"},
     "docs/write-an-algorithm.md": {"test": r"1\d passed in"},  # and no warnings,
 }
