@@ -375,7 +375,7 @@ ERRORS = (
     planted(
         "new-items-last",
         "a new item without a priority has 1, and not the largest",
-        [(TABLE_PY, "np.full(count, self._largest())", "np.full(count, _FIRST_PRIORITY)")],
+        [(TABLE_PY, "np.full(count, self._default_priority())", "np.full(count, _FIRST_PRIORITY)")],
         TABLE,
     ),
     planted(
@@ -408,8 +408,8 @@ ERRORS = (
         [
             (
                 "relaax/replay/client/writer.py",
-                "if self._incarnation in link.earlier:",
-                "if self._incarnation in link.earlier and False:",
+                "if self._incarnation in link.earlier_incarnations:",
+                "if self._incarnation in link.earlier_incarnations and False:",
             )
         ],
         KEEPING,
@@ -441,19 +441,25 @@ ERRORS = (
     planted(
         "insert-doubled",
         "an insert that comes again is inserted again",
-        [(TABLE_PY, "            if known.has(sequence):\n", "            if known.has(sequence) and False:\n")],
+        [
+            (
+                TABLE_PY,
+                "            if known.is_duplicate(sequence):\n",
+                "            if known.is_duplicate(sequence) and False:\n",
+            )
+        ],
         TABLE,
     ),
     planted(
         "insert-doubled-elsewhere",
         "what may have arrived at a shard that went away is inserted into another one as well",
-        [("relaax/replay/client/writer.py", "            return sending.in_flight\n", "            return False\n")],
+        [("relaax/replay/client/writer.py", "            return pending.in_flight\n", "            return False\n")],
         REPLAY_CLIENT,
     ),
     planted(
         "key-of-another-life",
         "the rest of a batch from before a shard began anew goes with keys of now",
-        [(SHARD_SAMPLER_PY, "self._pieces = [*same, piece]", "self._pieces = [*self._pieces, piece]")],
+        [(SHARD_SAMPLER_PY, "self._samples = [*current, sample]", "self._samples = [*self._samples, sample]")],
         REPLAY_CLIENT,
     ),
     planted(

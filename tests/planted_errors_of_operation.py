@@ -304,7 +304,7 @@ SERVER_ERRORS = (
     planted(
         "restored-balance-without-bounds",
         "a restored balance beyond the bounds of the limiter holds one side for long",
-        [(LIMITER_PY, "if self._ratio is not None and self.begun:", "if False:")],
+        [(LIMITER_PY, "if self._ratio is not None and self.has_min_size:", "if False:")],
         LIMITER,
     ),
     planted(

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from relaax.replay.table.limiter import RateLimiter
 
 
-def leaves(capacity: int) -> int:
-    """Return how many leaves a tree for so many slots has: a power of two. Raises ValueError for less than one slot."""
+def leaf_count(capacity: int) -> int:
+    """Return how many leaf_count a tree for so many slots has: a power of two. Raises ValueError for less than one slot."""
     if capacity < 1:
         raise ValueError(f"a capacity of {capacity} holds nothing; 1 is the least")
     return 1 << (capacity - 1).bit_length()
@@ -112,8 +112,8 @@ class TableSpec:
                     f"{name!r} is a stack of {field.frames} frames of shape {self.frame}: "
                     f"its shape is {shape} and its dtype uint8, not {field.shape} and {field.dtype}"
                 )
-        if not 1 <= self.frames_kept <= MAX_CAPACITY:
-            raise ValueError(f"frame_slots is from 1 to {MAX_CAPACITY}, not {self.frames_kept}")
+        if not 1 <= self.frame_capacity <= MAX_CAPACITY:
+            raise ValueError(f"frame_slots is from 1 to {MAX_CAPACITY}, not {self.frame_capacity}")
 
     @property
     def stacked(self) -> dict[str, Field]:
@@ -126,7 +126,7 @@ class TableSpec:
         return {name: field for name, field in self.fields.items() if not field.frames}
 
     @property
-    def frames_kept(self) -> int:
+    def frame_capacity(self) -> int:
         """Return how many single frames the table has room for: 0 without stacks."""
         if self.frame is None:
             return 0
@@ -138,13 +138,13 @@ class TableSpec:
         item += sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in self.plain.values())
         item += 4 * sum(field.frames for field in self.stacked.values())
         trees = 2 if self.remover == "fifo" else 4
-        total = self.capacity * item + 2 * 4 * (self.capacity + 1) + trees * 16 * leaves(self.capacity)
+        total = self.capacity * item + 2 * 4 * (self.capacity + 1) + trees * 16 * leaf_count(self.capacity)
         if self.frame is not None:
             pixels = math.prod(self.frame)
-            total += (self.frames_kept + 1) * (pixels + 4) + self.frames_kept * 4
+            total += (self.frame_capacity + 1) * (pixels + 4) + self.frame_capacity * 4
         return total
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Return everything that a state depends on, as a text to compare."""
         fields = ", ".join(
             f"{name}: {np.dtype(field.dtype).name} {list(field.shape)} {field.frames}"
@@ -152,7 +152,7 @@ class TableSpec:
         )
         return (
             f"{self.name}, {self.capacity} items, {self.sampler}, alpha {self.alpha}, {self.remover}, "
-            f"{self.frames_kept} frames of {self.frame}: {fields}"
+            f"{self.frame_capacity} frames of {self.frame}: {fields}"
         )
 
 

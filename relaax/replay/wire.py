@@ -18,18 +18,18 @@ from relaax.replay.spec import Field, Frames, TableDeclaration, TableSpec, inser
 
 MAX_MESSAGE = 64 * 2**20
 """Bytes of the longest message, of either side."""
-MESSAGE_REST = 2**20
+MESSAGE_RESERVE = 2**20
 """Bytes of it that are left for other things than columns and frames."""
 MAX_ITEMS = 2**16
 """The most items of one request."""
 MAX_FIELDS = 64
-MAX_SIZES = 8
+MAX_DIMENSIONS = 8
 MAX_NAME, MAX_FIELD_NAME = 128, 64
-INSERTS_AHEAD = 2
+MAX_PENDING_INSERTS = 2
 """Inserts of one client that may have no answer yet, each in memory of its own."""
-INSERT_NUMBERS = INSERTS_AHEAD * MAX_MESSAGE // 4
+INSERT_NUMBERS = MAX_PENDING_INSERTS * MAX_MESSAGE // 4
 """Length of the memory for all of them, in float32. What is never written to takes no memory."""
-MOST_BATCHES = 16
+MAX_BATCHES = 16
 """Samples of one client that may be in use, each in a segment of its own."""
 _ALIGNMENT = 64
 
@@ -61,7 +61,7 @@ def from_bytes(data: bytes, form: Form, count: int, what: str) -> npt.NDArray[An
     return np.frombuffer(data, dtype.newbyteorder("<")).reshape(count, *shape)
 
 
-def numbers_from(data: bytes, dtype: str, what: str, count: int) -> npt.NDArray[Any]:
+def numbers_from_bytes(data: bytes, dtype: str, what: str, count: int) -> npt.NDArray[Any]:
     """Return `count` numbers. Raises ValueError if the bytes are too many or too few."""
     return from_bytes(data, ((), np.dtype(dtype)), count, what)
 
@@ -155,7 +155,7 @@ class InsertLayout:
         frames = self._frames(count, memory, self._columns.length(count))
         return self._columns.arrays(count, memory), frames
 
-    def owned(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+    def copied_arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
         """Return the same of memory that others can still write to: columns are copies, which are checked, frames not.
 
         Raises ValueError for booleans that are neither 0 nor 1, too.
@@ -216,12 +216,12 @@ class SampleLayout:
         return SampleArrays(keys, probabilities, ages, columns)
 
 
-def sample_of_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:
+def sample_from_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:
     """Return the arrays that came in a message. Raises ValueError unless they are those that were asked for."""
     return SampleArrays(
-        numbers_from(message.keys, "uint64", "keys", count),
-        numbers_from(message.probabilities, "float64", "probabilities", count),
-        numbers_from(message.ages, "int64", "ages", count),
+        numbers_from_bytes(message.keys, "uint64", "keys", count),
+        numbers_from_bytes(message.probabilities, "float64", "probabilities", count),
+        numbers_from_bytes(message.ages, "int64", "ages", count),
         sampled_columns(spec, count, message.columns),
     )
 
@@ -266,10 +266,10 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
             raise ValueError(
                 f"{field.name!r} has the dtype {field.dtype[:MAX_NAME]!r}; one of {sorted(_DTYPES)} is needed"
             )
-        if len(field.shape) > MAX_SIZES:
-            raise ValueError(f"{field.name!r} has {len(field.shape)} dimensions; {MAX_SIZES} are the most")
+        if len(field.shape) > MAX_DIMENSIONS:
+            raise ValueError(f"{field.name!r} has {len(field.shape)} dimensions; {MAX_DIMENSIONS} are the most")
         fields[field.name] = Field(field.dtype, tuple(field.shape), field.frames)
-    if len(message.frame) > MAX_SIZES:
+    if len(message.frame) > MAX_DIMENSIONS:
         raise ValueError(f"a frame has {len(message.frame)} dimensions; 3 are needed")
     optional = ("frame_slots", "samples_per_insert", "error_buffer")
     given: dict[str, Any] = {name: getattr(message, name) if message.HasField(name) else None for name in optional}
@@ -286,9 +286,9 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
     return TableDeclaration(spec, min_size=message.min_size, **given)
 
 
-def declared_difference(there: TableDeclaration, asked: TableDeclaration) -> str | None:
+def declaration_difference(there: TableDeclaration, asked: TableDeclaration) -> str | None:
     """Return the first difference of two declarations as half a sentence; None if there is none."""
-    for (name, one), (_, other) in zip(_parts(there, asked), _parts(asked, there), strict=True):
+    for (name, one), (_, other) in zip(_compared_values(there, asked), _compared_values(asked, there), strict=True):
         if one != other:
             return f"{name} is {one} there and {other} here"
     return None
@@ -300,7 +300,7 @@ def check_name(name: str, what: str, longest: int) -> None:
         raise ValueError(f"{what} has a name of 1 to {longest} printable characters, not {name[:longest]!r}")
 
 
-def _parts(declaration: TableDeclaration, other: TableDeclaration) -> Iterator[tuple[str, object]]:
+def _compared_values(declaration: TableDeclaration, other: TableDeclaration) -> Iterator[tuple[str, object]]:
     spec = declaration.spec
     for name in sorted({*spec.fields, *other.spec.fields}):
         field = spec.fields.get(name)

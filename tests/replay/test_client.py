@@ -128,7 +128,7 @@ def test_a_writer_that_was_forgotten_sends_its_frames_anew() -> None:
             )
 
         insert(1)
-        held(shards[0]).leave(writer._name)  # type: ignore[attr-defined]
+        held(shards[0]).deregister(writer._name)  # type: ignore[attr-defined]
         insert(2)
         found = sampled(client, 50)
         assert set(found.columns["stack"][:, 0, 0, 1].tolist()) == {1, 2}
@@ -316,7 +316,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypat
 
 def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard takes an insert, and goes away before it has answered."""
-    monkeypatch.setattr(remote_writer, "GRACE", 0.1)
+    monkeypatch.setattr(remote_writer, "GRACE_SECONDS", 0.1)
     with serving(2) as shards, client_of(shards, numbered(), actors=[1], share_memory=False) as client:
         (writer,) = client.writers
         link = client._group.links[1]

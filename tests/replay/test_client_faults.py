@@ -142,7 +142,7 @@ def test_nobody_waits_for_ever_where_the_only_server_stays_away(processes: Proce
 
 
 def test_a_shard_that_hangs_is_left_out(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_writer, "GRACE", 0.2)
+    monkeypatch.setattr(remote_writer, "GRACE_SECONDS", 0.2)
     config = write_replay_configuration(tmp_path)
     started = [start_replay_server(processes, config, "--shard", f"{shard}/2") for shard in range(2)]
     addresses = [address for _, address in started]

@@ -109,7 +109,7 @@ def test_items_without_frames_are_left_out_by_their_slots() -> None:
     before = state_of(table)["columns/number"]
     for piece in copy.pieces(80):
         pieces.append(piece)
-        table.insert("w", table.expected("w"), {"number": 2000 + np.arange(15)})
+        table.insert("w", table.next_sequence("w"), {"number": 2000 + np.arange(15)})
     head = copy.head()
     copy.close()
     restored = Table(table.spec, seed=1)

@@ -83,7 +83,7 @@ def test_stacks_never_reach_over_an_episodes_start() -> None:
         table.insert("w", sequence, items(*batch), None, frames(sent, step + 1 - sent), sent, max(start, step - H + 1))
         sent = step + 1
         check_stacks(table, starts, 5)
-        assert table.frames <= SPEC.frames_kept
+        assert table.frames <= SPEC.frame_capacity
     assert table.size > 10
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
-from relaax.replay.wire import declaration_from_message, declaration_to_message, declared_difference
+from relaax.replay.wire import declaration_difference, declaration_from_message, declaration_to_message
 from support.replay_servers import numbered, pictured
 
 
@@ -22,7 +22,7 @@ from support.replay_servers import numbered, pictured
 def test_a_declaration_survives_the_wire(declaration: TableDeclaration) -> None:
     message = pb.TableDescription.FromString(declaration_to_message(declaration).SerializeToString())
     assert declaration_from_message(message) == declaration
-    assert declared_difference(declaration, declaration_from_message(message)) is None
+    assert declaration_difference(declaration, declaration_from_message(message)) is None
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_declaration_survives_the_wire(declaration: TableDeclaration) -> None:
     ],
 )
 def test_the_first_difference_is_named(other: TableDeclaration, says: str) -> None:
-    assert declared_difference(numbered(), other) == says
+    assert declaration_difference(numbered(), other) == says
 
 
 def _many_fields(message: pb.TableDescription) -> None:

@@ -20,7 +20,7 @@ from relaax.replay.client.memory import ShardMemory
 from relaax.replay.client.writer import RemoteWriter
 from relaax.replay.interfaces import Insertion, Sampled
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
-from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES, InsertLayout
+from relaax.replay.wire import INSERT_NUMBERS, MAX_BATCHES, MAX_MESSAGE, MAX_PENDING_INSERTS, InsertLayout
 from relaax.server.ports import local_server
 from relaax.server.replay_server import replay_talk
 from relaax.server.replay_server.replay_talk import ReplayTalk
@@ -111,7 +111,7 @@ def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
         for insertion in insertions():
             for client in (memory, grpc):
                 client.writers[0].insert(insertion)
-        writer_of(memory).hear()
+        writer_of(memory).flush()
         assert by_memory(shard) == 1
         ours, other = table_of(shard, "memory"), table_of(shard, "grpc")
         state, wanted = state_of(ours), state_of(other)
@@ -131,10 +131,10 @@ def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
 def test_a_sample_stays_as_it_is_while_it_is_in_use_and_its_memory_is_used_again() -> None:
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(*range(100)))
-        held = [drawn(client, 32) for _ in range(MOST_BATCHES + 4)]
+        held = [drawn(client, 32) for _ in range(MAX_BATCHES + 4)]
         before = [found.columns["number"].copy() for found in held]
         sampler = next(talk for talk in talks(shard) if talk._batches)
-        assert len(sampler._batches) == MOST_BATCHES, "what is more came by gRPC"
+        assert len(sampler._batches) == MAX_BATCHES, "what is more came by gRPC"
         with pytest.raises(ValueError, match="read-only"):
             held[0].columns["number"][0] = 7
         del held[5]
@@ -238,15 +238,15 @@ def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(ReplayTalk, "_insert", slowly)
     with serving() as (shard,), client_of([shard], numbered()) as client:
-        for value in range(1 + INSERTS_AHEAD):
+        for value in range(1 + MAX_PENDING_INSERTS):
             client.writers[0].insert(numbers(value))
         assert table_of(shard).size == 1
-        for _ in range(2 * INSERTS_AHEAD):
+        for _ in range(2 * MAX_PENDING_INSERTS):
             may.release()
-        for value in range(INSERTS_AHEAD):
+        for value in range(MAX_PENDING_INSERTS):
             client.writers[0].insert(numbers(value))
         assert len(drawn(client, 4).keys) == 4
-        assert table_of(shard).size == 1 + 2 * INSERTS_AHEAD
+        assert table_of(shard).size == 1 + 2 * MAX_PENDING_INSERTS
 
 
 def test_a_sample_whose_answer_is_lost_goes_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_nonsense_ends_its_own_connection_only() -> None:
         for frame in (
             Frame(9, b""),
             Frame(INSERT, b"", vector=MAX_MESSAGE + 1),
-            Frame(INSERT, b"", segment=INSERTS_AHEAD),
+            Frame(INSERT, b"", segment=MAX_PENDING_INSERTS),
             Frame(SAMPLE, sample, vector=0),
             Frame(SAMPLE, sample, vector=2**40),
             Frame(SAMPLE, sample, segment=7),
@@ -417,11 +417,11 @@ def test_what_is_checked_does_not_lie_in_memory_of_others() -> None:
     memory = memoryview(bytearray(layout.length(3, 2)))
     columns, frames = layout.arrays(3, memory)
     assert len(frames) == 2
-    owned, _ = layout.owned(3, memory)
+    owned, _ = layout.copied_arrays(3, memory)
     assert not any(np.shares_memory(owned[name], columns[name]) for name in columns)
     columns["going_on"].view(np.uint8)[1, 1] = 2
     with pytest.raises(ValueError, match="'going_on' are booleans, a byte of 0 or 1 each"):
-        layout.owned(3, memory)
+        layout.copied_arrays(3, memory)
 
 
 CHILD = """

@@ -21,7 +21,7 @@ from relaax.replay.wire import MAX_MESSAGE
 from relaax.transport.channel import Target
 from relaax.transport.process_resources import keep_freed_memory
 
-_GOODBYE_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
 
 
 class ReplayClient(ReplayMemory):
@@ -101,7 +101,7 @@ class ReplayClient(ReplayMemory):
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         for writer in self._writers:
-            writer.hear()  # who draws finds what it has inserted
+            writer.flush()  # who draws finds what it has inserted
         return self._sampler.sample(count, timeout)
 
     def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
@@ -115,17 +115,17 @@ class ReplayClient(ReplayMemory):
             return
         self._closed = True
         for updates in self._updates:
-            updates.finish(_GOODBYE_SECONDS)
+            updates.finish(_CLOSE_SECONDS)
         for writer in self._writers:
-            writer.finish(_GOODBYE_SECONDS)
-        answers = [writer.leave() for writer in self._writers]
+            writer.finish(_CLOSE_SECONDS)
+        answers = [writer.deregister() for writer in self._writers]
         if self._session:  # also ends tables without a writer
             for link in self._group.links:
                 if link.incarnation is not None:
-                    answers.append(link.leave(link.incarnation, uuid.uuid4().hex, _GOODBYE_SECONDS))
+                    answers.append(link.deregister(link.incarnation, uuid.uuid4().hex, _CLOSE_SECONDS))
         for answer in answers:
             if answer is not None:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
-                    answer.result(_GOODBYE_SECONDS)
+                    answer.result(_CLOSE_SECONDS)
         self._sampler.close()
         self._group.close()

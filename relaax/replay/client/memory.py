@@ -9,9 +9,9 @@ from relaax.replay.client.shards import ShardLink
 from relaax.replay.spec import Frames, TableSpec
 from relaax.replay.wire import (
     INSERT_NUMBERS,
-    INSERTS_AHEAD,
+    MAX_BATCHES,
     MAX_MESSAGE,
-    MOST_BATCHES,
+    MAX_PENDING_INSERTS,
     Columns,
     InsertLayout,
     SampleArrays,
@@ -22,7 +22,7 @@ from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 from relaax.transport.local_socket import Introduction, MemoryConnection
 from relaax.transport.shard_link import MemoryCall, MemoryTransport
 
-LEAST_SECONDS = 0.5
+MIN_GRPC_SECONDS = 0.5
 """Seconds that gRPC gets at least, where memory has taken all of a call's time."""
 
 
@@ -30,7 +30,7 @@ class ShardMemory(MemoryConnection):
     """A connection of one writer or sampler to one shard.
 
     Each sample that is in use has a segment of its own, to which the server does not write meanwhile. Inserts may be
-    asked for before those before them are answered, `INSERTS_AHEAD` in all.
+    asked for before those before them are answered, `MAX_PENDING_INSERTS` in all.
     """
 
     _at_once = False
@@ -43,12 +43,12 @@ class ShardMemory(MemoryConnection):
         self._count = 0
         self._inserts = self.memory.data.cast("B")
 
-    def ask_insert(
+    def send_insert(
         self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float, ahead: int = 0
     ) -> bool:
         """Send items: `head` without its columns and frames, which are written to where the server reads them.
 
-        ahead: inserts that were sent before and have no answer yet, less than `INSERTS_AHEAD`. Return whether it was
+        ahead: inserts that were sent before and have no answer yet, less than `MAX_PENDING_INSERTS`. Return whether it was
         sent: what is too long for memory is not. Raises NoSharedMemory.
         """
         length = self._layout.length(head.count, len(frames))
@@ -61,16 +61,16 @@ class ShardMemory(MemoryConnection):
         for name, column in columns.items():
             there[name][...] = column
         room[...] = frames
-        self._send_request(Frame(INSERT, message, length, self._slot), timeout)
-        self._slot = (self._slot + 1) % INSERTS_AHEAD
+        self._ask(Frame(INSERT, message, length, self._slot), timeout)
+        self._slot = (self._slot + 1) % MAX_PENDING_INSERTS
         return True
 
-    def inserted(self) -> pb.InsertResponse:
+    def receive_insert(self) -> pb.InsertResponse:
         """Return the answer to the first unanswered insert. Raises NoSharedMemory, and CallRefused."""
         answer: pb.InsertResponse = self._receive_answer(pb.InsertResponse)[0]
         return answer
 
-    def ask_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
+    def send_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
         """Ask for items. Return whether it was sent: without room for one more it is not. Raises NoSharedMemory."""
         needed = self._sample_layout.length(request.count)
         if needed > MAX_MESSAGE:
@@ -78,7 +78,7 @@ class ShardMemory(MemoryConnection):
         self._check_unanswered(0)
         free = self._unused(self._segments)
         segment = next((number for number in free if self._segments[number].nbytes >= needed), 0)
-        if not segment and len(self._segments) - len(free) >= MOST_BATCHES:
+        if not segment and len(self._segments) - len(free) >= MAX_BATCHES:
             return False
         wanted = 0
         if segment:
@@ -91,7 +91,7 @@ class ShardMemory(MemoryConnection):
         self._send_request(Frame(SAMPLE, request.SerializeToString(), wanted, segment, free), timeout)
         return True
 
-    def sampled(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
+    def receive_sample(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
         """Return the answer and, if something was drawn, where it lies, read-only. It stays as it is.
 
         Raises NoSharedMemory, and CallRefused.
@@ -105,7 +105,7 @@ class ShardMemory(MemoryConnection):
             raise self._close_with_error(str(error)) from None
 
 
-class ReplayWay(MemoryTransport[ShardMemory]):
+class ReplayTransport(MemoryWay[ShardMemory]):
     """The way of one writer or sampler to one shard. Used by one thread."""
 
     def __init__(self, link: ShardLink, spec: TableSpec) -> None:
@@ -116,13 +116,13 @@ class ReplayWay(MemoryTransport[ShardMemory]):
         self.set_offer(self._link.offer)
         return super().current()
 
-    def sample(self, request: pb.SampleRequest, timeout: float) -> MemoryCall[ShardMemory]:
-        """Ask for items. The result is that of `ShardMemory.sampled`, or a SampleResponse by gRPC."""
+    def sample(self, request: pb.SampleRequest, timeout: float) -> Question[ShardMemory]:
+        """Ask for items. The result is that of `ShardMemory.receive_sample`, or a SampleResponse by gRPC."""
         deadline = time.monotonic() + timeout
         return MemoryCall(
             self,
-            self.current(),
-            lambda memory: memory.ask_sample(request, timeout),
-            ShardMemory.sampled,
-            lambda: self._link.stub.Sample.future(request, timeout=max(LEAST_SECONDS, deadline - time.monotonic())),
+            self.now(),
+            lambda memory: memory.send_sample(request, timeout),
+            ShardMemory.receive_sample,
+            lambda: self._link.stub.Sample.future(request, timeout=max(MIN_GRPC_SECONDS, deadline - time.monotonic())),
         )

@@ -26,8 +26,8 @@ from relaax.transport.shard_link import placement_error
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_NEWS_SECONDS, _FIRST_NEWS_SECONDS = 1.0, 0.05  # the second until sampling may begin
-_LOOK_PAUSE = 0.02
+_STATE_SECONDS, _FIRST_STATE_SECONDS = 1.0, 0.05  # the second until sampling may begin
+_POLL_PAUSE = 0.02
 _FAILURES = (grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError)
 
 
@@ -60,7 +60,7 @@ class ShardLink:
         self.target = target
         self.shard = shard
         self.incarnation: str | None = None
-        self.earlier: frozenset[str] = frozenset()
+        self.earlier_incarnations: frozenset[str] = frozenset()
         """Lives of the table before this one, whose items and writers it still has."""
         self.offer: pb.ReplayMemoryOffer | None = None
         """The shard's offer of shared memory, if `share_memory` is true."""
@@ -69,7 +69,7 @@ class ShardLink:
         """What went in and out while the shard was there."""
         self.refusal: ReplayError | None = None
         """Why asking again will not help, if it was refused."""
-        self.asked: Any = None
+        self.registration: Any = None
         """The future of the registration that is under way, if there is one."""
         self._shards = shards
         self._share_memory = share_memory
@@ -77,13 +77,13 @@ class ShardLink:
         self._channel = open_channel(target, MAX_MESSAGE)
         self.stub = ReplayServiceStub(self._channel)
         self._lock = threading.Lock()
-        self._news: Any = None  # a future of the table's state
-        self._heard = 0.0
-        self._known = False  # whether it was there before
+        self._state_request: Any = None  # a future of the table's state
+        self._state_time = 0.0
+        self._was_available = False  # whether it was there before
         self._pauses = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._next_try = 0.0
 
-    def look(self, timeout: float) -> None:
+    def poll_registration(self, timeout: float) -> None:
         """Ask for the table if there is none and it is time, or take what was answered; waits for nothing.
 
         `timeout`: seconds that the shard has to answer.
@@ -91,36 +91,36 @@ class ShardLink:
         if self._lock.acquire(blocking=False):  # else another thread does
             try:
                 if self.incarnation is None:
-                    self._look_for_table(timeout)
+                    self._advance_registration(timeout)
             finally:
                 self._lock.release()
 
-    def look_at_state(self, timeout: float) -> None:
+    def poll_state(self, timeout: float) -> None:
         """Ask how the table stands if that was not heard lately, or take what was answered; waits for nothing."""
         with self._lock:
-            if self._news is None:
-                often = _NEWS_SECONDS if self.state.begun else _FIRST_NEWS_SECONDS
-                if self.incarnation is not None and time.monotonic() - self._heard >= often:
+            if self._state_request is None:
+                often = _STATE_SECONDS if self.state.begun else _FIRST_STATE_SECONDS
+                if self.incarnation is not None and time.monotonic() - self._state_time >= often:
                     request = pb.SampleRequest(incarnation=self.incarnation)
-                    self._news = self.incarnation, self.stub.Sample.future(request, timeout=timeout)
+                    self._state_request = self.incarnation, self.stub.Sample.future(request, timeout=timeout)
                 return
-            incarnation, future = self._news
+            incarnation, future = self._state_request
             if not future.done():
                 return
-            self._news = None
+            self._state_request = None
         try:
-            self.answered(incarnation, future.result())
+            self.on_sample_response(incarnation, future.result())
         except (grpc.RpcError, grpc.FutureCancelledError):
-            self.lost(incarnation, future)
+            self.mark_unreachable(incarnation, future)
 
-    def answered(self, incarnation: str, answer: pb.SampleResponse) -> None:
+    def on_sample_response(self, incarnation: str, answer: pb.SampleResponse) -> None:
         """Note the table's state, or that the table is not there any more."""
         if answer.incarnation_ended:
-            self.ended(incarnation)
+            self.mark_restarted(incarnation)
         else:
-            self.heard(incarnation, answer.state)
+            self.update_state(incarnation, answer.state)
 
-    def heard(self, incarnation: str, state: pb.TableState) -> None:
+    def update_state(self, incarnation: str, state: pb.TableState) -> None:
         """Note the table's state."""
         with self._lock:
             if incarnation == self.incarnation:
@@ -129,24 +129,24 @@ class ShardLink:
                 inserts, samples = max(before.inserts, now.inserts), max(before.samples, now.samples)
                 self.state = replace(now, inserts=inserts, samples=samples)
                 self.traffic += ReplayTraffic(inserts - before.inserts, samples - before.samples)
-                self._heard = time.monotonic()
+                self._state_time = time.monotonic()
 
-    def lost(self, incarnation: str, error: Any) -> None:
+    def mark_unreachable(self, incarnation: str, error: Any) -> None:
         """Note that a call over this table's life has failed: the shard is away."""
-        self._forget(incarnation, f"is away: {error.details() or error.code().name}")
+        self._disconnect(incarnation, f"is away: {error.details() or error.code().name}")
 
-    def ended(self, incarnation: str) -> None:
+    def mark_restarted(self, incarnation: str) -> None:
         """Note that the table is not there any more: the shard has started again, or dropped it."""
-        self._forget(incarnation, "has begun anew")
+        self._disconnect(incarnation, "has begun anew")
 
-    def error(self, error: grpc.RpcError) -> ReplayError:
+    def to_replay_error(self, error: grpc.RpcError) -> ReplayError:
         """Return what to raise for a call that was refused."""
         trouble = authentication_trouble(error, self.target)
         if trouble is not None:
             return ReplayUnauthenticated(trouble)
         return ReplayError(f"{self.target}: {error.details() or error.code().name}")
 
-    def leave(self, incarnation: str, writer: str, timeout: float) -> Any:
+    def deregister(self, incarnation: str, writer: str, timeout: float) -> Any:
         """Deregister a writer, without waiting; return a future, or None."""
         with contextlib.suppress(ValueError):  # the channel is closed
             request = pb.ReplayServiceLeaveRequest(incarnation=incarnation, writer=writer)
@@ -157,7 +157,7 @@ class ShardLink:
         """Close the channel."""
         self._channel.close()
 
-    def _forget(self, incarnation: str, why: str) -> None:
+    def _disconnect(self, incarnation: str, why: str) -> None:
         with self._lock:
             if incarnation == self.incarnation:
                 _log.warning("%s %s", self.target, why)
@@ -166,36 +166,36 @@ class ShardLink:
                 self._pauses.reset()
                 self._next_try = 0.0
 
-    def _look_for_table(self, timeout: float) -> None:
+    def _advance_registration(self, timeout: float) -> None:
         now = time.monotonic()
-        if self.asked is None:
+        if self.registration is None:
             if now >= self._next_try and self.refusal is None:
-                self.asked = self.stub.Register.future(self._request, timeout=timeout)
+                self.registration = self.stub.Register.future(self._request, timeout=timeout)
             return
-        if not self.asked.done():
+        if not self.registration.done():
             return
-        future, self.asked = self.asked, None
+        future, self.registration = self.registration, None
         self._next_try = now + self._pauses.next()
         try:
             response: pb.ReplayServiceRegisterResponse = future.result()
         except grpc.RpcError as error:
             # A server that was there before is away: that is found out without dialling it again.
-            if not is_unavailable(error) or (
-                not self._known and authentication_trouble(error, self.target) is not None
+            if not is_away(error) or (
+                not self._was_available and authentication_trouble(error, self.target) is not None
             ):
-                self.refusal = self.error(error)
+                self.refusal = self.to_replay_error(error)
             return
         trouble = placement_error(self.target, response, self.shard, self._shards)
         if trouble is not None:
             self.refusal = ReplayError(trouble)
             return
-        self._known = True
+        self._was_available = True
         if self._share_memory and response.HasField("shared_memory"):
             self.offer = response.shared_memory
-        self.earlier = frozenset(response.earlier_incarnations)
+        self.earlier_incarnations = frozenset(response.earlier_incarnations)
         self.incarnation = response.incarnation
         self.state = ShardState.of(response.state)
-        self._heard = now
+        self._state_time = now
         name, gigabytes = self._request.table.name, response.bytes / 1e9
         _log.info("%s holds %r: %d items, %.3g GB once it is full", self.target, name, self.state.size, gigabytes)
 
@@ -232,26 +232,26 @@ class ShardGroup:
         """
         deadline = time.monotonic() + self.patience
         while True:
-            self._look()
+            self._poll_registrations()
             for link in self.links:
-                if link.asked is not None:
+                if link.registration is not None:
                     with contextlib.suppress(*_FAILURES):
-                        link.asked.result(self.timeout)
-            if self.living():
+                        link.registration.result(self.timeout)
+            if self.available():
                 return
             if time.monotonic() >= deadline:
-                raise self.unavailable()
+                raise self.unavailable_error()
             self.pause()
 
-    def living(self) -> list[ShardLink]:
+    def available(self) -> list[ShardLink]:
         """Return the shards that are there, and look for the others. Raises ReplayError if one refuses for good."""
-        self._look()
+        self._poll_registrations()
         for link in self.links:
             if link.refusal is not None:
                 raise link.refusal
         return [link for link in self.links if link.incarnation is not None]
 
-    def unavailable(self) -> ReplayUnavailable:
+    def unavailable_error(self) -> ReplayUnavailable:
         """Return the error that says that no shard was there for as long as patience lasts."""
         where = ", ".join(link.target.address for link in self.links)
         if len(self.links) == 1:
@@ -262,16 +262,16 @@ class ShardGroup:
 
     def pause(self) -> None:
         """Let a moment pass before the next look."""
-        time.sleep(_LOOK_PAUSE * random.uniform(0.5, 1.5))
+        time.sleep(_POLL_PAUSE * random.uniform(0.5, 1.5))
 
     def close(self) -> None:
         """Close all channels."""
         for link in self.links:
             link.close()
 
-    def _look(self) -> None:
+    def _poll_registrations(self) -> None:
         for link in self.links:
-            link.look(self.timeout)
+            link.poll_registration(self.timeout)
 
 
 _Update = tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.float64]]
@@ -299,9 +299,9 @@ class PriorityUpdates:
             self._pending.append((incarnation, keys, priorities))
             while sum(len(update[1]) for update in self._pending) > MAX_ITEMS and len(self._pending) > 1:
                 self.dropped += len(self._pending.pop(0)[1])
-            call = self._next() if self._call is None else None
+            call = self._start_next_call() if self._call is None else None
         if call is not None:
-            call.add_done_callback(self._done)
+            call.add_done_callback(self._on_call_done)
 
     def finish(self, seconds: float) -> None:
         """Wait for the call in flight, and drop pending updates."""
@@ -314,7 +314,7 @@ class PriorityUpdates:
             except _FAILURES:
                 call.cancel()
 
-    def _next(self) -> Any:
+    def _start_next_call(self) -> Any:
         """Begin the next call, if there is anything to send. Called with the lock held."""
         self._call = None
         if self._pending:
@@ -330,11 +330,11 @@ class PriorityUpdates:
             self._call = self._link.stub.UpdatePriorities.future(request, timeout=self._timeout)
         return self._call
 
-    def _done(self, call: Any) -> None:
+    def _on_call_done(self, call: Any) -> None:
         with self._lock:
             if call.code() is not grpc.StatusCode.OK:
                 self.dropped += self._sent + sum(len(keys) for _, keys, _ in self._pending)
                 self._pending.clear()
-            following = self._next()
+            following = self._start_next_call()
         if following is not None:
-            following.add_done_callback(self._done)
+            following.add_done_callback(self._on_call_done)

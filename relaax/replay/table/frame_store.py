@@ -20,40 +20,40 @@ _SLOTS = types.Array(types.int32, 1, "C", readonly=True)
 
 
 class FrameStore:
-    """Keep up to `room` frames, uint8 [h, w, c] each; one that nobody holds any more is free. Not thread-safe.
+    """Keep up to `capacity` frames, uint8 [h, w, c] each; one that nobody holds any more is free. Not thread-safe.
 
     The slot `zeros` holds a frame of zeros for ever.
     """
 
-    def __init__(self, room: int, shape: tuple[int, ...]) -> None:
-        self.room = self.zeros = room
+    def __init__(self, capacity: int, shape: tuple[int, ...]) -> None:
+        self.capacity = self.zeros = capacity
         self.shape = shape
-        self._frames: Frames = np.zeros((room + 1, *shape), np.uint8)
+        self._frames: Frames = np.zeros((capacity + 1, *shape), np.uint8)
         self._flat = self._frames.reshape(-1)
-        self._holders = np.zeros(room + 1, np.int32)
-        self._free = np.arange(room - 1, -1, -1, dtype=np.int32)  # a stack
-        self.free = room
-        self._written: npt.NDArray[np.bool_] | None = None  # since `watch`
-        self._hold, self._release, self._stack = _hold_compiled(), _release_compiled(), _stack_compiled()
+        self._references = np.zeros(capacity + 1, np.int32)
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # a stack
+        self.free = capacity
+        self._written: npt.NDArray[np.bool_] | None = None  # since `track_writes`
+        self._retain, self._release, self._stack = _retain_compiled(), _release_compiled(), _stack_compiled()
 
     def put(self, frames: Frames) -> FrameSlots:
-        """Store `frames` uint8 [n, h, w, c] and hold them once; return their slots int32 [n]. So many must be free."""
+        """Store `frames` uint8 [n, h, w, c] and retain them once; return their slots int32 [n]. So many must be free."""
         slots: FrameSlots = self._free[self.free - len(frames) : self.free].copy()
         self.free -= len(frames)
         self._frames[slots] = frames
-        self._holders[slots] = 1
+        self._references[slots] = 1
         if self._written is not None:
             self._written[slots] = True
         return slots
 
-    def hold(self, slots: FrameSlots) -> None:
+    def retain(self, slots: FrameSlots) -> None:
         """Hold the frames in `slots` int32 [...] once more for each time that they are named."""
-        self._hold(self._holders, np.ascontiguousarray(slots).reshape(-1))
+        self._retain(self._references, np.ascontiguousarray(slots).reshape(-1))
 
     def release(self, slots: FrameSlots) -> None:
         """Hold the frames in `slots` int32 [...] once less for each time that they are named."""
         self.free += self._release(
-            self._holders, self._free, self.free, self.zeros, np.ascontiguousarray(slots).reshape(-1)
+            self._references, self._free, self.free, self.zeros, np.ascontiguousarray(slots).reshape(-1)
         )
 
     def stacks(self, slots: FrameSlots, out: Frames | None = None) -> Frames:
@@ -73,42 +73,42 @@ class FrameStore:
         """Return the bytes of a frame."""
         return math.prod(self.shape)
 
-    def watch(self) -> FrameSlots:
+    def track_writes(self) -> FrameSlots:
         """Return the slots int32 [n] that are not free, and note from now on which are written to."""
-        self._written = np.zeros(self.room + 1, np.bool_)
-        return np.flatnonzero(self._holders[: self.room]).astype(np.int32)
+        self._written = np.zeros(self.capacity + 1, np.bool_)
+        return np.flatnonzero(self._references[: self.capacity]).astype(np.int32)
 
-    def unwatch(self) -> None:
+    def stop_tracking(self) -> None:
         """Note that no more."""
         self._written = None
 
     def copy(self, slots: FrameSlots, out: Frames) -> npt.NDArray[np.bool_]:
-        """Copy the frames in `slots` int32 [n] to `out`; return whether each is what it was at `watch`, bool [n]."""
-        assert self._written is not None, "a copy begins with `watch`"
+        """Copy the frames in `slots` int32 [n] to `out`; return whether each is what it was at `track_writes`, bool [n]."""
+        assert self._written is not None, "a copy begins with `track_writes`"
         self._frames.take(slots, axis=0, out=out, mode="clip")
         return ~self._written[slots]
 
     def fill(self, slots: npt.NDArray[np.int64], frames: Frames) -> None:
-        """Store `frames` uint8 [n, h, w, c] in the `slots` int64 [n] of an empty store; `settle` comes after it."""
+        """Store `frames` uint8 [n, h, w, c] in the `slots` int64 [n] of an empty store; `rebuild_free` comes after it."""
         self._frames[slots] = frames
 
-    def settle(self) -> None:
+    def rebuild_free(self) -> None:
         """Make all slots free that nobody holds."""
-        free = np.flatnonzero(self._holders[: self.room] == 0)[::-1]
+        free = np.flatnonzero(self._references[: self.capacity] == 0)[::-1]
         self.free = len(free)
         self._free[: len(free)] = free
 
 
-def _hold_kernel(holders: Any, slots: Any) -> None:
+def _retain_kernel(references: Any, slots: Any) -> None:
     for i in range(len(slots)):
-        holders[slots[i]] += 1
+        references[slots[i]] += 1
 
 
-def _release_kernel(holders: Any, free: Any, count: Any, zeros: Any, slots: Any) -> Any:
+def _release_kernel(references: Any, free: Any, count: Any, zeros: Any, slots: Any) -> Any:
     freed = 0
     for i in range(len(slots)):
-        holders[slots[i]] -= 1
-        if holders[slots[i]] == 0 and slots[i] != zeros:
+        references[slots[i]] -= 1
+        if references[slots[i]] == 0 and slots[i] != zeros:
             free[count + freed] = slots[i]
             freed += 1
     return freed
@@ -138,8 +138,8 @@ def _stack_kernel(frames: Any, slots: Any, length: Any, pixels: Any, channels: A
 
 
 @cache
-def _hold_compiled() -> Kernel:
-    return compiled(_hold_kernel, _COUNTS, _SLOTS)
+def _retain_compiled() -> Kernel:
+    return compiled(_retain_kernel, _COUNTS, _SLOTS)
 
 
 @cache

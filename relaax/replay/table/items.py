@@ -29,17 +29,17 @@ class Items:
         self._next = np.full(capacity + 1, capacity, np.int32)
         self._before = np.full(capacity + 1, capacity, np.int32)
         self.size = 0
-        self.numbered = 0
+        self.total = 0
         self._link, self._unlink, self._walk = _link_compiled(), _unlink_compiled(), _walk_compiled()
 
     def add(self, count: int) -> tuple[Slots, Keys]:
         """Return slots int64 [count] and keys uint64 [count] of new items; so many slots must be free."""
         free = self._capacity - self.size
         slots = self._free[free - count : free][::-1].astype(np.int64)
-        numbers = np.arange(self.numbered + 1, self.numbered + 1 + count, dtype=np.uint64)
+        numbers = np.arange(self.total + 1, self.total + 1 + count, dtype=np.uint64)
         keys = numbers * np.uint64(self._capacity) + slots.astype(np.uint64)
         self._put(slots, keys)
-        self.numbered += count
+        self.total += count
         return slots, keys
 
     def remove(self, slots: Slots) -> None:
@@ -56,7 +56,7 @@ class Items:
         self._walk(self._next, slots)
         return slots
 
-    def everything(self) -> Slots:
+    def slots(self) -> Slots:
         """Return the slots int64 [size] of all items, oldest first."""
         return self.oldest(self.size)
 
@@ -71,7 +71,7 @@ class Items:
 
     def ages(self, slots: Slots) -> Slots:
         """Return int64 [n], how many items came after those in `slots` int64 [n]."""
-        ages: Slots = self.numbered - (self._keys[slots] // np.uint64(self._capacity)).astype(np.int64)
+        ages: Slots = self.total - (self._keys[slots] // np.uint64(self._capacity)).astype(np.int64)
         return ages
 
     def find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
@@ -79,16 +79,16 @@ class Items:
         slots = (keys % np.uint64(self._capacity)).astype(np.int64)
         return slots, (self._keys[slots] == keys) & (keys > 0)
 
-    def free(self) -> npt.NDArray[np.int32]:
+    def free_slots(self) -> npt.NDArray[np.int32]:
         """Return the free slots int32 [capacity - size], in the order of which `restore` wants to know."""
         free: npt.NDArray[np.int32] = self._free[: self._capacity - self.size].copy()
         return free
 
-    def restore(self, keys: Keys, free: npt.NDArray[np.int32], numbered: int) -> None:
+    def restore(self, keys: Keys, free: npt.NDArray[np.int32], total: int) -> None:
         """Make empty slots hold the items with `keys` uint64 [n], oldest first, and `free` what `free()` returned."""
         self._free[: len(free)] = free
         self._put((keys % np.uint64(self._capacity)).astype(np.int64), keys)
-        self.numbered = numbered
+        self.total = total
 
     def _put(self, slots: Slots, keys: Keys) -> None:
         self._link(self._next, self._before, slots)

@@ -66,7 +66,7 @@ class RateLimiter:
         return self._balance
 
     @property
-    def begun(self) -> bool:
+    def has_min_size(self) -> bool:
         """Return whether enough items were inserted for the first sample."""
         return self._inserts >= self._min_size
 
@@ -75,11 +75,11 @@ class RateLimiter:
 
         Raises ValueError for more than the buffer allows.
         """
-        self._check(count, self._ratio)
+        self._check_count(count, self._ratio)
         with self._changed:
             allowed = self._await_turn(self._inserting, lambda: self._insert_allowed(count), timeout)
             if allowed:
-                self._book(count, 0)
+                self._count(count, 0)
             return allowed
 
     def force_insert(self, count: int) -> bool:
@@ -87,12 +87,12 @@ class RateLimiter:
 
         Return whether they were allowed. Raises ValueError for more than the buffer allows.
         """
-        self._check(count, self._ratio)
+        self._check_count(count, self._ratio)
         with self._changed:
             allowed = self._insert_allowed(count)
             if not allowed:
                 self._overruns += count
-            self._book(count, 0)
+            self._count(count, 0)
             return allowed
 
     def await_sample(self, count: int, timeout: float) -> bool:
@@ -100,22 +100,22 @@ class RateLimiter:
 
         Raises ValueError for more than the buffer allows.
         """
-        self._check(count, 1.0)
+        self._check_count(count, 1.0)
         with self._changed:
             allowed = self._await_turn(self._sampling, lambda: self._sample_allowed(count), timeout)
             if allowed:
-                self._book(0, count)
+                self._count(0, count)
             return allowed
 
     def undo_insert(self, count: int) -> None:
         """Take back what was booked for an insert that was refused, or that was there before."""
         with self._changed:
-            self._book(-count, 0)
+            self._count(-count, 0)
 
     def undo_sample(self, count: int) -> None:
         """Take back what was booked for a sample that failed."""
         with self._changed:
-            self._book(0, -count)
+            self._count(0, -count)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the accounts: int64 [3] and float64 [1]."""
@@ -128,7 +128,7 @@ class RateLimiter:
         with self._changed:
             self._inserts, self._samples, self._overruns = (int(count) for count in state["counts"])
             self._balance = float(state["balance"][0])
-            if self._ratio is not None and self.begun:
+            if self._ratio is not None and self.has_min_size:
                 self._balance = min(max(self._balance, self._middle - self._buffer), self._middle + self._buffer)
             self._changed.notify_all()
 
@@ -144,23 +144,23 @@ class RateLimiter:
 
     def _insert_allowed(self, count: int) -> bool:
         # Until samplers may begin nobody but inserts can move the balance.
-        if self._ratio is None or not self.begun:
+        if self._ratio is None or not self.has_min_size:
             return True
         return self._balance + count * self._ratio <= self._middle + self._buffer
 
     def _sample_allowed(self, count: int) -> bool:
-        if not self.begun:
+        if not self.has_min_size:
             return False
         return self._ratio is None or self._balance - count >= self._middle - self._buffer
 
-    def _book(self, inserts: int, samples: int) -> None:
+    def _count(self, inserts: int, samples: int) -> None:
         self._inserts += inserts
         self._samples += samples
         if self._ratio is not None:
             self._balance = min(self._balance + inserts * self._ratio - samples, self._middle + self._buffer)
         self._changed.notify_all()
 
-    def _check(self, count: int, samples_each: float | None) -> None:
+    def _check_count(self, count: int, samples_each: float | None) -> None:
         if count < 0:
             raise ValueError(f"{count} items are none to insert or sample")
         needed = count * (samples_each or 0.0)

@@ -13,16 +13,23 @@ import numpy.typing as npt
 from relaax.replay.spec import Frames, TableSpec
 from relaax.replay.table.frame_store import FrameSlots, FrameStore
 from relaax.replay.table.items import Items
-from relaax.replay.table.table_copy import NO_SLOTS, TableCopy, generator_of, piece_range, slots_in, state_of
+from relaax.replay.table.table_copy import (
+    NO_SLOTS,
+    TableCopy,
+    checked_slots,
+    generator_from_state,
+    generator_state,
+    piece_range,
+)
 from relaax.replay.table.trees import ItemSampler, Keys, MaxTree, MinTree, Priorities, Slots, checked_priorities
-from relaax.replay.table.writers import NoRoom, State, Writer, Writers, checked_columns, checked_frames
+from relaax.replay.table.writers import FrameStoreFull, State, Writer, Writers, checked_columns, checked_frames
 
 Column = npt.NDArray[Any]
 _FIRST_PRIORITY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class InsertResult:
     """What came of an insert: the keys uint64 [B] of its items, none if it was a duplicate."""
 
     keys: Keys
@@ -80,7 +87,7 @@ class Table:
         self._stacks: dict[str, FrameSlots] = {
             name: np.zeros((spec.capacity, field.frames), np.int32) for name, field in spec.stacked.items()
         }
-        self._frames = None if spec.frame is None else FrameStore(spec.frames_kept, spec.frame)
+        self._frames = None if spec.frame is None else FrameStore(spec.frame_capacity, spec.frame)
         self._sampler = ItemSampler(spec.capacity, spec.alpha if spec.sampler == "prioritized" else None)
         self._priorities = MaxTree(spec.capacity)
         self._lowest = MinTree(spec.capacity) if spec.remover == "lowest_priority" else None
@@ -106,7 +113,7 @@ class Table:
     @property
     def frames(self) -> int:
         """Return how many single frames are kept."""
-        return self._frames.room - self._frames.free if self._frames else 0
+        return self._frames.capacity - self._frames.free if self._frames else 0
 
     def insert(
         self,
@@ -117,7 +124,7 @@ class Table:
         frames: npt.ArrayLike | None = None,
         first_frame: int = 0,
         keep_from: int = 0,
-    ) -> Inserted:
+    ) -> InsertResult:
         """Insert B items at once, which `writer` has numbered `sequence`: 1, 2, 3, ...
 
         columns: [B, *shape] of each field, of its dtype. For a stack of H frames int64 [B, H], numbers of the writer's
@@ -128,22 +135,26 @@ class Table:
         keep_from: later inserts name no frame with a lower number.
 
         A number that was there before changes nothing. If the table is full, items are removed that were there before;
-        if no room for frames is left, the oldest. Raises SequenceGap, UnknownFrames, NoRoom, and ValueError for an
+        if no room for frames is left, the oldest. Raises SequenceGap, UnknownFrames, FrameStoreFull, and ValueError for an
         insert that is malformed or larger than the table: then nothing has changed.
         """
         with self._lock:
             known = self._writers.get(writer)
-            if known.has(sequence):
+            if known.is_duplicate(sequence):
                 self._totals.duplicates += 1
-                return Inserted(np.zeros(0, np.uint64), duplicate=True)
+                return InsertResult(np.zeros(0, np.uint64), duplicate=True)
             count, checked = checked_columns(self.spec, columns)
             new = checked_frames(self.spec, frames, first_frame)
-            places = {name: known.places(checked[name], first_frame, len(new)) for name in self._stacks}
-            weights = np.full(count, self._largest()) if priorities is None else checked_priorities(priorities, count)
-            self._check_room(known, len(new), first_frame)
+            places = {name: known.positions(checked[name], first_frame, len(new)) for name in self._stacks}
+            weights = (
+                np.full(count, self._default_priority())
+                if priorities is None
+                else checked_priorities(priorities, count)
+            )
+            self._check_frame_capacity(known, len(new), first_frame)
 
-            stacks = self._receive(known, new, first_frame, places)
-            self._remove_for(count)
+            stacks = self._store_frames(known, new, first_frame, places)
+            self._evict_for(count)
             slots, keys = self._items.add(count)
             for name, stack in stacks.items():
                 self._stacks[name][slots] = stack
@@ -151,11 +162,11 @@ class Table:
                 column[slots] = checked[name]
             self._set_priorities(slots, keys, weights)
             if self._frames:
-                self._frames.release(known.forget(keep_from))
+                self._frames.release(known.drop_frames(keep_from))
             known.sequence = sequence
             self._writers.put(writer, known)
             self._totals.inserted += count
-            return Inserted(keys)
+            return InsertResult(keys)
 
     def sample(self, count: int, out: Mapping[str, Column] | None = None) -> Sample:
         """Draw `count` items with replacement. Raises ValueError if the table is empty, or `count` below 1.
@@ -202,7 +213,7 @@ class Table:
             self._totals.stale_updates += len(named) - applied
             return applied
 
-    def expected(self, writer: str) -> int:
+    def next_sequence(self, writer: str) -> int:
         """Return the number of a writer's next insert."""
         with self._lock:
             return self._writers.get(writer).sequence + 1
@@ -223,14 +234,14 @@ class Table:
     def copy(self) -> TableCopy:
         """Begin a copy of everything, from which `restore` makes a table that draws the same samples from then on."""
         with self._lock:
-            slots = self._items.everything()
+            slots = self._items.slots()
             keys = self._items.keys(slots)
             head: dict[str, npt.NDArray[np.generic]] = {
-                "spec": np.frombuffer(self.spec.text().encode(), np.uint8),
-                "random": state_of(self._random),
+                "spec": np.frombuffer(self.spec.to_text().encode(), np.uint8),
+                "random": generator_state(self._random),
                 "totals": np.array(astuple(self._totals), np.int64),
-                "numbered": np.array([self._items.numbered], np.int64),
-                "free": self._items.free(),
+                "numbered": np.array([self._items.total], np.int64),
+                "free": self._items.free_slots(),
                 "keys": keys,
                 "priorities": self._priorities.get(slots),
                 "weights": self._sampler.weights(slots),
@@ -245,17 +256,17 @@ class Table:
         Items are left out that are not whole, or need a frame that is not. Raises ValueError if the table had another
         specification, or if something is missing or cannot be; then the table is of no more use.
         """
-        found, wanted = head["spec"].tobytes().decode(), self.spec.text()
+        found, wanted = head["spec"].tobytes().decode(), self.spec.to_text()
         if found != wanted:
             raise ValueError(f"this state is of another table: {found!r}, not {wanted!r}; begin with an empty one")
         arrays: dict[str, Column] = dict(head)
         with self._lock:
             self._clear()
             slots = (arrays["keys"] % np.uint64(self.spec.capacity)).astype(np.int64)
-            slots_in(np.append(arrays["free"], slots), self.spec.capacity, self.spec.capacity)
-            frame_slots = slots_in(arrays["frames/slots"], self._frames.room) if self._frames else NO_SLOTS
+            checked_slots(np.append(arrays["free"], slots), self.spec.capacity, self.spec.capacity)
+            frame_slots = checked_slots(arrays["frames/slots"], self._frames.capacity) if self._frames else NO_SLOTS
             self._fill(slots, frame_slots, pieces)
-            lost = np.zeros(self.spec.frames_kept + 1, np.bool_)
+            lost = np.zeros(self.spec.frame_capacity + 1, np.bool_)
             if self._frames:
                 lost[:-1] = True
                 lost[frame_slots[arrays["frames/whole"]]] = False
@@ -265,12 +276,14 @@ class Table:
             self._items.restore(
                 arrays["keys"][whole], np.append(arrays["free"], slots[~whole]), int(arrays["numbered"][0])
             )
-            self._weigh(slots[whole], arrays["keys"][whole], arrays["priorities"][whole], arrays["weights"][whole])
+            self._restore_priorities(
+                slots[whole], arrays["keys"][whole], arrays["priorities"][whole], arrays["weights"][whole]
+            )
             self._writers.restore(head, lost)
-            self._hold_frames(slots[whole])
+            self._retain_frames(slots[whole])
             self._totals = Totals(*(int(number) for number in arrays["totals"]))
             self._totals.removed += int(np.count_nonzero(~whole))
-            self._random = generator_of(arrays["random"])
+            self._random = generator_from_state(arrays["random"])
 
     def _fill(self, slots: Slots, frame_slots: Slots, pieces: Iterable[State]) -> None:
         """Store columns of the items in `slots` and frames in `frame_slots`. Raises ValueError unless all come."""
@@ -289,57 +302,57 @@ class Table:
         if (items, frames) != (len(slots), len(frame_slots)):
             raise ValueError(f"{items} of {len(slots)} items and {frames} of {len(frame_slots)} frames are there")
         for name, stack in self._stacks.items():
-            if stack.min() < 0 or stack.max() > self.spec.frames_kept:
+            if stack.min() < 0 or stack.max() > self.spec.frame_capacity:
                 raise ValueError(f"{name!r} names frames that the table has no room for")
 
-    def _weigh(self, slots: Slots, keys: Keys, priorities: Priorities, weights: Priorities) -> None:
+    def _restore_priorities(self, slots: Slots, keys: Keys, priorities: Priorities, weights: Priorities) -> None:
         """Give items that were restored their priorities and weights."""
         self._priorities.set(slots, checked_priorities(priorities, len(slots)))
         self._sampler.set_weights(slots, checked_priorities(weights, len(slots)))
         if self._lowest:
             self._lowest.set(keys, priorities)
 
-    def _hold_frames(self, slots: Slots) -> None:
+    def _retain_frames(self, slots: Slots) -> None:
         """Hold the frames of the items in `slots`, and those of the writers, in a store that was filled."""
         if self._frames:
             for stack in self._stacks.values():
-                self._frames.hold(stack[slots])
+                self._frames.retain(stack[slots])
             for writer in self._writers:
-                self._frames.hold(slots_in(writer.frames, self._frames.room).astype(np.int32))
-            self._frames.settle()
+                self._frames.retain(checked_slots(writer.frames, self._frames.capacity).astype(np.int32))
+            self._frames.rebuild_free()
 
-    def _largest(self) -> float:
+    def _default_priority(self) -> float:
         return self._priorities.largest if self._items.size else _FIRST_PRIORITY
 
-    def _check_room(self, writer: Writer, count: int, first_frame: int) -> None:
+    def _check_frame_capacity(self, writer: Writer, count: int, first_frame: int) -> None:
         if self._frames:
             kept = self._writers.frames
-            if not writer.continued_by(first_frame, count):
+            if not writer.is_continued_by(first_frame, count):
                 kept -= len(writer.frames)
-            if kept + count > self._frames.room:
-                raise NoRoom(
-                    f"writers keep {kept} of {self._frames.room} frames, {count} more have no room: "
+            if kept + count > self._frames.capacity:
+                raise FrameStoreFull(
+                    f"writers keep {kept} of {self._frames.capacity} frames, {count} more have no room: "
                     "let them keep fewer by `keep_from`, remove those that are gone, or give more `frame_slots`"
                 )
 
-    def _receive(
+    def _store_frames(
         self, writer: Writer, new: Frames, first_frame: int, places: Mapping[str, npt.NDArray[np.int64]]
     ) -> dict[str, FrameSlots]:
         """Store a writer's frames; return the slots int32 [B, H] of each stack's, held for new items."""
         if self._frames is None:
             return {}
-        if not writer.continued_by(first_frame, len(new)):
-            self._frames.release(writer.begin_anew(first_frame))
+        if not writer.is_continued_by(first_frame, len(new)):
+            self._frames.release(writer.restart_frames(first_frame))
         while self._frames.free < len(new):
             self._remove(self._items.oldest(1))
         writer.frames = np.concatenate([writer.frames, self._frames.put(new)])
         slots = np.append(writer.frames, np.int32(self._frames.zeros))  # place -1 is the last one
         stacks = {name: slots[place] for name, place in places.items()}
         for stack in stacks.values():
-            self._frames.hold(stack)
+            self._frames.retain(stack)
         return stacks
 
-    def _remove_for(self, count: int) -> None:
+    def _evict_for(self, count: int) -> None:
         excess = self._items.size + count - self.spec.capacity
         if excess > 0:
             self._remove(self._lowest.pop(excess) if self._lowest else self._items.oldest(excess))

@@ -50,7 +50,7 @@ class TableCopy:
         self._columns = columns
         self._frames = frames
         self._head = head
-        self._frame_slots = frames.watch() if frames else np.zeros(0, np.int32)
+        self._frame_slots = frames.track_writes() if frames else np.zeros(0, np.int32)
         self._whole = np.zeros(len(keys), np.bool_)
         self._frames_whole = np.zeros(len(self._frame_slots), np.bool_)
 
@@ -75,11 +75,12 @@ class TableCopy:
         """End the copy."""
         if self._frames:
             with self._lock:
-                self._frames.unwatch()
+                self._frames.stop_tracking()
 
     def _items_piece(self, begin: int, end: int, width: int) -> State:
         columns = {
-            name: _touched((end - begin, *column.shape[1:]), column.dtype) for name, column in self._columns.items()
+            name: _preallocated((end - begin, *column.shape[1:]), column.dtype)
+            for name, column in self._columns.items()
         }
         for low, high in _ranges(end - begin, width, _LOCKED_BYTES):
             here = slice(begin + low, begin + high)
@@ -91,7 +92,7 @@ class TableCopy:
         return {"items": np.array([begin, end], np.int64), **{f"columns/{name}": columns[name] for name in columns}}
 
     def _frames_piece(self, frames: FrameStore, begin: int, end: int) -> State:
-        pixels = _touched((end - begin, *frames.shape), np.uint8)
+        pixels = _preallocated((end - begin, *frames.shape), np.uint8)
         for low, high in _ranges(end - begin, frames.frame_bytes, _LOCKED_BYTES):
             here = slice(begin + low, begin + high)
             with self._lock:
@@ -100,7 +101,7 @@ class TableCopy:
         return {"frames": np.array([begin, end], np.int64), "pixels": pixels}
 
 
-def _touched(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _preallocated(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return memory whose pages are there already: to get them takes longer than to copy, and no lock is held here."""
     return np.full(shape, 0, dtype)
 
@@ -112,7 +113,7 @@ def _ranges(count: int, width: int, size: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + step, count)
 
 
-def slots_in(numbers: npt.NDArray[Any], room: int, count: int | None = None) -> Slots:
+def checked_slots(numbers: npt.NDArray[Any], room: int, count: int | None = None) -> Slots:
     """Return slots int64 [n] of a state. Raises ValueError for one that is not below `room`, or named twice, and if
     there are not `count`.
     """
@@ -135,7 +136,7 @@ def piece_range(named: npt.NDArray[Any], begin: int, end: int) -> slice:
 _LOW = 2**64 - 1
 
 
-def state_of(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
+def generator_state(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
     """Return the state of a generator over PCG64: uint64 [6]."""
     whole: Any = generator.bit_generator.state
     state, increment = whole["state"]["state"], whole["state"]["inc"]
@@ -143,7 +144,7 @@ def state_of(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
     return np.array(numbers, np.uint64)
 
 
-def generator_of(state: npt.NDArray[np.uint64]) -> np.random.Generator:
+def generator_from_state(state: npt.NDArray[np.uint64]) -> np.random.Generator:
     """Return a generator that goes on from a state uint64 [6]."""
     high, low, increment_high, increment_low, has_uint32, uinteger = (int(number) for number in state)
     bits = np.random.PCG64()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import Kernel, compiled, inlined, types
-from relaax.replay.spec import leaves
+from relaax.replay.spec import leaf_count
 
 Slots = npt.NDArray[np.int64]
 Priorities = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ class SumTree:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._nodes = np.zeros(2 * leaves(capacity), np.float64)
+        self._nodes = np.zeros(2 * leaf_count(capacity), np.float64)
         self._set, self._find = _set_compiled(), _find_compiled()
 
     @property
@@ -141,7 +141,7 @@ class MaxTree:
     """Hold float64 priorities of the slots 0 to `capacity` - 1, zero at first, and the largest. Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
-        self._nodes = np.zeros(2 * leaves(capacity), np.float64)
+        self._nodes = np.zeros(2 * leaf_count(capacity), np.float64)
         self._set = _largest_compiled()
 
     @property
@@ -167,8 +167,8 @@ class MinTree:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = np.uint64(capacity)
-        self._priorities = np.full(2 * leaves(capacity), np.inf)
-        self._keys = np.full(2 * leaves(capacity), _NO_KEY, np.uint64)
+        self._priorities = np.full(2 * leaf_count(capacity), np.inf)
+        self._keys = np.full(2 * leaf_count(capacity), _NO_KEY, np.uint64)
         self._set, self._pop = _lowest_compiled(), _pop_compiled()
 
     def set(self, keys: Keys, priorities: Priorities) -> None:

@@ -29,7 +29,7 @@ class SequenceGap(OutOfStep):
     """Tell a writer that an insert is missing before this one."""
 
 
-class NoRoom(ValueError):
+class FrameStoreFull(ValueError):
     """Refuse frames for which writers have left no room."""
 
 
@@ -55,11 +55,11 @@ class Writer:
     frames: FrameSlots = field(default_factory=no_frames)
 
     @property
-    def following(self) -> int:
+    def next_frame(self) -> int:
         """Return the number that the next frame has."""
         return self.first + len(self.frames)
 
-    def has(self, sequence: int) -> bool:
+    def is_duplicate(self, sequence: int) -> bool:
         """Return whether the insert of this number was there. Raises SequenceGap if one before it was not."""
         if sequence < 1:
             raise ValueError(f"inserts are numbered from 1 on, not {sequence}")
@@ -70,18 +70,18 @@ class Writer:
             )
         return sequence <= self.sequence
 
-    def continued_by(self, first_frame: int, count: int) -> bool:
+    def is_continued_by(self, first_frame: int, count: int) -> bool:
         """Return whether `count` frames from number `first_frame` on follow those that are here."""
-        return count == 0 or first_frame == self.following
+        return count == 0 or first_frame == self.next_frame
 
-    def places(self, numbers: FrameNumbers, first_frame: int, count: int) -> FrameNumbers:
+    def positions(self, numbers: FrameNumbers, first_frame: int, count: int) -> FrameNumbers:
         """Return places int64 [...] of frames among those that are here once `count` from `first_frame` on have come.
 
         If these do not follow, nothing else is here then. -1 for the number -1. Raises UnknownFrames for frames that
         are not among them.
         """
-        follow = self.continued_by(first_frame, count)
-        first, end = (self.first, self.following + count) if follow else (first_frame, first_frame + count)
+        follow = self.is_continued_by(first_frame, count)
+        first, end = (self.first, self.next_frame + count) if follow else (first_frame, first_frame + count)
         wrong = ((numbers < first) | (numbers >= end)) & (numbers != -1)
         if wrong.any():
             raise UnknownFrames(
@@ -91,12 +91,12 @@ class Writer:
             )
         return np.where(numbers == -1, -1, numbers - first)
 
-    def begin_anew(self, first_frame: int) -> FrameSlots:
+    def restart_frames(self, first_frame: int) -> FrameSlots:
         """Expect frame number `first_frame` next; return the slots of all frames, none of which is here any more."""
         dropped, self.frames, self.first = self.frames, no_frames(), first_frame
         return dropped
 
-    def forget(self, keep_from: int) -> FrameSlots:
+    def drop_frames(self, keep_from: int) -> FrameSlots:
         """Drop frames with numbers below `keep_from`; return their slots."""
         count = min(max(keep_from - self.first, 0), len(self.frames))
         dropped, self.frames = self.frames[:count], self.frames[count:]
@@ -158,7 +158,7 @@ class Writers:
         for writer in self:
             gone = np.flatnonzero(lost[writer.frames])
             if len(gone):
-                writer.forget(writer.first + int(gone[-1]) + 1)
+                writer.drop_frames(writer.first + int(gone[-1]) + 1)
 
 
 def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tuple[int, dict[str, npt.NDArray[Any]]]:

@@ -20,7 +20,7 @@ from relaax.replay.wire import (
     declaration_from_message,
     from_bytes,
     inserted_columns,
-    numbers_from,
+    numbers_from_bytes,
     to_bytes,
 )
 from relaax.server.ports.local_talk import SharedMemoryOffers
@@ -132,8 +132,8 @@ class ReplayGrpcService:
         with errors_as_status(context), value_errors_refused():
             if count > MAX_ITEMS:
                 raise InvalidRequest(f"{count} priorities at once are too many; {MAX_ITEMS} are the most")
-            keys = numbers_from(request.keys, "uint64", "keys", count)
-            priorities = numbers_from(request.priorities, "float64", "priorities", count)
+            keys = numbers_from_bytes(request.keys, "uint64", "keys", count)
+            priorities = numbers_from_bytes(request.priorities, "float64", "priorities", count)
             applied = self._service.update_priorities(request.incarnation, keys, priorities)
         return pb.UpdatePrioritiesResponse(applied=applied)
 
@@ -142,7 +142,7 @@ class ReplayGrpcService:
     ) -> pb.ReplayServiceLeaveResponse:
         held = self._service.find(request.incarnation)
         if held is not None:
-            held.leave(request.writer)
+            held.deregister(request.writer)
         return pb.ReplayServiceLeaveResponse()
 
     def GetStatus(  # noqa: N802
@@ -171,7 +171,7 @@ def _insert_of(held: HeldTable, request: pb.InsertRequest, memory: memoryview | 
     columns: Columns
     frames: Any = None
     if memory is not None:
-        columns, frames = held.layout.owned(request.count, memory)
+        columns, frames = held.layout.copied_arrays(request.count, memory)
     else:
         if spec.frame is not None:
             count = len(request.frames) // math.prod(spec.frame)
@@ -187,7 +187,7 @@ def _insert_of(held: HeldTable, request: pb.InsertRequest, memory: memoryview | 
         sequence=request.sequence,
         count=request.count,
         columns=columns,
-        priorities=numbers_from(given, "float64", "priorities", request.count) if given else None,
+        priorities=numbers_from_bytes(given, "float64", "priorities", request.count) if given else None,
         frames=None if spec.frame is None else frames,
         first_frame=request.first_frame,
         keep_from=request.keep_from,

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay.spec import TableDeclaration
-from relaax.replay.table.table import Inserted, Sample, Table
+from relaax.replay.table.table import InsertResult, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
-from relaax.replay.table.writers import NoRoom, OutOfStep, State
-from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, InsertLayout, SampleLayout, sampled_bytes
+from relaax.replay.table.writers import FrameStoreFull, OutOfStep, State
+from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_RESERVE, InsertLayout, SampleLayout, sampled_bytes
 from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 
@@ -130,7 +130,7 @@ class HeldTable:
     @property
     def begun(self) -> bool:
         """Whether enough items were inserted for the first sample."""
-        return self.limiter.begun
+        return self.limiter.has_min_size
 
     @property
     def tallies(self) -> TableTallies:
@@ -155,7 +155,7 @@ class HeldTable:
         with value_errors_refused():
             force = insert.leaving or (insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS)
             # What is a duplicate or out of step anyway waits for nobody.
-            booked = not force and insert.sequence == self._table.expected(insert.writer)
+            booked = not force and insert.sequence == self._table.next_sequence(insert.writer)
             if booked:
                 with room.place(insert.wait) as seconds:
                     if not self.limiter.await_insert(insert.count, seconds):
@@ -176,8 +176,8 @@ class HeldTable:
         self, count: int, wait: float, room: WaitingRoom, out: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> Sample | None:
         """Draw items once that is allowed; None if it is not yet. `out`: see `Table.sample`. Raises InvalidRequest."""
-        if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_REST:
-            most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_REST) // sampled_bytes(self.spec))
+        if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_RESERVE:
+            most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_RESERVE) // sampled_bytes(self.spec))
             raise InvalidRequest(f"{count} items at once are too many: {most} of {self.spec.name!r} fit into a message")
         with value_errors_refused():
             with room.place(wait) as seconds:
@@ -197,7 +197,7 @@ class HeldTable:
         with value_errors_refused():
             return self._table.update_priorities(keys, priorities)
 
-    def leave(self, writer: str) -> None:
+    def deregister(self, writer: str) -> None:
         """Forget a writer. Its items stay."""
         with self._lock:
             self._writers.pop(writer, None)
@@ -232,13 +232,13 @@ class HeldTable:
             limiter.restore(self.limiter.state())
             self.declaration, self.limiter = declaration, limiter
 
-    def _insert(self, insert: WriterInsert) -> Inserted:
+    def _insert(self, insert: WriterInsert) -> InsertResult:
         """Insert; where there is no room for frames, forget writers that are silent."""
         while True:
             try:
                 numbers = insert.priorities, insert.frames, insert.first_frame, insert.keep_from
                 return self._table.insert(insert.writer, insert.sequence, insert.columns, *numbers)
-            except NoRoom as error:
+            except FrameStoreFull as error:
                 if not self._forget_one(SILENT_SECONDS):
                     raise MemoryExhausted(str(error)) from None
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.wire import INSERT_NUMBERS, INSERTS_AHEAD, MAX_MESSAGE, MOST_BATCHES
+from relaax.replay.wire import INSERT_NUMBERS, MAX_BATCHES, MAX_MESSAGE, MAX_PENDING_INSERTS
 from relaax.server.ports.local_talk import (
     LocalTalk,
     SharedMemoryOffers,
@@ -57,7 +57,7 @@ class ReplayTalk(LocalTalk):
     """Answers the requests of one writer or sampler.
 
     Each sample goes to a segment that the caller has named as free, or to a new one. Inserts lie in one of
-    `INSERTS_AHEAD` parts of their memory, and may come before the former one has its answer.
+    `MAX_PENDING_INSERTS` parts of their memory, and may come before the former one has its answer.
     """
 
     def __init__(self, frames: FrameSocket, shared: SharedVector, service: ReplayService, calls: CallCounter) -> None:
@@ -81,7 +81,7 @@ class ReplayTalk(LocalTalk):
         while True:
             frame, _ = self.frames.receive()
             self._free(frame.numbers)
-            if frame.kind == INSERT and frame.vector <= MAX_MESSAGE and frame.segment < INSERTS_AHEAD:
+            if frame.kind == INSERT and frame.vector <= MAX_MESSAGE and frame.segment < MAX_PENDING_INSERTS:
                 self._answer_insert(frame)
             elif frame.kind == SAMPLE and (frame.segment in self._batches or not frame.segment):
                 self._answer_sample(frame)
@@ -125,7 +125,7 @@ class ReplayTalk(LocalTalk):
 
     def _new_segment(self, length: int) -> tuple[int, int]:
         """Return the number of memory of so many bytes, which only this side can write to, and its descriptor."""
-        if not 0 < length <= 2 * MAX_MESSAGE or len(self._batches) >= MOST_BATCHES:
+        if not 0 < length <= 2 * MAX_MESSAGE or len(self._batches) >= MAX_BATCHES:
             raise BrokenFrame(f"{length} bytes for a sample beside {len(self._batches)} others")
         try:
             size = -(-length // _NUMBER_BYTES)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relaax.configuration import ReplayServerSection
 from relaax.replay.spec import TableDeclaration
 from relaax.replay.table.table import Sample
-from relaax.replay.wire import MAX_MESSAGE, MAX_NAME, check_name, declared_difference
+from relaax.replay.wire import MAX_MESSAGE, MAX_NAME, check_name, declaration_difference
 from relaax.server.replay_server.held_table import (
     HeldTable,
     InsertAnswer,
@@ -106,7 +106,7 @@ class ReplayService:
             if held is None:
                 held = self._make(declaration, session, owner)
             held.claim(declaration, owner)
-        difference = declared_difference(held.declaration, declaration)
+        difference = declaration_difference(held.declaration, declaration)
         if difference is not None:
             way_out = "give both the same configuration, or start the replay servers again for another one"
             if held.earlier:

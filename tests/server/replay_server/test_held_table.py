@@ -71,7 +71,7 @@ def test_silent_writers_are_forgotten(clock: Clock) -> None:
         clock.now += 10.0
     table.forget_silent(20.5)
     assert sorted(table._table.writers) == ["b", "c"]
-    table.leave("c")
+    table.deregister("c")
     assert table._table.writers == ["b"]
     table.forget_silent(0.0)
     assert table._table.writers == []

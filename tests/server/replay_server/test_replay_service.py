@@ -221,7 +221,7 @@ def test_ended_sessions_make_room_and_living_ones_stay() -> None:
     crowded = Crowded(3)
     living = crowded.comes("living")
     for number in range(20):
-        crowded.comes(f"gone {number}").leave(WRITER)
+        crowded.comes(f"gone {number}").deregister(WRITER)
     assert crowded.sessions == ["living", "gone 18", "gone 19"]
     inserted(crowded.shard, living, 2)
     assert living.size == 2
