@@ -1,4 +1,4 @@
-"""The interfaces of a worker and of a learner to replay memory, whatever the transport and however many the shards."""
+"""Interfaces of replay memory that workers and learners use, for any transport and any number of shards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.replay.spec import Frames
 
 
 class ReplayError(Exception):
-    """The replay memory refused, with a sentence that says why. Retrying will not help."""
+    """The replay memory rejected a request; the message says why. Retrying does not help."""
 
 
 class ReplayUnavailable(ReplayError):
@@ -22,19 +22,20 @@ class ReplayUnavailable(ReplayError):
 
 
 class ReplayUnauthenticated(ReplayError):
-    """A replay server did not prove its identity, or this side did not prove that it may connect."""
+    """A replay server did not prove its identity, or it did not accept this client's credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Insertion:
-    """Items of one writer, B at once, and the frames that they name.
+    """A batch of B items of one writer, with the frames that they refer to.
 
-    columns: [B, *shape] for each field, of its dtype. For a stack of H frames int64 [B, H], the writer's numbers of
+    columns: [B, *shape] for each field, of its dtype. A stack of H frames is int64 [B, H]: the writer's numbers of
         single frames, oldest first; -1 is a frame of zeros.
-    priorities: float64 [B]; None for the largest that an item had before.
-    frames: uint8 [F, h, w, c], all frames that the writer may still name, in the order of their numbers, those already
-        sent among them: only what follows those is sent, unless the shard has begun anew. None without stacks.
-    first_frame: the number of the first of them; later insertions name none before it.
+    priorities: float64 [B]; None for the largest priority in the table.
+    frames: uint8 [F, h, w, c], all frames that this and later insertions refer to, in the order of their numbers. They
+        include frames that were sent before; these are sent again only if the shard has lost them. None if no field
+        is a stack.
+    first_frame: the number of `frames[0]`; later insertions do not refer to earlier frames.
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -44,31 +45,35 @@ class Insertion:
 
 
 class ReplayWriter(ABC):
-    """Where some environments of a connection put their experience: one shard, which may change. Used by one thread."""
+    """A writer of the experience of some environments of a connection. Used by one thread.
+
+    It writes to one shard at a time, and switches to another one if that shard is unavailable.
+    """
 
     environments: npt.NDArray[np.int64]
-    """The environments, by their place in the connection, int64 [E]."""
+    """Indices of the environments in the connection, int64 [E]."""
 
     @abstractmethod
     def insert(self, insertion: Insertion) -> None:
-        """Send items. Waits, for a bounded time, where the learners have to catch up.
+        """Insert items. Wait, for a bounded time, until the learners have caught up.
 
-        The arrays are the writer's from then on: it may send them later, or once more, and nobody writes to them.
-        Each item is there once, however often it had to be sent; items are lost, and counted, if their shard goes away
-        in that moment. Raises ReplayUnavailable if no shard is there for too long, and ReplayError.
+        The caller must not write to the arrays afterwards: the writer may send them later, or repeatedly. Each item is
+        inserted once, however often it is sent. If a shard becomes unavailable before it answers, the items count as
+        lost. Raises ReplayUnavailable if no shard is available for too long, and ReplayError.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Items drawn with replacement, from all shards as if they were one table. B of them.
+    """A batch of B items, drawn with replacement from all shards as if they were one table.
 
     columns: [B, *shape] for each field, of its dtype.
-    probabilities: float64 [B], of each to be drawn, over all shards.
-    size: how many items there are in all shards.
-    ages: int64 [B], how many items its shard has taken since.
-    places: int64 [B], the shard of each; keys: uint64 [B], its key there; incarnations: of the shards that were drawn
-        from, by their number.
+    probabilities: float64 [B], the probability of each item in one draw from all shards.
+    size: number of items in all shards.
+    ages: int64 [B], number of items that were inserted into the same shard after the item.
+    places: int64 [B], the shard of each item.
+    keys: uint64 [B], the key of each item in its shard.
+    incarnations: the incarnation of each shard in the batch, by shard number.
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -88,7 +93,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class ReplayTraffic:
-    """Items that went into a table and that were drawn from it, over all shards and by everybody."""
+    """Numbers of items that all clients inserted into a table and drew from it, over all shards."""
 
     inserts: int = 0
     samples: int = 0
@@ -98,38 +103,39 @@ class ReplayTraffic:
 
 
 class ReplayMemory(ABC):
-    """A table as an agent or a learner has it, over all shards. Used by one thread; a learner samples ahead in another.
+    """A table over all shards, as agents and learners use it.
 
-    `tables` are declared by the algorithm (`relaax.algorithm_base.ReplayBase`); one is meant where none is named.
+    The algorithm declares the table (`relaax.algorithm_base.ReplayBase`). Used by one thread, except that a learner
+    samples in a second thread.
     """
 
     @property
     @abstractmethod
     def writers(self) -> Sequence[ReplayWriter]:
-        """The writers of a connection's environments, each environment in one of them. None of a learner's."""
+        """The writers; each environment of the connection belongs to one of them. Empty for a learner."""
 
     @property
     @abstractmethod
     def traffic(self) -> ReplayTraffic:
-        """What has gone in and out since this one came, as far as it has heard. For any thread."""
+        """The traffic since this client connected, according to the newest answers. Thread-safe."""
 
     @property
     def dropped_updates(self) -> int:
-        """New priorities that were not sent: their shard was too slow, or away. For any thread."""
+        """Number of priority updates that were not sent: their shard was too slow or unavailable. Thread-safe."""
         return 0
 
     @abstractmethod
     def sample(self, count: int, timeout: float) -> Sampled | None:
-        """Draw `count` items; None if that was not allowed for `timeout` seconds.
+        """Draw `count` items; return None if the limiter did not allow it within `timeout` seconds.
 
-        It is allowed once there are `min_size` items, and as often as `samples_per_insert` says. Raises
-        ReplayUnavailable if no shard is there for too long, and ReplayError.
+        The limiter allows samples once `min_size` items were inserted, and limits their rate by `samples_per_insert`.
+        Raises ReplayUnavailable if no shard is available for too long, and ReplayError.
         """
 
     @abstractmethod
     def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
-        """Give what was drawn new priorities [B]. Does not wait; of what is gone meanwhile, it is only counted."""
+        """Set the `priorities` [B] of drawn items, without waiting. Items that were evicted since are only counted."""
 
     @abstractmethod
     def close(self) -> None:
-        """Say goodbye. Never raises."""
+        """Deregister and disconnect. Never raises."""

@@ -1,4 +1,4 @@
-"""Replay memory in the process of those who use it: for tests, and for training without servers."""
+"""Replay memory within the process that uses it, for tests and for training without servers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _INCARNATION = "local"
 class LocalReplay(ReplayMemory):
     """One table and its limiter. An actor and a learner may share it, in one thread or in two.
 
-    environments: of the connection, each of which goes to one of `groups` writers: the one of number i to i mod
-        `groups`. 0 for a learner.
-    insert_timeout: seconds for which an insert waits for learners. 0 is right where one thread inserts and samples.
+    environments: number of environments of the connection; environment i uses writer i mod `groups`. 0 for a learner.
+    groups: number of writers.
+    insert_timeout: seconds for which an insert waits for the learners. Use 0 if one thread inserts and samples.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class LocalReplay(ReplayMemory):
     ) -> None:
         self.table = Table(declaration.spec, seed)
         self.limiter = declaration.limiter()
-        places = [np.arange(group, environments, groups) for group in range(min(groups, environments))]
+        members = [np.arange(group, environments, groups) for group in range(min(groups, environments))]
         self._writers = [
             LocalWriter(self.table, self.limiter, str(group), environments, insert_timeout)
-            for group, environments in enumerate(places)
+            for group, environments in enumerate(members)
         ]
 
     @property
@@ -72,7 +72,7 @@ class LocalReplay(ReplayMemory):
 
 
 class LocalWriter(ReplayWriter):
-    """Puts the experience of some environments into a table of this process."""
+    """A writer of the experience of some environments to a table in this process."""
 
     def __init__(
         self, table: Table, limiter: RateLimiter, name: str, environments: npt.NDArray[np.int64], timeout: float
@@ -81,7 +81,7 @@ class LocalWriter(ReplayWriter):
         self.environments = environments
         self._table, self._limiter, self._timeout = table, limiter, timeout
         self._sequence = 0
-        self._following = 0  # the number of the first frame that was not sent yet
+        self._next_frame = 0  # number of the first frame that is not in the table yet
 
     def insert(self, insertion: Insertion) -> None:
         count = len(next(iter(insertion.columns.values())))
@@ -89,7 +89,7 @@ class LocalWriter(ReplayWriter):
             self._limiter.force_insert(count)
         frames, first = insertion.frames, insertion.first_frame
         if frames is not None:
-            sent = min(max(self._following - first, 0), len(frames))
+            sent = min(max(self._next_frame - first, 0), len(frames))
             frames, first = frames[sent:], first + sent
         try:
             self._table.insert(
@@ -106,4 +106,4 @@ class LocalWriter(ReplayWriter):
             raise
         self._sequence += 1
         if frames is not None:
-            self._following = first + len(frames)
+            self._next_frame = first + len(frames)

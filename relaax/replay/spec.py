@@ -1,4 +1,4 @@
-"""Describe what a table holds, how much of it, and what memory that takes."""
+"""Declarations of replay tables: fields, capacity, memory, and limits."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from relaax.replay.table.limiter import RateLimiter
 
 
 def leaf_count(capacity: int) -> int:
-    """Return how many leaf_count a tree for so many slots has: a power of two. Raises ValueError for less than one slot."""
+    """Return the number of leaves of a tree with `capacity` slots: a power of two. Raises ValueError below 1."""
     if capacity < 1:
-        raise ValueError(f"a capacity of {capacity} holds nothing; 1 is the least")
+        raise ValueError(f"capacity must be at least 1, not {capacity}")
     return 1 << (capacity - 1).bit_length()
 
 
 Frames = npt.NDArray[np.uint8]
 """Single frames, uint8 [F, h, w, c]."""
 MAX_CAPACITY = 2**31 - 2
-"""Slots are kept as int32."""
+"""Largest capacity of a table: slots are stored as int32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Describe one value of an item.
+    """One field of an item.
 
-    dtype: a numpy dtype of booleans, integers or floats, by its name, such as "float32".
-    shape: the value's shape, as it is sampled.
-    frames: 0, or H for a stack of H single frames. Its dtype is uint8, its shape [h, w, c·H], oldest frame first along
-        the last axis.
+    dtype: the name of a numpy dtype of booleans, integers or floats, such as "float32".
+    shape: the shape of a sampled value.
+    frames: 0, or H for a stack of H single frames. A stack has dtype uint8 and shape [h, w, c·H], with the oldest frame
+        first along the last axis.
     """
 
     dtype: str
@@ -43,16 +43,18 @@ class Field:
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "biuf" or np.dtype(self.dtype).itemsize > 8:
             raise ValueError(
-                f"a field of {self.dtype!r} cannot be kept: booleans, integers and floats up to 64 bits can"
+                f"field dtype {self.dtype!r} is unsupported: use booleans, integers or floats of at most 64 bits"
             )
         if any(size < 1 for size in self.shape):
-            raise ValueError(f"a field of shape {self.shape} is empty; every size is 1 or more")
+            raise ValueError(f"field shape {self.shape} is empty: every size must be at least 1")
         if self.frames < 0:
-            raise ValueError(f"a stack of {self.frames} frames is none; 0 means that a field is no stack")
+            raise ValueError(
+                f"frames of a field must be at least 0, not {self.frames}; 0 means that the field is not a stack"
+            )
 
 
 def inserted_form(field: Field) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of a field's value as a writer sends it: for a stack of H frames H numbers."""
+    """Return the shape and dtype of a field's value in an insert. For a stack of H frames it is H frame numbers."""
     if field.frames:
         return (field.frames,), np.dtype(np.int64)
     return field.shape, np.dtype(field.dtype)
@@ -60,15 +62,16 @@ def inserted_form(field: Field) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """Describe a table. Raises ValueError for what cannot be.
+    """The specification of a table. Raises ValueError if it is invalid.
 
-    capacity: how many items it holds.
+    capacity: the maximum number of items.
     sampler: "uniform", or "prioritized": in proportion to priority ** alpha (Schaul et al. 2016).
-    alpha: from 0 to 1; without meaning for a uniform sampler.
-    remover: which item goes if the table is full: "fifo", the oldest, or "lowest_priority", of equal ones the oldest.
+    alpha: from 0 to 1; ignored by a uniform sampler.
+    remover: the item to evict if the table is full: "fifo" evicts the oldest item, "lowest_priority" the item with the
+        lowest priority, and the oldest of equal ones.
     frame: [h, w, c] of a single frame; None if no field is a stack.
-    frame_slots: how many single frames are kept; None for one an item, and some more for those that come last in an
-        episode or that writers keep.
+    frame_slots: the maximum number of single frames; None for one per item, and some more for the last frames of
+        episodes and the frames that writers still refer to.
     """
 
     name: str
@@ -84,57 +87,59 @@ class TableSpec:
         if not self.name:
             raise ValueError("a table needs a name")
         if not self.fields:
-            raise ValueError(f"the table {self.name!r} has no fields; one is the least")
+            raise ValueError(f"table {self.name!r} has no fields; declare at least one")
         if not 1 <= self.capacity <= MAX_CAPACITY:
-            raise ValueError(f"a capacity is from 1 to {MAX_CAPACITY} items, not {self.capacity}")
+            raise ValueError(f"table capacity must be between 1 and {MAX_CAPACITY} items, not {self.capacity}")
         if self.sampler not in ("uniform", "prioritized"):
-            raise ValueError(f"the sampler is 'uniform' or 'prioritized', not {self.sampler!r}")
+            raise ValueError(f"sampler must be 'uniform' or 'prioritized', not {self.sampler!r}")
         if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha is from 0 to 1, not {self.alpha}")
+            raise ValueError(f"alpha must be between 0 and 1, not {self.alpha}")
         if self.remover not in ("fifo", "lowest_priority"):
-            raise ValueError(f"the remover is 'fifo' or 'lowest_priority', not {self.remover!r}")
+            raise ValueError(f"remover must be 'fifo' or 'lowest_priority', not {self.remover!r}")
         self._check_frames()
 
     def _check_frames(self) -> None:
         if self.frame is None:
             if self.stacked or self.frame_slots is not None:
-                raise ValueError(f"the table {self.name!r} has stacks of frames: it needs the shape of one, `frame`")
+                raise ValueError(
+                    f"table {self.name!r} has stacks of frames: set `frame` to the shape of a single frame"
+                )
             return
         if not self.stacked:
-            raise ValueError(f"the table {self.name!r} has a shape of frames, but no field is a stack; leave it out")
+            raise ValueError(f"table {self.name!r} sets `frame`, but no field is a stack: remove `frame`")
         if len(self.frame) != 3 or any(size < 1 for size in self.frame):
-            raise ValueError(f"a frame has the shape [h, w, c], not {self.frame}; [h, w] is [h, w, 1]")
+            raise ValueError(f"frame must be [h, w, c], not {self.frame}; write [h, w] as [h, w, 1]")
         height, width, channels = self.frame
         for name, field in self.stacked.items():
             shape = (height, width, channels * field.frames)
             if field.shape != shape or np.dtype(field.dtype) != np.uint8:
                 raise ValueError(
                     f"{name!r} is a stack of {field.frames} frames of shape {self.frame}: "
-                    f"its shape is {shape} and its dtype uint8, not {field.shape} and {field.dtype}"
+                    f"its shape must be {shape} and its dtype uint8, not {field.shape} and {field.dtype}"
                 )
         if not 1 <= self.frame_capacity <= MAX_CAPACITY:
-            raise ValueError(f"frame_slots is from 1 to {MAX_CAPACITY}, not {self.frame_capacity}")
+            raise ValueError(f"frame_slots must be between 1 and {MAX_CAPACITY}, not {self.frame_capacity}")
 
     @property
     def stacked(self) -> dict[str, Field]:
-        """Return the fields that are stacks of frames, by name."""
+        """The fields that are stacks of frames, by name."""
         return {name: field for name, field in self.fields.items() if field.frames}
 
     @property
     def plain(self) -> dict[str, Field]:
-        """Return the fields that are no stacks, by name."""
+        """The fields that are not stacks, by name."""
         return {name: field for name, field in self.fields.items() if not field.frames}
 
     @property
     def frame_capacity(self) -> int:
-        """Return how many single frames the table has room for: 0 without stacks."""
+        """The maximum number of single frames; 0 if no field is a stack."""
         if self.frame is None:
             return 0
         return self.capacity + self.capacity // 32 + 1024 if self.frame_slots is None else self.frame_slots
 
     def bytes(self) -> int:
-        """Return the memory in bytes that a table takes once it is full, writers' notes aside."""
-        item = 8 + 4  # its key, and a place among the free slots
+        """Return the memory of a full table in bytes, without the records of its writers."""
+        item = 8 + 4  # the key, and an entry in the list of free slots
         item += sum(np.dtype(field.dtype).itemsize * math.prod(field.shape) for field in self.plain.values())
         item += 4 * sum(field.frames for field in self.stacked.values())
         trees = 2 if self.remover == "fifo" else 4
@@ -145,7 +150,7 @@ class TableSpec:
         return total
 
     def to_text(self) -> str:
-        """Return everything that a state depends on, as a text to compare."""
+        """Return the specification as text. A checkpoint contains it, and a table restores only a state with the same text."""
         fields = ", ".join(
             f"{name}: {np.dtype(field.dtype).name} {list(field.shape)} {field.frames}"
             for name, field in sorted(self.fields.items())
@@ -158,12 +163,12 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableDeclaration:
-    """A table and its limiter (see `RateLimiter`), over all shards together. Raises ValueError for what cannot be.
+    """The declaration of a table and its limiter (see `RateLimiter`), over all shards. Raises ValueError if invalid.
 
-    samples_per_insert: None if neither side waits for the other.
-    min_size: how many items there must be before the first is sampled.
-    error_buffer: samples by which one side may run ahead; None for a tenth of what `min_size` pays for, and at least
-        what a few of the largest requests need.
+    samples_per_insert: target ratio of sampled to inserted items; None if neither side waits for the other.
+    min_size: number of items that must be inserted before the first sample.
+    error_buffer: number of samples by which one side may run ahead; None for a tenth of
+        `min_size` x `samples_per_insert`, and at least 1,000 x max(1, `samples_per_insert`), enough for large requests.
     """
 
     spec: TableSpec
@@ -174,12 +179,12 @@ class TableDeclaration:
     def __post_init__(self) -> None:
         if self.min_size > self.spec.capacity:
             raise ValueError(
-                f"sampling begins with {self.min_size} items, and {self.spec.name!r} holds {self.spec.capacity}"
+                f"min_size {self.min_size} exceeds the capacity {self.spec.capacity} of table {self.spec.name!r}"
             )
         self.limiter()
 
     def spec_of_shard(self, shards: int) -> TableSpec:
-        """Return what one of so many shards holds: its part of the items and frames, rounded up."""
+        """Return the specification of one of `shards` shards: its part of the items and frames, rounded up."""
         slots = self.spec.frame_slots
         return replace(
             self.spec,
@@ -188,7 +193,10 @@ class TableDeclaration:
         )
 
     def limiter(self, shards: int = 1) -> RateLimiter:
-        """Return the limiter of one of so many shards. The largest requests are as large there as for one shard."""
+        """Return the limiter of one of `shards` shards.
+
+        The default buffer does not shrink below that of one shard, because requests to a shard can be just as large.
+        """
         min_size = math.ceil(self.min_size / shards)
         if self.samples_per_insert is None:
             return RateLimiter(None, min_size)

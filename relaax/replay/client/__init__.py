@@ -1,1 +1,4 @@
-"""The client of all replay servers: by gRPC, and through shared memory on their host."""
+"""The client of all replay servers, by gRPC and through shared memory.
+
+`client` has the class that workers and learners use, `writer` inserts, and `sampler` draws.
+"""

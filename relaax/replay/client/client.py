@@ -25,18 +25,21 @@ _CLOSE_SECONDS = 2.0
 
 
 class ReplayClient(ReplayMemory):
-    """Talk to the replay servers at `targets`, shard 0 first; an address alone is a server without TLS and token.
+    """A client of the replay servers at `targets`, shard 0 first. A target that is a string has no TLS and no token.
 
-    declaration: the table, of all shards together.
-    actors: the actor index of each environment of the connection; it writes to shard index mod K. None of a learner's.
-    session: the session that has the table for itself; empty for the one that all share. client: the name that the
-        session's client has proven; clients share the memory of sessions fairly.
-    seed: of the division of batches among the shards.
-    timeout: seconds that a shard has to answer a call. patience: seconds to wait until one is there.
-    share_memory: insert and sample through memory where a shard is on this host.
+    declaration: the table, over all shards.
+    actors: the actor index of each environment of the connection; an actor writes to shard index mod K. Empty for a
+        learner.
+    session: the session that has a table of its own; empty for the shared table.
+    client: the authenticated name of the session's client; clients get fair shares of the memory for sessions' tables.
+    seed: seed of the division of batches among the shards.
+    timeout: seconds within which a shard must answer a call.
+    patience: seconds to wait for the first available shard.
+    share_memory: whether to use shared memory with shards on this host.
 
-    Waits until a shard is there. Raises ReplayUnavailable after the bounded wait, and ReplayError. Made in the process
-    that uses it: a channel does not survive a fork. One thread writes and gives priorities, another one may sample.
+    The constructor waits until a shard is available. Raises ReplayUnavailable after `patience` seconds, and
+    ReplayError. Create it in the process that uses it: a gRPC channel does not survive a fork. One thread inserts and
+    updates priorities, and another thread may sample.
     """
 
     def __init__(
@@ -52,20 +55,20 @@ class ReplayClient(ReplayMemory):
         patience: float = 60.0,
         share_memory: bool = True,
     ) -> None:
-        where = [
+        servers = [
             Target(target, service="replay server", keys="relaax-rlx-server.replay_server")
             if isinstance(target, str)
             else target
             for target in targets
         ]
         keep_freed_memory(MAX_MESSAGE)
-        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory, client)
+        self._group = ShardGroup(servers, declaration, session, timeout, patience, share_memory, client)
         try:
             self._group.connect()
         except BaseException:
             self._group.close()
             raise
-        shards = len(where)
+        shards = len(servers)
         of_shard = [[place for place, actor in enumerate(actors) if actor % shards == shard] for shard in range(shards)]
         self._writers = [
             RemoteWriter(self._group, link, declaration.spec, places)
@@ -87,12 +90,12 @@ class ReplayClient(ReplayMemory):
 
     @property
     def lost(self) -> int:
-        """Items that may be there or not: their shard went away before it had answered."""
+        """Number of items that may or may not be stored: their shard became unavailable before it answered."""
         return sum(writer.lost for writer in self._writers)
 
     @property
     def overruns(self) -> int:
-        """Items that were inserted without the learners having caught up."""
+        """Number of items that were inserted although the learners had not caught up."""
         return sum(writer.overruns for writer in self._writers)
 
     @property
@@ -101,14 +104,14 @@ class ReplayClient(ReplayMemory):
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         for writer in self._writers:
-            writer.flush()  # who draws finds what it has inserted
+            writer.flush()  # a sample can contain everything that this client has inserted
         return self._sampler.sample(count, timeout)
 
     def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
         numbers = checked_priorities(priorities, len(sampled.keys))
         for shard, incarnation in sampled.incarnations.items():
-            there = sampled.places == shard
-            self._updates[shard].put(incarnation, sampled.keys[there], numbers[there])
+            of_shard = sampled.places == shard
+            self._updates[shard].put(incarnation, sampled.keys[of_shard], numbers[of_shard])
 
     def close(self) -> None:
         if self._closed:

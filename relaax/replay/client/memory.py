@@ -1,4 +1,4 @@
-"""Insert into and sample from a replay server of the same host: messages over a Unix socket, arrays through memory."""
+"""Shared memory with a replay server on the same host: messages over a Unix socket, arrays in shared segments."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from relaax.transport.local_socket import Introduction, MemoryConnection
 from relaax.transport.shard_link import MemoryCall, MemoryTransport
 
 MIN_GRPC_SECONDS = 0.5
-"""Seconds that gRPC gets at least, where memory has taken all of a call's time."""
+"""Minimum timeout of a gRPC call in seconds, if shared memory has used up the time of the call."""
 
 
 class ShardMemory(MemoryConnection):
-    """A connection of one writer or sampler to one shard.
+    """A shared-memory connection of one writer or sampler to one shard.
 
-    Each sample that is in use has a segment of its own, to which the server does not write meanwhile. Inserts may be
-    asked for before those before them are answered, `MAX_PENDING_INSERTS` in all.
+    Each sample that is in use has its own segment, which the server does not write to. Up to `MAX_PENDING_INSERTS`
+    inserts may be pending at a time.
     """
 
     _at_once = False
 
     def __init__(self, offer: pb.ReplayMemoryOffer, spec: TableSpec) -> None:
-        """Connect, for a table of this kind. Raises NoSharedMemory."""
+        """Connect to the socket of `offer`. Raises NoSharedMemory."""
         super().__init__(offer.socket, Introduction(offer.name, offer.caller_proof, offer.server_proof), INSERT_NUMBERS)
         self._layout, self._sample_layout = InsertLayout(spec), SampleLayout(spec)
         self._slot = 0  # of the next insert
@@ -46,10 +46,11 @@ class ShardMemory(MemoryConnection):
     def send_insert(
         self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float, ahead: int = 0
     ) -> bool:
-        """Send items: `head` without its columns and frames, which are written to where the server reads them.
+        """Send an insert: `head` over the socket, columns and frames in shared memory.
 
-        ahead: inserts that were sent before and have no answer yet, less than `MAX_PENDING_INSERTS`. Return whether it was
-        sent: what is too long for memory is not. Raises NoSharedMemory.
+        ahead: number of pending inserts, less than `MAX_PENDING_INSERTS`.
+
+        Return False, without sending, if the insert is too long for shared memory. Raises NoSharedMemory.
         """
         length = self._layout.length(head.count, len(frames))
         message = head.SerializeToString()
@@ -57,21 +58,24 @@ class ShardMemory(MemoryConnection):
             return False
         self._check_unanswered(ahead)
         begin = self._slot * MAX_MESSAGE
-        there, room = self._layout.arrays(head.count, self._inserts[begin : begin + length])
+        shared_columns, shared_frames = self._layout.arrays(head.count, self._inserts[begin : begin + length])
         for name, column in columns.items():
-            there[name][...] = column
-        room[...] = frames
+            shared_columns[name][...] = column
+        shared_frames[...] = frames
         self._ask(Frame(INSERT, message, length, self._slot), timeout)
         self._slot = (self._slot + 1) % MAX_PENDING_INSERTS
         return True
 
     def receive_insert(self) -> pb.InsertResponse:
-        """Return the answer to the first unanswered insert. Raises NoSharedMemory, and CallRefused."""
-        answer: pb.InsertResponse = self._receive_answer(pb.InsertResponse)[0]
+        """Wait for the answer to the oldest pending insert. Raises NoSharedMemory and CallRefused."""
+        answer: pb.InsertResponse = self._answered(pb.InsertResponse)[0]
         return answer
 
     def send_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
-        """Ask for items. Return whether it was sent: without room for one more it is not. Raises NoSharedMemory."""
+        """Send a sample request. Raises NoSharedMemory.
+
+        Return False, without sending, if the sample is too long or `MAX_BATCHES` segments are in use.
+        """
         needed = self._sample_layout.length(request.count)
         if needed > MAX_MESSAGE:
             return False
@@ -83,7 +87,7 @@ class ShardMemory(MemoryConnection):
         wanted = 0
         if segment:
             free = []
-        else:  # parts of a batch differ in length: the next one shall fit, too
+        else:  # round up, as the parts of later batches may be longer
             wanted = self._sample_layout.length(1 << (request.count - 1).bit_length())
         for number in free:
             del self._segments[number]
@@ -92,9 +96,10 @@ class ShardMemory(MemoryConnection):
         return True
 
     def receive_sample(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
-        """Return the answer and, if something was drawn, where it lies, read-only. It stays as it is.
+        """Wait for the answer; return it and the drawn arrays, or None if nothing was drawn.
 
-        Raises NoSharedMemory, and CallRefused.
+        The arrays are read-only views of a segment, which the server does not overwrite while they exist. Raises
+        NoSharedMemory and CallRefused.
         """
         message, frame = self._receive_answer(pb.SampleResponse)
         if not frame.vector:
@@ -106,7 +111,7 @@ class ShardMemory(MemoryConnection):
 
 
 class ReplayTransport(MemoryWay[ShardMemory]):
-    """The way of one writer or sampler to one shard. Used by one thread."""
+    """The transport between one writer or sampler and one shard: shared memory, or else gRPC. Used by one thread."""
 
     def __init__(self, link: ShardLink, spec: TableSpec) -> None:
         super().__init__(link.target, lambda offer: ShardMemory(offer, spec))
@@ -117,7 +122,7 @@ class ReplayTransport(MemoryWay[ShardMemory]):
         return super().current()
 
     def sample(self, request: pb.SampleRequest, timeout: float) -> Question[ShardMemory]:
-        """Ask for items. The result is that of `ShardMemory.receive_sample`, or a SampleResponse by gRPC."""
+        """Send a sample request. Its result is that of `ShardMemory.receive_sample`, or a SampleResponse by gRPC."""
         deadline = time.monotonic() + timeout
         return MemoryCall(
             self,

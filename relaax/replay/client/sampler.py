@@ -1,4 +1,4 @@
-"""Draw from all shards of a replay memory as if they were one table."""
+"""Sampling from all shards of a replay memory as if they were one table."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from relaax.transport.channel import is_away
 from relaax.transport.shard_link import Question
 
 CALL_WAIT = 1.0
-"""Seconds that one call waits until it is allowed."""
+"""Seconds for which one call waits until the limiter allows it."""
 FIRST_EXCLUSION, LONGEST_EXCLUSION = 2.0, 16.0
-"""Seconds for which a shard is left out that allowed nothing while others did, and the most that grow of them."""
+"""Seconds for which a shard is excluded after its limiter allowed no sample while other shards' did.
+
+The time doubles with each exclusion that follows, up to `LONGEST_EXCLUSION`."""
 
 
 _Answer = tuple[pb.SampleResponse, SampleArrays | None]
@@ -31,7 +33,7 @@ _Answer = tuple[pb.SampleResponse, SampleArrays | None]
 
 @dataclass(frozen=True, slots=True)
 class _ShardSample:
-    """What one shard gave. `probabilities` are those over all shards."""
+    """Items that one shard returned. `probabilities` are over all shards."""
 
     shard: int
     incarnation: str
@@ -42,35 +44,37 @@ class _ShardSample:
 
 
 class ShardSampler:
-    """Divide each batch among the shards, multinomially, in proportion to the last known sums of their priorities.
+    """A sampler that divides each batch among the shards.
 
-    An item that a shard draws with probability p has probability s p over all, where s is the share of its shard that
-    the batch was divided by. A shard that does not answer, or allows nothing, is left out of that batch: the others
-    have its share. Used by one thread.
+    The division is multinomial, in proportion to the last known sums of the shards' priorities. If a shard has share s
+    of the batch and draws an item with probability p, the item's probability over all shards is s p. A shard that does
+    not answer, or whose limiter does not allow a sample, is excluded from the batch, and the other shards get its
+    share. Used by one thread.
     """
 
     def __init__(self, group: ShardGroup, spec: TableSpec, seed: int) -> None:
         self._group = group
         self._spec = spec
         self._random = np.random.default_rng(seed)
-        self._samples: list[_ShardSample] = []  # of a batch that could not be completed in its time
+        self._samples: list[_ShardSample] = []  # of a batch that was not complete at its timeout
         self._size = 0
         self._transports = [ReplayTransport(link, spec) for link in group.links]
-        self._exclusions: dict[int, tuple[float, float]] = {}  # by shard: until when, and for how long
+        self._exclusions: dict[int, tuple[float, float]] = {}  # by shard: end of the exclusion, and its length
         self._unavailable_since: float | None = None
 
     def close(self) -> None:
-        """Close the connections through memory."""
+        """Close the shared-memory connections."""
         for transport in self._transports:
             transport.close()
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
-        """Draw `count` items; None if that was not allowed for `timeout` seconds.
+        """Draw `count` items; return None if the limiters did not allow it within `timeout` seconds.
 
-        What was drawn until then is part of the next batch. Raises ReplayUnavailable and ReplayError.
+        Items that were drawn before the timeout become part of the next batch. Raises ReplayUnavailable, ReplayError,
+        and ValueError if `count` is below 1.
         """
         if count < 1:
-            raise ValueError(f"a sample of {count} items is none; 1 is the least")
+            raise ValueError(f"batch size must be at least 1, not {count}")
         deadline = time.monotonic() + timeout
         answered: list[ShardLink] = []
         wait = 0.0
@@ -83,13 +87,13 @@ class ShardSampler:
             elif now >= deadline:
                 return None
             else:
-                if not links or now - began < wait / 2:  # nobody is there, or too many wait there
+                if not links or now - began < wait / 2:  # no shard is available, or too many calls wait there
                     self._group.pause()
                 wait = min(CALL_WAIT, deadline - now)
         return self._to_batch(count)
 
     def _candidates(self) -> list[ShardLink]:
-        """Return the shards to draw from. Raises ReplayUnavailable if none is there for too long, and ReplayError."""
+        """Return the shards to draw from. Raises ReplayUnavailable if no shard is available for too long, and ReplayError."""
         available, now = self._group.available(), time.monotonic()
         for link in available:
             link.poll_state(self._group.timeout)
@@ -103,13 +107,16 @@ class ShardSampler:
         return [link for link in ready if self._exclusions.get(link.shard, (0.0, 0.0))[0] <= now] or ready
 
     def _request_samples(self, links: Sequence[ShardLink], missing: int, wait: float) -> list[ShardLink]:
-        """Ask each shard for its part of what is missing. Return those that refused nothing, if one gave something."""
+        """Request each shard's part of the missing items.
+
+        Return the shards that did not refuse, or no shard if none of them returned items.
+        """
         states = [link.state for link in links]
         weights = np.array([state.total_priority for state in states])
         if not weights.sum() > 0:
             weights = np.array([float(state.size) for state in states])
         if not weights.sum() > 0:
-            return []  # one of them has just ready anew
+            return []  # a shard has just restarted
         shares = weights / weights.sum()
         parts = self._random.multinomial(missing, shares)
         calls = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
@@ -136,7 +143,7 @@ class ShardSampler:
         return [links[i] for i in kept]
 
     def _receive(self, link: ShardLink, incarnation: str, question: Question[ShardMemory]) -> _Answer | None:
-        """Return what a shard gave; None if that is nothing. Raises ReplayError."""
+        """Wait for a shard's answer; return None if it has no items. Raises ReplayError."""
         try:
             found = question.result()
         except grpc.FutureCancelledError:
@@ -163,14 +170,14 @@ class ShardSampler:
         return _ShardSample(link.shard, incarnation or "", drawn.columns, drawn.keys, shared, drawn.ages)
 
     def _add(self, sample: _ShardSample) -> None:
-        """Add a sample, and drop those of its shard's earlier lives: their keys are those of other items now."""
+        """Add a sample; drop samples of the shard's earlier incarnations, as their keys belong to other items."""
         current = [
             kept for kept in self._samples if kept.shard != sample.shard or kept.incarnation == sample.incarnation
         ]
         self._samples = [*current, sample]
 
     def _update_exclusions(self, refused: Sequence[ShardLink], kept: Sequence[ShardLink], waited: float) -> None:
-        """Leave shards out for a while that allowed nothing, though waited for, while others gave."""
+        """Exclude for some time the shards that refused after a wait, although other shards returned items."""
         for link in kept:
             self._exclusions.pop(link.shard, None)
         for link in refused if waited > 0 else ():
@@ -182,7 +189,7 @@ class ShardSampler:
             self._exclusions[link.shard] = time.monotonic() + exclusion, exclusion
 
     def _to_batch(self, count: int) -> Sampled:
-        """Return a batch of the samples. What is too much is dropped: the batch before was to be larger."""
+        """Join the samples into a batch. If the previous, unfinished batch was larger, drop the rest."""
         samples, self._samples = self._samples, []
         shards = [np.full(len(sample.keys), sample.shard, np.int64) for sample in samples]
 

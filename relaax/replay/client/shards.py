@@ -1,4 +1,4 @@
-"""The replay servers, the shards of a table, as one process has them: links, registration and priority updates."""
+"""Links of one process to the shards of a table: registration, state, and priority updates."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from relaax.transport.shard_link import placement_error
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_STATE_SECONDS, _FIRST_STATE_SECONDS = 1.0, 0.05  # the second until sampling may begin
+_STATE_SECONDS, _FIRST_STATE_SECONDS = 1.0, 0.05  # the second one until `min_size` is reached
 _POLL_PAUSE = 0.02
 _FAILURES = (grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What was last heard of a shard's table."""
+    """The last known state of a shard's table."""
 
     size: int = 0
     total_priority: float = 0.0
@@ -43,15 +43,15 @@ class ShardState:
 
     @classmethod
     def of(cls, message: pb.TableState) -> ShardState:
-        """Return the state of a message."""
+        """Return the state that a message describes."""
         return cls(message.size, message.total_priority, message.begun, message.inserts, message.samples)
 
 
 class ShardLink:
-    """The shard of this number, of so many. Thread-safe: writers and samplers of a process share it.
+    """The link to one shard. Thread-safe: the writers and samplers of a process share it.
 
-    It has a table as long as `incarnation` is not None. A shard that is away is asked again and again, without waiting
-    for it, by each caller of `look`.
+    The table is registered while `incarnation` is not None. If the shard is unavailable, each call of
+    `poll_registration` retries the registration without waiting.
     """
 
     def __init__(
@@ -61,34 +61,34 @@ class ShardLink:
         self.shard = shard
         self.incarnation: str | None = None
         self.earlier_incarnations: frozenset[str] = frozenset()
-        """Lives of the table before this one, whose items and writers it still has."""
+        """Earlier incarnations of the table, whose items and writers it has restored."""
         self.offer: pb.ReplayMemoryOffer | None = None
         """The shard's offer of shared memory, if `share_memory` is true."""
         self.state = ShardState()
         self.traffic = ReplayTraffic()
-        """What went in and out while the shard was there."""
+        """The traffic of the table while this link was registered."""
         self.refusal: ReplayError | None = None
-        """Why asking again will not help, if it was refused."""
+        """The error, if the shard refused the registration permanently."""
         self.registration: Any = None
-        """The future of the registration that is under way, if there is one."""
+        """The future of the pending registration, if there is one."""
         self._shards = shards
         self._share_memory = share_memory
         self._request = request
         self._channel = open_channel(target, MAX_MESSAGE)
         self.stub = ReplayServiceStub(self._channel)
         self._lock = threading.Lock()
-        self._state_request: Any = None  # a future of the table's state
+        self._state_request: Any = None  # incarnation and future of a pending state request
         self._state_time = 0.0
-        self._was_available = False  # whether it was there before
+        self._was_available = False  # whether it has answered a registration before
         self._pauses = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._next_try = 0.0
 
     def poll_registration(self, timeout: float) -> None:
-        """Ask for the table if there is none and it is time, or take what was answered; waits for nothing.
+        """Advance the registration without waiting: send a request if one is due, or process the answer.
 
-        `timeout`: seconds that the shard has to answer.
+        timeout: seconds within which the shard must answer.
         """
-        if self._lock.acquire(blocking=False):  # else another thread does
+        if self._lock.acquire(blocking=False):  # otherwise another thread does this
             try:
                 if self.incarnation is None:
                     self._advance_registration(timeout)
@@ -96,7 +96,7 @@ class ShardLink:
                 self._lock.release()
 
     def poll_state(self, timeout: float) -> None:
-        """Ask how the table stands if that was not heard lately, or take what was answered; waits for nothing."""
+        """Refresh `state` without waiting: send a request if one is due, or process the answer."""
         with self._lock:
             if self._state_request is None:
                 often = _STATE_SECONDS if self.state.begun else _FIRST_STATE_SECONDS
@@ -114,41 +114,41 @@ class ShardLink:
             self.mark_unreachable(incarnation, future)
 
     def on_sample_response(self, incarnation: str, answer: pb.SampleResponse) -> None:
-        """Note the table's state, or that the table is not there any more."""
+        """Update the table's state, or record that the incarnation has ended."""
         if answer.incarnation_ended:
             self.mark_restarted(incarnation)
         else:
             self.update_state(incarnation, answer.state)
 
     def update_state(self, incarnation: str, state: pb.TableState) -> None:
-        """Note the table's state."""
+        """Update `state` and `traffic`."""
         with self._lock:
             if incarnation == self.incarnation:
                 before, now = self.state, ShardState.of(state)
-                # Answers may overtake each other.
+                # Answers may arrive out of order.
                 inserts, samples = max(before.inserts, now.inserts), max(before.samples, now.samples)
                 self.state = replace(now, inserts=inserts, samples=samples)
                 self.traffic += ReplayTraffic(inserts - before.inserts, samples - before.samples)
                 self._state_time = time.monotonic()
 
     def mark_unreachable(self, incarnation: str, error: Any) -> None:
-        """Note that a call over this table's life has failed: the shard is away."""
-        self._disconnect(incarnation, f"is away: {error.details() or error.code().name}")
+        """Record that a call for this incarnation failed because the shard is unreachable."""
+        self._disconnect(incarnation, f"is unreachable: {error.details() or error.code().name}")
 
     def mark_restarted(self, incarnation: str) -> None:
-        """Note that the table is not there any more: the shard has started again, or dropped it."""
-        self._disconnect(incarnation, "has begun anew")
+        """Record that the shard restarted or dropped the table."""
+        self._disconnect(incarnation, "restarted or dropped it")
 
     def to_replay_error(self, error: grpc.RpcError) -> ReplayError:
-        """Return what to raise for a call that was refused."""
+        """Return the error to raise for a rejected call."""
         trouble = authentication_trouble(error, self.target)
         if trouble is not None:
             return ReplayUnauthenticated(trouble)
         return ReplayError(f"{self.target}: {error.details() or error.code().name}")
 
     def deregister(self, incarnation: str, writer: str, timeout: float) -> Any:
-        """Deregister a writer, without waiting; return a future, or None."""
-        with contextlib.suppress(ValueError):  # the channel is closed
+        """Deregister a writer without waiting. Return a future, or None if the channel is closed."""
+        with contextlib.suppress(ValueError):  # raised by a closed channel
             request = pb.ReplayServiceLeaveRequest(incarnation=incarnation, writer=writer)
             return self.stub.Leave.future(request, timeout=timeout)
         return None
@@ -160,7 +160,7 @@ class ShardLink:
     def _disconnect(self, incarnation: str, why: str) -> None:
         with self._lock:
             if incarnation == self.incarnation:
-                _log.warning("%s %s", self.target, why)
+                _log.warning("lost the replay table of shard %d: %s %s", self.shard, self.target, why)
                 self.incarnation = self.offer = None
                 self.state = ShardState()
                 self._pauses.reset()
@@ -179,7 +179,7 @@ class ShardLink:
         try:
             response: pb.ReplayServiceRegisterResponse = future.result()
         except grpc.RpcError as error:
-            # A server that was there before is away: that is found out without dialling it again.
+            # If the server has answered before, it is unavailable: `authentication_trouble` need not connect to it.
             if not is_away(error) or (
                 not self._was_available and authentication_trouble(error, self.target) is not None
             ):
@@ -197,14 +197,19 @@ class ShardLink:
         self.state = ShardState.of(response.state)
         self._state_time = now
         name, gigabytes = self._request.table.name, response.bytes / 1e9
-        _log.info("%s holds %r: %d items, %.3g GB once it is full", self.target, name, self.state.size, gigabytes)
+        _log.info(
+            "registered the replay table %r at %s: %d items, %.3g GB when full",
+            name,
+            self.target,
+            self.state.size,
+            gigabytes,
+        )
 
 
 class ShardGroup:
     """The shards at `targets`, shard 0 first, each with its part of a table. Thread-safe.
 
-    timeout: seconds that a shard has to answer. patience: seconds to wait until one is there. session, client,
-    share_memory: as for `ReplayClient`.
+    The arguments are those of `ReplayClient`.
     """
 
     def __init__(
@@ -226,9 +231,9 @@ class ShardGroup:
         self.patience = patience
 
     def connect(self) -> None:
-        """Wait until a shard is there, and every other one has answered or failed once.
+        """Wait until a shard is available, and every other shard has answered or failed once.
 
-        Raises ReplayUnavailable after the bounded wait, and ReplayError.
+        Raises ReplayUnavailable after `patience` seconds, and ReplayError.
         """
         deadline = time.monotonic() + self.patience
         while True:
@@ -244,7 +249,7 @@ class ShardGroup:
             self.pause()
 
     def available(self) -> list[ShardLink]:
-        """Return the shards that are there, and look for the others. Raises ReplayError if one refuses for good."""
+        """Return the registered shards, and poll the others. Raises ReplayError if a shard refuses permanently."""
         self._poll_registrations()
         for link in self.links:
             if link.refusal is not None:
@@ -252,16 +257,14 @@ class ShardGroup:
         return [link for link in self.links if link.incarnation is not None]
 
     def unavailable_error(self) -> ReplayUnavailable:
-        """Return the error that says that no shard was there for as long as patience lasts."""
+        """Return the error for no available shard within `patience` seconds."""
         where = ", ".join(link.target.address for link in self.links)
         if len(self.links) == 1:
-            return ReplayUnavailable(
-                f"the replay server {where} could not be reached for {self.patience:g} s: start it"
-            )
-        return ReplayUnavailable(f"no replay server could be reached for {self.patience:g} s: start one of {where}")
+            return ReplayUnavailable(f"replay server {where} was unreachable for {self.patience:g} s: start it")
+        return ReplayUnavailable(f"all replay servers were unreachable for {self.patience:g} s: start one of {where}")
 
     def pause(self) -> None:
-        """Let a moment pass before the next look."""
+        """Sleep until the next poll."""
         time.sleep(_POLL_PAUSE * random.uniform(0.5, 1.5))
 
     def close(self) -> None:
@@ -278,9 +281,10 @@ _Update = tuple[str, npt.NDArray[np.uint64], npt.NDArray[np.float64]]
 
 
 class PriorityUpdates:
-    """The updates of one shard, in their order: one call at a time, and what comes meanwhile goes with the next one.
+    """The queue of priority updates of one shard, sent in order and one call at a time. Thread-safe.
 
-    Up to `MAX_ITEMS` are pending; beyond that the oldest are dropped, and counted. Thread-safe.
+    Updates that arrive during a call are sent with the next one. At most `MAX_ITEMS` updates are pending; beyond that
+    the oldest are dropped and counted.
     """
 
     def __init__(self, link: ShardLink, timeout: float) -> None:
@@ -291,10 +295,10 @@ class PriorityUpdates:
         self._call: Any = None
         self._sent = 0
         self.dropped = 0
-        """Updates that were dropped here: the shard was too slow, or away."""
+        """Number of updates that were dropped because the shard was too slow or unavailable."""
 
     def put(self, incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> None:
-        """Send updates, now or with the next call."""
+        """Send updates, immediately or with the next call."""
         with self._lock:
             self._pending.append((incarnation, keys, priorities))
             while sum(len(update[1]) for update in self._pending) > MAX_ITEMS and len(self._pending) > 1:
@@ -315,7 +319,7 @@ class PriorityUpdates:
                 call.cancel()
 
     def _start_next_call(self) -> Any:
-        """Begin the next call, if there is anything to send. Called with the lock held."""
+        """Start the next call, if updates are pending. Called with the lock held."""
         self._call = None
         if self._pending:
             incarnation = self._pending[0][0]

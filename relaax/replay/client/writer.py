@@ -1,4 +1,4 @@
-"""Put the experience of some environments into one shard of a replay memory, or into the next one while it is away."""
+"""Writing the experience of some environments to one shard, or to another shard while that one is unavailable."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ from relaax.transport.local_socket import NoSharedMemory
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 10.0
-"""Seconds that an insert waits for the learners; then it asks to be forced, and so do the next until learners catch up.
-The server forces it if they are away."""
+"""Seconds for which an insert waits for the learners. After that the writer asks the server to force it, and later
+inserts as well, until the learners have caught up. The server forces an insert only if no learner samples."""
 CALL_WAIT = 1.0
-"""Seconds of them within one call."""
+"""Seconds for which one call waits."""
 GRACE_SECONDS = 2.0
-"""Seconds that a shard has to come back before another one is taken in its place."""
+"""Seconds for which a shard may be unavailable before the writer switches to another one."""
 _SHORT_PAUSE = 0.05
 MAX_RESYNCS = 8
+"""Number of times that an insert may find its shard restarted or out of step."""
 
 
 class RemoteWriter(ReplayWriter):
-    """Write to the shard `home` of a group. Used by one thread.
+    """A writer to the shard `home` of a group. Used by one thread.
 
-    A writer takes another name whenever it comes to a shard, and after each new life of the table: its numbers begin at
-    1, and what may still be on its way under the former name can be taken for nothing else. If the shard had kept the
-    table over a restart, it knows the name and the numbers, and the writer goes on with them.
+    The writer chooses a new name for each shard and each incarnation of the table. Its sequence numbers then begin at
+    1, and the shard cannot confuse them with inserts in flight under an earlier name. If the shard has restored the
+    table after a restart, it still has the writer's name and sequence number, and the writer continues with them.
 
-    Through memory an insertion is sent ahead: while the shard takes it, its writer makes the next one ready. What was
-    not taken is sent retries before anything else, as are those that were sent after it, which the shard refuses by their
-    numbers. A shard that has to wait for its learners is sent nothing ahead.
+    Inserts through shared memory are pipelined: while the shard processes one insert, the writer prepares the next.
+    An insert that was not accepted is sent again before anything else. So are the inserts after it, which the shard
+    rejects by their sequence numbers. Inserts are not pipelined while the shard waits for its learners.
     """
 
     def __init__(self, group: ShardGroup, home: ShardLink, spec: TableSpec, environments: Sequence[int]) -> None:
         self.environments = np.array(environments, np.int64)
         self.lost = 0
-        """Items that may be there or not: their shard went away before it had answered."""
+        """Number of items that may or may not be stored: their shard became unavailable before it answered."""
         self.overruns = 0
-        """Items that were inserted without the learners having caught up."""
+        """Number of items that were inserted although the learners had not caught up."""
         self._group = group
         self._timeout = CALL_WAIT + group.timeout
         self._home = home
@@ -64,17 +65,17 @@ class RemoteWriter(ReplayWriter):
         self._link: ShardLink | None = None
         self._transport = ReplayTransport(home, spec)
         self._lock = threading.Lock()
-        self._may_pipeline = False  # whether the shard took the last insertion, and nobody had to wait
-        self._in_flight: list[_PendingInsert] = []  # sent, and without an answer yet; the oldest first
+        self._may_pipeline = False  # whether the shard accepted the last insert without waiting for learners
+        self._in_flight: list[_PendingInsert] = []  # pipelined inserts without an answer, oldest first
         self._in_flight_memory: ShardMemory | None = None
-        self._retries: list[_PendingInsert] = []  # was sent ahead, and not taken
-        self._not_yet = False  # whether that is because learners have to catch up
-        self._deregistration: Any = None  # a future that nobody holds is cancelled
+        self._retries: list[_PendingInsert] = []  # pipelined inserts that were not accepted
+        self._not_yet = False  # whether the shard did not accept them because the learners must catch up
+        self._deregistration: Any = None  # kept because gRPC cancels a future without references
         self._incarnation = ""
         self._name = ""
         self._sequence = 0
-        self._next_frame: int | None = None  # the number of the frame after those that the shard has
-        self._overrun = False  # whether the last insert was forced, as learners had not caught up
+        self._next_frame: int | None = None  # number of the first frame that the shard does not have
+        self._overrun = False  # whether the last insert was forced
         self._is_closing = False
 
     def insert(self, insertion: Insertion) -> None:
@@ -88,11 +89,11 @@ class RemoteWriter(ReplayWriter):
                 self._deliver(pending)
 
     def flush(self) -> None:
-        """Wait until what was inserted so far is there, or has to wait for learners. By any thread.
+        """Wait until all inserts are stored, or must wait for the learners. For any thread.
 
-        Raises ReplayUnavailable and ReplayError.
+        Return at once if another thread is inserting. Raises ReplayUnavailable and ReplayError.
         """
-        if self._in_flight and self._lock.acquire(blocking=False):  # else another one inserts meanwhile
+        if self._in_flight and self._lock.acquire(blocking=False):
             try:
                 while self._in_flight:
                     self._receive_oldest()
@@ -102,8 +103,8 @@ class RemoteWriter(ReplayWriter):
                 self._lock.release()
 
     def finish(self, seconds: float) -> None:
-        """Hear what became of what was sent ahead; what was refused is forced, once, within `seconds`. Never raises."""
-        if not self._lock.acquire(timeout=seconds):  # another thread still inserts
+        """Wait for pipelined inserts, and force each one that was not accepted, once, within `seconds`. Never raises."""
+        if not self._lock.acquire(timeout=seconds):  # another thread is inserting
             return
         try:
             with contextlib.suppress(ReplayError):
@@ -118,19 +119,19 @@ class RemoteWriter(ReplayWriter):
         self._is_closing, self._timeout = True, seconds
         for pending in retries:
             link = self._link
-            there = link is not None and link.incarnation == self._incarnation
-            if link is None or not there or not self._send_once(link, self._incarnation, pending):
+            registered = link is not None and link.incarnation == self._incarnation
+            if link is None or not registered or not self._send_once(link, self._incarnation, pending):
                 self._count_lost(pending)
 
     def _deliver_pending(self) -> None:
-        """Wait until everything that was sent ahead is there. Raises ReplayUnavailable and ReplayError."""
+        """Wait until all pipelined inserts are stored. Raises ReplayUnavailable and ReplayError."""
         while self._in_flight:
             self._receive_oldest()
         while self._retries:
             self._deliver(self._retries.pop(0))
 
     def _pipeline(self, pending: _PendingInsert) -> bool:
-        """Send an insertion through memory without waiting for it. Return whether that was done. Raises ReplayError."""
+        """Send an insert through shared memory without waiting. Return whether it was sent. Raises ReplayError."""
         self._group.available()
         if len(self._in_flight) >= MAX_PENDING_INSERTS:
             self._receive_oldest()
@@ -155,8 +156,9 @@ class RemoteWriter(ReplayWriter):
         return True
 
     def _receive_oldest(self) -> None:
-        """Take the answer to what was sent ahead first. If it was not taken, nothing is: all is to be sent retries.
+        """Wait for the answer to the oldest pipelined insert.
 
+        If it was not accepted, move all pipelined inserts to the retries: the shard rejects the later ones as well.
         Raises ReplayError.
         """
         pending, memory, link, next_frame = self._in_flight[0], self._in_flight_memory, self._link, self._next_frame
@@ -170,7 +172,7 @@ class RemoteWriter(ReplayWriter):
                 self._next_frame = next_frame
                 return
             self._not_yet = answer.outcome == pb.OUTCOME_NOT_YET
-            for later in self._in_flight[1:]:  # its number came too early
+            for later in self._in_flight[1:]:  # rejected, as its sequence number is too high
                 memory.receive_insert()
                 later.in_flight = False
         except NoSharedMemory as why:
@@ -186,7 +188,7 @@ class RemoteWriter(ReplayWriter):
             self._next_frame = pending.next_frame_before
 
     def _deliver(self, pending: _PendingInsert) -> None:
-        """Send an insertion until it is there, or is given up. Raises ReplayUnavailable and ReplayError."""
+        """Send an insert until it is stored or counted as lost. Raises ReplayUnavailable and ReplayError."""
         done = False
         while not done:
             self._group.available()
@@ -198,7 +200,7 @@ class RemoteWriter(ReplayWriter):
                 done = self._send_once(link, incarnation, pending)
 
     def deregister(self) -> Any:
-        """Say that this writer will insert no more, without waiting; return a future, or None."""
+        """Deregister without waiting. Return a future, or None."""
         self._transport.close()
         self._may_pipeline = False
         if self._link is None:
@@ -206,7 +208,7 @@ class RemoteWriter(ReplayWriter):
         return self._link.deregister(self._incarnation, self._name, self._group.timeout)
 
     def _to_pending(self, insertion: Insertion) -> _PendingInsert:
-        """Return an insertion, checked, with what does not change until it has arrived. Raises ValueError."""
+        """Check an insertion; return it as a pending insert. Raises ValueError."""
         count, columns = checked_columns(self._spec, insertion.columns)
         frames = checked_frames(self._spec, insertion.frames, insertion.first_frame)
         given = insertion.priorities
@@ -220,10 +222,10 @@ class RemoteWriter(ReplayWriter):
         )
 
     def _switch(self, link: ShardLink, incarnation: str) -> None:
-        """Begin to write to a table: under a new name, and with no frames there."""
+        """Switch to a table, under a new name and without frames."""
         if self._link is not None and self._link is not link:
             self._deregistration = self.deregister()
-            _log.info("experience of %d environments goes to %s now", len(self.environments), link.target)
+            _log.info("moved the experience of %d environments to %s", len(self.environments), link.target)
         if self._link is not link:
             self._transport = ReplayTransport(link, self._spec)
         self._link, self._incarnation = link, incarnation
@@ -231,9 +233,9 @@ class RemoteWriter(ReplayWriter):
         self._sequence, self._next_frame, self._overrun, self._may_pipeline = 0, None, False, False
 
     def _wait_for_shard(self, pending: _PendingInsert) -> bool:
-        """Wait a moment for the shard, or take another one. Return whether there is nothing to be sent any more.
+        """Wait briefly for the shard, or switch to another one. Return whether the insert is done, as it counts as lost.
 
-        Raises ReplayUnavailable if no shard is there for too long.
+        Raises ReplayUnavailable if no shard is available for too long.
         """
         now = time.monotonic()
         pending.unavailable_since = pending.unavailable_since or now
@@ -250,7 +252,7 @@ class RemoteWriter(ReplayWriter):
         return False
 
     def _next_available(self) -> tuple[ShardLink, str] | None:
-        """Return the first shard that is there, from `home` on, and the life of its table."""
+        """Return the first available shard, starting with `home`, and the incarnation of its table."""
         links = self._group.links
         for step in range(len(links)):
             link = links[(self._home.shard + step) % len(links)]
@@ -260,18 +262,18 @@ class RemoteWriter(ReplayWriter):
         return None
 
     def _count_lost(self, pending: _PendingInsert) -> None:
-        """Count items that may be there or not."""
+        """Count the items as lost if the shard may have stored them."""
         if pending.in_flight:
             self.lost += pending.count
-            _log.warning("%d items were on their way to a shard that went away: they count as lost", pending.count)
+            _log.warning("%d items count as lost: their shard became unavailable before it answered", pending.count)
 
     def _send_once(self, link: ShardLink, incarnation: str, pending: _PendingInsert) -> bool:
-        """Send an insertion once. Return whether that is done. Raises ReplayError."""
+        """Send an insert once. Return whether it is done. Raises ReplayError."""
         if incarnation != self._incarnation:
             if self._incarnation in link.earlier_incarnations:
                 self._incarnation = incarnation
             else:
-                pending.in_flight = False  # it went with the table's last life
+                pending.in_flight = False  # the table of the earlier incarnation is gone
                 self._switch(link, incarnation)
         started = time.monotonic()
         try:
@@ -287,7 +289,7 @@ class RemoteWriter(ReplayWriter):
         return self._process_answer(link, pending, answer, started)
 
     def _call(self, link: ShardLink, pending: _PendingInsert, now: float) -> pb.InsertResponse:
-        """Send an insertion through memory, or by gRPC, and return the answer. Raises grpc.RpcError."""
+        """Send an insert through shared memory or by gRPC, and return the answer. Raises grpc.RpcError."""
         head, frames = self._request(pending, now)
         timeout = self._timeout
         memory, before = self._transport.now(), pending.in_flight
@@ -307,7 +309,7 @@ class RemoteWriter(ReplayWriter):
         return by_grpc
 
     def _request(self, pending: _PendingInsert, now: float) -> tuple[pb.InsertRequest, Frames]:
-        """Return a request without its columns and frames, and the frames."""
+        """Return a request without columns and frames, and the frames that the shard does not have."""
         first, frames = pending.first_frame, pending.frames
         if self._next_frame is not None and self._next_frame >= first:
             frames = frames[self._next_frame - first :]
@@ -329,7 +331,7 @@ class RemoteWriter(ReplayWriter):
     def _process_answer(
         self, link: ShardLink, pending: _PendingInsert, answer: pb.InsertResponse, started: float
     ) -> bool:
-        """Note what became of a request. Return whether its insertion is done. Raises ReplayError."""
+        """Process the answer to an insert. Return whether the insert is done. Raises ReplayError."""
         if answer.outcome in (pb.OUTCOME_DONE, pb.OUTCOME_DUPLICATE):
             self._sequence += 1
             self._next_frame = pending.next_frame
@@ -338,12 +340,14 @@ class RemoteWriter(ReplayWriter):
             return True
         self._may_pipeline = False
         if answer.outcome == pb.OUTCOME_NOT_YET:
-            if time.monotonic() - started < CALL_WAIT / 2:  # too many others wait there
+            if time.monotonic() - started < CALL_WAIT / 2:  # too many other calls wait there
                 time.sleep(_SHORT_PAUSE * random.uniform(1.0, 3.0))
             return False
         pending.resyncs += 1
         if pending.resyncs > MAX_RESYNCS:
-            raise ReplayError(f"{link.target} began anew {MAX_RESYNCS} times while one insert was sent to it")
+            raise ReplayError(
+                f"{link.target} restarted or was out of step {MAX_RESYNCS} times during one insert; check its log for crashes"
+            )
         if answer.outcome == pb.OUTCOME_OUT_OF_STEP:
             self._sequence, self._next_frame = answer.expected - 1, None
         else:
@@ -353,7 +357,7 @@ class RemoteWriter(ReplayWriter):
 
 @dataclass(slots=True)
 class _PendingInsert:
-    """One insertion on its way."""
+    """An insert that is not done."""
 
     count: int
     columns: Columns
@@ -362,17 +366,17 @@ class _PendingInsert:
     first_frame: int
     began: float
     unavailable_since: float | None = None
-    """When the shard was heard of last, if it is away."""
+    """The time since which the shard is unavailable, if it is."""
     in_flight: bool = False
-    """Whether the shard may have it, and has not said so."""
+    """Whether the shard may have stored it without an answer."""
     sent: float = 0.0
-    """When it was sent ahead."""
+    """The time at which it was pipelined."""
     next_frame_before: int | None = None
-    """The number of the frame after those that the shard had then."""
+    """The number of the first frame that the shard did not have then."""
     resyncs: int = 0
-    """How often it was out of step, or the table gone."""
+    """Number of times that it was out of step or the table was gone."""
 
     @property
     def next_frame(self) -> int:
-        """The number of the frame after its last one."""
+        """The number of the frame after its last frame."""
         return self.first_frame + len(self.frames)
