@@ -489,7 +489,7 @@ ERRORS = (
     planted(
         "sampled-too-early",
         "items are drawn before there are min_size",
-        [(LIMITER_PY, "        if not self.begun:\n            return False\n", "")],
+        [(LIMITER_PY, "        if not self.has_min_size:\n            return False\n", "")],
         LIMITER,
     ),
     planted(

@@ -150,7 +150,10 @@ class TableSpec:
         return total
 
     def to_text(self) -> str:
-        """Return the specification as text. A checkpoint contains it, and a table restores only a state with the same text."""
+        """Return the specification as text.
+
+        Checkpoints contain it, and a table restores only a state with the same text.
+        """
         fields = ", ".join(
             f"{name}: {np.dtype(field.dtype).name} {list(field.shape)} {field.frames}"
             for name, field in sorted(self.fields.items())

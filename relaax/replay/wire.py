@@ -1,6 +1,6 @@
-"""Items and declarations as messages, and items in memory that a client and a replay server share.
+"""Encoding of items and declarations in messages, and of items in shared memory.
 
-Numbers are little-endian, and exactly as many as were declared.
+Numbers are little-endian. Their count must match the declaration exactly.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from relaax.replay import replay_pb2 as pb
 from relaax.replay.spec import Field, Frames, TableDeclaration, TableSpec, inserted_form
 
 MAX_MESSAGE = 64 * 2**20
-"""Bytes of the longest message, of either side."""
+"""Maximum length of a message in bytes, in both directions."""
 MESSAGE_RESERVE = 2**20
-"""Bytes of it that are left for other things than columns and frames."""
+"""Bytes of a message that are reserved for everything except columns and frames."""
 MAX_ITEMS = 2**16
-"""The most items of one request."""
+"""Maximum number of items of one request."""
 MAX_FIELDS = 64
 MAX_DIMENSIONS = 8
 MAX_NAME, MAX_FIELD_NAME = 128, 64
 MAX_PENDING_INSERTS = 2
-"""Inserts of one client that may have no answer yet, each in memory of its own."""
+"""Maximum number of inserts in flight through one shared-memory connection, each in its own part of the memory."""
 INSERT_NUMBERS = MAX_PENDING_INSERTS * MAX_MESSAGE // 4
-"""Length of the memory for all of them, in float32. What is never written to takes no memory."""
+"""Length of the shared memory for inserts, in float32 numbers. Unwritten pages use no memory."""
 MAX_BATCHES = 16
-"""Samples of one client that may be in use, each in a segment of its own."""
+"""Maximum number of samples in use by one connection, each in its own segment."""
 _ALIGNMENT = 64
 
 _KINDS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}
@@ -43,26 +43,26 @@ Form = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 def to_bytes(numbers: npt.NDArray[Any]) -> bytes:
-    """Return numbers as bytes, little-endian."""
+    """Return numbers as little-endian bytes."""
     return np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()
 
 
 def from_bytes(data: bytes, form: Form, count: int, what: str) -> npt.NDArray[Any]:
-    """Return `count` values of a shape and dtype, read-only and without a copy.
+    """Return `count` values of a shape and dtype, as a read-only view.
 
-    Raises ValueError if the bytes are too many or too few, and for booleans that are neither 0 nor 1.
+    Raises ValueError if the number of bytes is wrong, and for booleans other than 0 and 1.
     """
     shape, dtype = form
     needed = count * math.prod(shape) * dtype.itemsize
     if len(data) != needed:
-        raise ValueError(f"{what} of {count} are {needed} bytes of {dtype} {[count, *shape]}, not {len(data)} bytes")
+        raise ValueError(f"{what} must be {needed} bytes of {dtype} {[count, *shape]}, not {len(data)} bytes")
     if dtype == np.bool_ and needed:
         _check_booleans(np.frombuffer(data, np.uint8), what)
     return np.frombuffer(data, dtype.newbyteorder("<")).reshape(count, *shape)
 
 
 def numbers_from_bytes(data: bytes, dtype: str, what: str, count: int) -> npt.NDArray[Any]:
-    """Return `count` numbers. Raises ValueError if the bytes are too many or too few."""
+    """Return `count` numbers as a read-only view. Raises ValueError if the number of bytes is wrong."""
     return from_bytes(data, ((), np.dtype(dtype)), count, what)
 
 
@@ -72,17 +72,17 @@ def to_messages(columns: Columns) -> list[pb.Column]:
 
 
 def inserted_columns(spec: TableSpec, count: int, messages: Iterable[pb.Column]) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of an insert. Raises ValueError unless they are those that the table has, of its lengths."""
+    """Return the columns of an insert. Raises ValueError if names or lengths do not match the table."""
     return _columns(spec, count, messages, _inserted_forms(spec))
 
 
 def sampled_columns(spec: TableSpec, count: int, messages: Iterable[pb.Column]) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of a sample. Raises ValueError unless they are those that the table has, of its lengths."""
+    """Return the columns of a sample. Raises ValueError if names or lengths do not match the table."""
     return _columns(spec, count, messages, _sampled_forms(spec))
 
 
 def sampled_bytes(spec: TableSpec) -> int:
-    """Return the bytes of one sampled item: its fields, key, probability and age."""
+    """Return the size of one sampled item in bytes: its fields, key, probability and age."""
     return 24 + sum(_item_bytes(form) for form in _sampled_forms(spec).values())
 
 
@@ -91,7 +91,7 @@ def _columns(
 ) -> dict[str, npt.NDArray[Any]]:
     found = list(messages)
     if len(found) != len(forms) or {column.name for column in found} != forms.keys():
-        raise ValueError(f"items of {spec.name!r} have the fields {sorted(forms)}, each once; other columns came")
+        raise ValueError(f"columns of table {spec.name!r} must be {sorted(forms)}, each exactly once")
     return {column.name: from_bytes(column.data, forms[column.name], count, repr(column.name)) for column in found}
 
 
@@ -110,21 +110,21 @@ def _item_bytes(form: Form) -> int:
 
 def _check_booleans(bits: npt.NDArray[np.uint8], what: str) -> None:
     if bits.size and bits.max() > 1:
-        raise ValueError(f"{what} are booleans, a byte of 0 or 1 each")
+        raise ValueError(f"{what} must be booleans: bytes 0 or 1")
 
 
 class ColumnLayout:
-    """The places of columns of these forms in memory, one after the other."""
+    """The layout of columns in memory, one after the other, each aligned to 64 bytes."""
 
     def __init__(self, forms: Mapping[str, Form]) -> None:
         self._columns = [(name, *form, _item_bytes(form)) for name, form in forms.items()]
 
     def length(self, count: int) -> int:
-        """Return how many bytes so many items take."""
+        """Return the length of `count` items in bytes."""
         return sum(_aligned(count * size) for _, _, _, size in self._columns)
 
     def arrays(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
-        """Return the columns of so many items, where they lie."""
+        """Return the columns of `count` items as views of `memory`."""
         columns, at = {}, 0
         for name, shape, dtype, size in self._columns:
             columns[name] = np.ndarray((count, *shape), dtype, memory, at)
@@ -133,7 +133,7 @@ class ColumnLayout:
 
 
 class InsertLayout:
-    """The places of an insert's columns and, behind them, its frames."""
+    """The layout of an insert in memory: its columns, followed by its frames."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._spec = spec
@@ -144,21 +144,21 @@ class InsertLayout:
         self._booleans = [name for name, (_, dtype) in forms.items() if dtype == np.bool_]
 
     def length(self, count: int, frames: int) -> int:
-        """Return how many bytes an insert of so many items and frames takes."""
+        """Return the length in bytes of an insert of `count` items and `frames` frames."""
         return self._columns.length(count) + frames * self._frame_bytes
 
     def arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return the columns of an insert, and its frames, where they lie: all of the rest of `memory`.
+        """Return the columns and frames of an insert as views of `memory`. Frames take the rest of `memory`.
 
-        Raises ValueError if the memory is too short, or the rest is no whole number of frames.
+        Raises ValueError if the memory is too short, or the rest is not a whole number of frames.
         """
         frames = self._frames(count, memory, self._columns.length(count))
         return self._columns.arrays(count, memory), frames
 
     def copied_arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-        """Return the same of memory that others can still write to: columns are copies, which are checked, frames not.
+        """Return checked copies of the columns, and the frames as views. Use it if others can still write to `memory`.
 
-        Raises ValueError for booleans that are neither 0 nor 1, too.
+        Raises ValueError like `arrays`, and for booleans other than 0 and 1.
         """
         end = self._columns.length(count)
         frames = self._frames(count, memory, end)
@@ -170,18 +170,20 @@ class InsertLayout:
     def _frames(self, count: int, memory: memoryview, end: int) -> Frames:
         rest = len(memory) - end
         if rest < 0:
-            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {end}")
+            raise ValueError(
+                f"memory of {len(memory)} bytes is too short for an insert of {count} items, which needs {end}"
+            )
         frames = rest // self._frame_bytes if self._frame_bytes else 0
         if frames * self._frame_bytes != rest:
             name, frame = self._spec.name, self._spec.frame
-            raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
+            raise ValueError(f"{rest} bytes after {count} items of {name!r} are not a whole number of frames {frame}")
         pictures: Frames = np.ndarray((frames, *self._frame), np.uint8, memory, end)
         return pictures
 
 
 @dataclass(frozen=True, slots=True)
 class SampleArrays:
-    """A sample where it lies: keys uint64, probabilities float64 and ages int64 [B], and columns."""
+    """The arrays of a sample: keys uint64 [B], probabilities float64 [B], ages int64 [B], and columns."""
 
     keys: npt.NDArray[np.uint64]
     probabilities: npt.NDArray[np.float64]
@@ -189,7 +191,7 @@ class SampleArrays:
     columns: dict[str, npt.NDArray[Any]]
 
 
-_NUMBERS: dict[str, Form] = {  # no field has these names: they are not printable
+_NUMBERS: dict[str, Form] = {  # not printable, so that no field can have these names
     "\0keys": ((), np.dtype(np.uint64)),
     "\0probabilities": ((), np.dtype(np.float64)),
     "\0ages": ((), np.dtype(np.int64)),
@@ -197,27 +199,29 @@ _NUMBERS: dict[str, Form] = {  # no field has these names: they are not printabl
 
 
 class SampleLayout:
-    """The places of a sample's numbers and columns."""
+    """The layout of a sample in memory."""
 
     def __init__(self, spec: TableSpec) -> None:
         self._layout = ColumnLayout({**_NUMBERS, **_sampled_forms(spec)})
 
     def length(self, count: int) -> int:
-        """Return how many bytes a sample of so many items takes."""
+        """Return the length in bytes of a sample of `count` items."""
         return self._layout.length(count)
 
     def arrays(self, count: int, memory: memoryview) -> SampleArrays:
-        """Return the arrays of a sample, where they lie. Raises ValueError if the memory is too short."""
+        """Return the arrays of a sample as views of `memory`. Raises ValueError if it is too short."""
         needed = self.length(count)
         if len(memory) < needed:
-            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {needed}")
+            raise ValueError(
+                f"memory of {len(memory)} bytes is too short for a sample of {count} items, which needs {needed}"
+            )
         columns = self._layout.arrays(count, memory)
         keys, probabilities, ages = (columns.pop(name) for name in _NUMBERS)
         return SampleArrays(keys, probabilities, ages, columns)
 
 
 def sample_from_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:
-    """Return the arrays that came in a message. Raises ValueError unless they are those that were asked for."""
+    """Return the arrays of a message. Raises ValueError if they do not match the request."""
     return SampleArrays(
         numbers_from_bytes(message.keys, "uint64", "keys", count),
         numbers_from_bytes(message.probabilities, "float64", "probabilities", count),
@@ -227,7 +231,7 @@ def sample_from_message(spec: TableSpec, count: int, message: pb.SampleResponse)
 
 
 def _aligned(length: int) -> int:
-    """Return where the next column begins."""
+    """Round `length` up to the alignment."""
     return -(-length // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -253,24 +257,26 @@ def declaration_to_message(declaration: TableDeclaration) -> pb.TableDescription
 
 
 def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
-    """Return the declaration of a message. Raises ValueError for what cannot be, and for too much of anything."""
+    """Return the declaration of a message. Raises ValueError if it is invalid or exceeds a limit."""
     check_name(message.name, "a table", MAX_NAME)
     if len(message.fields) > MAX_FIELDS:
-        raise ValueError(f"a table of {len(message.fields)} fields; {MAX_FIELDS} are the most")
+        raise ValueError(f"a table may have at most {MAX_FIELDS} fields, not {len(message.fields)}")
     fields: dict[str, Field] = {}
     for field in message.fields:
         check_name(field.name, "a field", MAX_FIELD_NAME)
         if field.name in fields:
-            raise ValueError(f"two fields have the name {field.name!r}; each needs its own")
+            raise ValueError(f"two fields have the name {field.name!r}; names must be unique")
         if field.dtype not in _DTYPES:
             raise ValueError(
-                f"{field.name!r} has the dtype {field.dtype[:MAX_NAME]!r}; one of {sorted(_DTYPES)} is needed"
+                f"dtype of field {field.name!r} must be one of {sorted(_DTYPES)}, not {field.dtype[:MAX_NAME]!r}"
             )
         if len(field.shape) > MAX_DIMENSIONS:
-            raise ValueError(f"{field.name!r} has {len(field.shape)} dimensions; {MAX_DIMENSIONS} are the most")
+            raise ValueError(
+                f"field {field.name!r} may have at most {MAX_DIMENSIONS} dimensions, not {len(field.shape)}"
+            )
         fields[field.name] = Field(field.dtype, tuple(field.shape), field.frames)
     if len(message.frame) > MAX_DIMENSIONS:
-        raise ValueError(f"a frame has {len(message.frame)} dimensions; 3 are needed")
+        raise ValueError(f"a frame must have 3 dimensions, not {len(message.frame)}")
     optional = ("frame_slots", "samples_per_insert", "error_buffer")
     given: dict[str, Any] = {name: getattr(message, name) if message.HasField(name) else None for name in optional}
     spec = TableSpec(
@@ -287,7 +293,7 @@ def declaration_from_message(message: pb.TableDescription) -> TableDeclaration:
 
 
 def declaration_difference(there: TableDeclaration, asked: TableDeclaration) -> str | None:
-    """Return the first difference of two declarations as half a sentence; None if there is none."""
+    """Return the first difference of two declarations as a clause; None if they are equal."""
     for (name, one), (_, other) in zip(_compared_values(there, asked), _compared_values(asked, there), strict=True):
         if one != other:
             return f"{name} is {one} there and {other} here"
@@ -295,9 +301,9 @@ def declaration_difference(there: TableDeclaration, asked: TableDeclaration) -> 
 
 
 def check_name(name: str, what: str, longest: int) -> None:
-    """Raise ValueError unless a name may be shown and is short."""
+    """Raise ValueError unless `name` is printable and has 1 to `longest` characters."""
     if not name or len(name) > longest or not name.isprintable():
-        raise ValueError(f"{what} has a name of 1 to {longest} printable characters, not {name[:longest]!r}")
+        raise ValueError(f"name of {what} must have 1 to {longest} printable characters, not {name[:longest]!r}")
 
 
 def _compared_values(declaration: TableDeclaration, other: TableDeclaration) -> Iterator[tuple[str, object]]:
@@ -316,4 +322,4 @@ def _name_of(number: int, numbers: dict[str, Any], what: str) -> Any:
     for name, one in numbers.items():
         if one == number:
             return name
-    raise ValueError(f"{what} {number} is none of {', '.join(numbers)}")
+    raise ValueError(f"{what} must be one of {', '.join(numbers)}, not number {number}")

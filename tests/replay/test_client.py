@@ -39,7 +39,7 @@ def sampled(client: ReplayClient, count: int, timeout: float = 30.0) -> Sampled:
 def settle(client: ReplayClient) -> None:
     """Wait until everything that was inserted is there."""
     for writer in client._writers:
-        writer._settle()
+        writer._deliver_pending()
 
 
 def held(shard: Shard) -> Any:
@@ -67,7 +67,7 @@ def test_priorities_are_given_back_without_waiting() -> None:
         table = held(shards[0])
         wait_until(lambda: table.total_priority == 5.0, "the priorities are there")
         assert set(sampled(client, 64).columns["number"].tolist()) == {2}
-        with pytest.raises(ValueError, match="a priority is a number from 0"):
+        with pytest.raises(ValueError, match="a priority must be between 0"):
             client.update_priorities(found, np.full(64, np.nan))
         client.writers[0].insert(numbers(*range(1000)))
         wait_until(lambda: table.tallies.inserts == 1002, "the new items are there")
@@ -275,11 +275,9 @@ def test_addresses_in_another_order_are_refused() -> None:
 
 def test_nobody_there_is_said_after_patience() -> None:
     with nobody() as address, nobody() as other:
-        with pytest.raises(
-            ReplayUnavailable, match=f"the replay server {address} could not be reached for 0.3 s: start"
-        ):
+        with pytest.raises(ReplayUnavailable, match=f"replay server {address} was unreachable for 0.3 s: start"):
             ReplayClient([address], numbered(), patience=0.3)
-        none = f"no replay server could be reached for 0.3 s: start one of {address}, {other}"
+        none = f"all replay servers were unreachable for 0.3 s: start one of {address}, {other}"
         with pytest.raises(ReplayUnavailable, match=none):
             ReplayClient([address, other], numbered(), patience=0.3)
 
@@ -324,7 +322,7 @@ def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.Mon
 
         def away(request: replay_pb2.InsertRequest, timeout: float) -> Any:
             real(request, timeout=timeout)
-            monkeypatch.setattr(link, "look", lambda timeout: None)
+            monkeypatch.setattr(link, "poll_registration", lambda timeout: None)
             raise Unanswered
 
         link.stub.Insert = away
@@ -359,7 +357,7 @@ def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
             while limiter.await_sample(1, 0):
                 pass
             limiter.undo_sample(left)
-        while not client._sampler._pieces:  # until the first has its part of it, and not the rest
+        while not client._sampler._samples:  # until the first has its part of it, and not the rest
             assert client.sample(8, 0.0) is None
         held(shards[0]).heard = -1e9
         shards[0].service.sweep()
@@ -372,9 +370,9 @@ def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
 def test_what_does_not_fit_the_declaration_is_refused_here() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         (writer,) = client.writers
-        with pytest.raises(ValueError, match="items of 'numbers' have the fields"):
+        with pytest.raises(ValueError, match="items of table 'numbers' must have the fields"):
             writer.insert(Insertion({"other": np.zeros(1)}))
-        with pytest.raises(ValueError, match="a priority is a number from 0"):
+        with pytest.raises(ValueError, match="a priority must be between 0"):
             writer.insert(numbers(1, priorities=[-1.0]))
 
 
@@ -415,8 +413,8 @@ def test_answers_that_overtake_each_other_count_nothing_twice() -> None:
         (link,) = client._group.links
         for inserts in (5, 3, 5, 8):
             state = replay_pb2.TableState(size=inserts, begun=True, inserts=inserts, samples=2 * inserts)
-            link.heard(link.incarnation or "", state)
+            link.update_state(link.incarnation or "", state)
         assert client.traffic == ReplayTraffic(8, 16)
         assert link.state.size == 8
-        link.heard("of another life", replay_pb2.TableState(inserts=100))
+        link.update_state("of another life", replay_pb2.TableState(inserts=100))
         assert client.traffic == ReplayTraffic(8, 16)

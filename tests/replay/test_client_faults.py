@@ -135,9 +135,9 @@ def test_nobody_waits_for_ever_where_the_only_server_stays_away(processes: Proce
     with client_of([address], numbered(), patience=0.5) as client:
         client.writers[0].insert(numbers(1))
         server.kill()
-        with pytest.raises(ReplayUnavailable, match="could not be reached for 0.5 s: start it"):
+        with pytest.raises(ReplayUnavailable, match="was unreachable for 0.5 s: start it"):
             client.writers[0].insert(numbers(2))
-        with pytest.raises(ReplayUnavailable, match="could not be reached for 0.5 s: start it"):
+        with pytest.raises(ReplayUnavailable, match="was unreachable for 0.5 s: start it"):
             wait_until(lambda: client.sample(1, 0.1), "it is never there", 60)
 
 

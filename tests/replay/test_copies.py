@@ -84,7 +84,7 @@ def test_what_is_overwritten_while_a_copy_is_made_is_left_out(remover: str, betw
     named = {int(slot) for slot in state["columns/stack"].reshape(-1)} | {int(slot) for slot in state["writers/frames"]}
     assert set(state["frames/slots"].tolist()) == named - {80}
     for _ in range(40):  # it goes on as any table
-        expected = restored.expected("w")
+        expected = restored.next_sequence("w")
         insert(restored, expected)
         check(restored)
     assert restored.size == 64
@@ -137,7 +137,7 @@ def test_frames_of_a_writer_that_were_overwritten_are_asked_for_anew() -> None:
     copy.close()
     restored = Table(SPEC, seed=1)
     restored.restore(head, kept)
-    assert restored.size == 0 and restored.expected("w") == 2
+    assert restored.size == 0 and restored.next_sequence("w") == 2
     with pytest.raises(UnknownFrames) as unknown:
         restored.insert("w", 2, columns, None, pixels(9, 1), 9, 5)
     assert unknown.value.expected == 2
@@ -183,8 +183,8 @@ def test_a_copy_that_is_not_whole_is_refused() -> None:
     head = copy.head()
     copy.close()
     for wrong in (pieces[:-1], pieces[1:], [*pieces, pieces[-1]], pieces[:1] + pieces[2:]):
-        with pytest.raises(ValueError, match=r"a piece is of|are there"):
+        with pytest.raises(ValueError, match=r"a piece of the state has range|the state has"):
             Table(SPEC, seed=1).restore(head, wrong)
     for name, array in (("free", head["free"][1:]), ("keys", head["keys"][[0, 0, 1, 2]])):
-        with pytest.raises(ValueError, match="its slots are not"):
+        with pytest.raises(ValueError, match="the state must have|the slots of the state must be unique"):
             Table(SPEC, seed=1).restore({**head, name: array}, pieces)

@@ -14,7 +14,7 @@ def declared(capacity: int = 100, **limits: object) -> TableDeclaration:
 
 def begins_after(limiter: RateLimiter) -> int:
     """Return the number of items that are inserted before the first sample."""
-    while not limiter.begun:
+    while not limiter.has_min_size:
         assert not limiter.await_sample(1, 0.0)
         assert limiter.await_insert(1, 0.0)
     return limiter.inserts
@@ -63,9 +63,9 @@ def test_default_error_buffer_lets_large_requests_pass() -> None:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        ({"min_size": 101}, "sampling begins with 101 items, and 'it' holds 100"),
-        ({"min_size": 0}, "sampling begins with 0 items"),
-        ({"samples_per_insert": 4.0, "error_buffer": 3.0}, "lets no insert or no sample pass"),
+        ({"min_size": 101}, "min_size 101 exceeds the capacity 100 of table 'it'"),
+        ({"min_size": 0}, "min_size must be at least 1, not 0"),
+        ({"samples_per_insert": 4.0, "error_buffer": 3.0}, "error_buffer must be a finite number of at least"),
     ],
 )
 def test_invalid_limits_are_refused(limits: dict[str, object], why: str) -> None:

@@ -128,7 +128,7 @@ def test_unknown_frames_are_refused_and_nothing_changes(
     if missing is None:
         table.insert(*arguments)
         return
-    with pytest.raises(UnknownFrames, match=f"frame {missing} is not there") as refused:
+    with pytest.raises(UnknownFrames, match=f"frame {missing} is unknown") as refused:
         table.insert(*arguments)
     assert refused.value.expected == 2
     assert (table.size, table.frames, table.totals) == (4, 5, Totals(inserted=4))
@@ -172,7 +172,7 @@ def test_frames_that_writers_keep_leave_no_room_and_nothing_changes() -> None:
     table = Table(replace(SPEC, frame_slots=10), seed=0)
     table.insert("v", 1, items((0, 0)), None, frames(0, 2), 0, 2)
     table.insert("w", 1, items(), None, frames(0, 6), 0)
-    with pytest.raises(ValueError, match="writers keep 6 of 10 frames, 5 more have no room"):
+    with pytest.raises(ValueError, match="writers keep 6 of 10 frames, and 5 more exceed the capacity"):
         table.insert("w", 2, items(), None, frames(6, 5), 6)
     assert (table.size, table.frames) == (1, 8)
     table.insert("w", 2, items(), None, frames(6, 4), 6)
@@ -181,11 +181,11 @@ def test_frames_that_writers_keep_leave_no_room_and_nothing_changes() -> None:
 
 def test_malformed_frames_are_refused() -> None:
     table = Table(SPEC, seed=0)
-    with pytest.raises(ValueError, match="frames are uint8 \\['F', 4, 3, 2\\], not uint8 \\[1, 4, 3, 1\\]"):
+    with pytest.raises(ValueError, match="frames must be uint8 \\['F', 4, 3, 2\\], not uint8 \\[1, 4, 3, 1\\]"):
         table.insert("w", 1, items(), None, np.zeros((1, 4, 3, 1), np.uint8))
     with pytest.raises(ValueError, match="not float64"):
         table.insert("w", 1, items(), None, np.zeros((1, *FRAME)))
-    with pytest.raises(ValueError, match="numbered from 0 on"):
+    with pytest.raises(ValueError, match="first_frame must be at least 0"):
         table.insert("w", 1, items(), None, frames(0, 1), -1)
     with pytest.raises(UnknownFrames, match="frame -2"):
         table.insert(

@@ -221,12 +221,12 @@ def test_timeout_wakes_the_next_in_the_queue() -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((1.0, 0, 1.0), "1 is the least"),
-        ((0.0, 1, 1.0), "samples_per_insert is a number above 0"),
-        ((float("inf"), 1, 1.0), "samples_per_insert is a number above 0"),
-        ((8.0, 1, 7.0), "8.0 is the least"),
-        ((0.5, 1, 0.5), "1.0 is the least"),
-        ((0.5, 1, float("nan")), "lets no insert"),
+        ((1.0, 0, 1.0), "at least 1, not 0"),
+        ((0.0, 1, 1.0), "samples_per_insert must be a finite number above 0"),
+        ((float("inf"), 1, 1.0), "samples_per_insert must be a finite number above 0"),
+        ((8.0, 1, 7.0), "at least 8.0, not 7.0"),
+        ((0.5, 1, 0.5), "at least 1.0, not 0.5"),
+        ((0.5, 1, float("nan")), "error_buffer must be a finite number of at least 1.0"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(arguments: tuple[float, int, float], why: str) -> None:
@@ -236,9 +236,9 @@ def test_limits_that_cannot_be_are_refused(arguments: tuple[float, int, float], 
 
 def test_batches_that_could_wait_for_ever_are_refused() -> None:
     limiter = RateLimiter(8.0, 100, 16.0)
-    with pytest.raises(ValueError, match="3 items at a time need an error_buffer of 24 or more, not 16"):
+    with pytest.raises(ValueError, match="3 items at a time need an error_buffer of at least 24, not 16"):
         limiter.await_insert(3, 0)
-    with pytest.raises(ValueError, match="need an error_buffer of 17"):
+    with pytest.raises(ValueError, match="need an error_buffer of at least 17"):
         limiter.await_sample(17, 0)
-    with pytest.raises(ValueError, match="-1 items"):
+    with pytest.raises(ValueError, match="at least 0, not -1"):
         limiter.await_insert(-1, 0)

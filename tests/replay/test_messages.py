@@ -61,25 +61,25 @@ def _twice(message: pb.TableDescription) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda m: setattr(m, "name", ""), "a table has a name"),
-        (lambda m: setattr(m, "name", "x" * 129), "a table has a name"),
+        (lambda m: setattr(m, "name", ""), "name of a table must have"),
+        (lambda m: setattr(m, "name", "x" * 129), "name of a table must have"),
         (lambda m: setattr(m, "name", "a\nb"), "printable"),
-        (_many_fields, "65 fields; 64 are the most"),
+        (_many_fields, "at most 64 fields, not 65"),
         (_twice, "two fields have the name 'number'"),
-        (_deep, "9 dimensions"),
-        (lambda m: setattr(m.fields[0], "dtype", "i4,i4"), "has the dtype 'i4,i4'"),
-        (lambda m: setattr(m.fields[0], "dtype", "object"), "has the dtype 'object'"),
+        (_deep, "at most 8 dimensions, not 9"),
+        (lambda m: setattr(m.fields[0], "dtype", "i4,i4"), "not 'i4,i4'"),
+        (lambda m: setattr(m.fields[0], "dtype", "object"), "not 'object'"),
         (lambda m: m.fields[0].shape.append(0), "is empty"),
-        (lambda m: setattr(m, "capacity", 0), "a capacity is from 1"),
-        (lambda m: setattr(m, "capacity", 2**63), "a capacity is from 1"),
-        (lambda m: setattr(m, "sampler", 0), "sampler 0 is none of"),
-        (lambda m: setattr(m, "remover", 77), "remover 77 is none of"),
-        (lambda m: setattr(m, "alpha", float("nan")), "alpha is from 0 to 1"),
-        (lambda m: setattr(m, "min_size", 0), "1 is the least"),
-        (lambda m: setattr(m, "min_size", 1001), "holds 1000"),
+        (lambda m: setattr(m, "capacity", 0), "table capacity must be between 1"),
+        (lambda m: setattr(m, "capacity", 2**63), "table capacity must be between 1"),
+        (lambda m: setattr(m, "sampler", 0), "sampler must be one of uniform, prioritized, not number 0"),
+        (lambda m: setattr(m, "remover", 77), "remover must be one of fifo, lowest_priority, not number 77"),
+        (lambda m: setattr(m, "alpha", float("nan")), "alpha must be between 0 and 1"),
+        (lambda m: setattr(m, "min_size", 0), "at least 1, not 0"),
+        (lambda m: setattr(m, "min_size", 1001), "exceeds the capacity 1000"),
         (lambda m: setattr(m, "samples_per_insert", float("nan")), "samples_per_insert"),
         (lambda m: (setattr(m, "samples_per_insert", 1.0), setattr(m, "error_buffer", float("inf"))), "error_buffer"),
-        (lambda m: m.frame.extend([1] * 9), "9 dimensions"),
+        (lambda m: m.frame.extend([1] * 9), "a frame must have 3 dimensions, not 9"),
         (lambda m: m.frame.extend([2, 2, 1]), "no field is a stack"),
     ],
 )
@@ -107,5 +107,5 @@ def test_shards_take_as_large_requests_as_one_does_where_nothing_is_said() -> No
         assert not declaration.limiter(shards).await_sample(1000, 0)
     small = numbered(100, samples_per_insert=8.0, error_buffer=16.0)
     assert small.limiter(16).await_insert(1, 0), "an insert always passes"
-    with pytest.raises(ValueError, match=r"an error_buffer of 4.0 lets no insert"):
+    with pytest.raises(ValueError, match=r"error_buffer must be a finite number of at least"):
         numbered(100, samples_per_insert=8.0, error_buffer=4.0)

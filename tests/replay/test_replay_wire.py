@@ -49,11 +49,11 @@ def test_numbers_are_little_endian_whatever_they_were() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("a", bytes(71), "'a' of 3 are 72 bytes of float32 .*, not 71 bytes"),
+        ("a", bytes(71), "'a' must be 72 bytes of float32 .*, not 71 bytes"),
         ("a", bytes(73), "not 73 bytes"),
         ("a", b"", "not 0 bytes"),
-        ("b", b"\0\1\2", "booleans, a byte of 0 or 1"),
-        ("s", bytes(24), "'s' of 3 are 48 bytes of int64"),
+        ("b", b"\0\1\2", "must be booleans: bytes 0 or 1"),
+        ("s", bytes(24), "'s' must be 48 bytes of int64"),
     ],
 )
 def test_other_lengths_are_refused(name: str, data: bytes, says: str) -> None:
@@ -64,7 +64,7 @@ def test_other_lengths_are_refused(name: str, data: bytes, says: str) -> None:
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "s", "s"], ["a", "b", "x"], []])
 def test_other_columns_are_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"have the fields \['a', 'b', 's'\]"):
+    with pytest.raises(ValueError, match=r"must be \['a', 'b', 's'\], each exactly once"):
         inserted_columns(SPEC, 0, [pb.Column(name=name) for name in names])
 
 

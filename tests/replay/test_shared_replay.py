@@ -210,7 +210,7 @@ def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_
         try:
             for value in range(100):
                 writer.insert(numbers(value))
-            writer_of(client)._settle()
+            writer_of(client)._deliver_pending()
         finally:
             done.set()
             learning.join()
@@ -220,9 +220,9 @@ def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_
         while held.limiter.await_insert(1, 0):
             held.limiter.undo_insert(1)
             writer.insert(numbers(100))
-            writer_of(client)._settle()
+            writer_of(client)._deliver_pending()
         writer.insert(numbers(101))
-        assert writer_of(client)._ahead, "it has not waited for the learner"
+        assert writer_of(client)._in_flight, "it has not waited for the learner"
         client.close()
         assert client.overruns == held.limiter.overruns == client.lost + 1 == 1
         columns = state_of(table)["columns/number"]
@@ -397,11 +397,17 @@ def test_nonsense_ends_its_own_connection_only() -> None:
         with let_in(shard) as frames:
             for frame, says in (
                 (Frame(INSERT, b"\xff"), "arsing"),
-                (Frame(INSERT, pb.InsertRequest(**head).SerializeToString(), vector=8), "holds no 1 items"),
-                (Frame(INSERT, pb.InsertRequest(**head).SerializeToString(), vector=128), "are no frames"),
+                (
+                    Frame(INSERT, pb.InsertRequest(**head).SerializeToString(), vector=8),
+                    "too short for an insert",
+                ),
+                (
+                    Frame(INSERT, pb.InsertRequest(**head).SerializeToString(), vector=128),
+                    "are not a whole number of frames",
+                ),
                 (Frame(INSERT, pb.InsertRequest(**{**head, "writer": "x"}).SerializeToString()), "32 hexadecimal"),
                 (Frame(INSERT, pb.InsertRequest(**{**head, "count": 2000}).SerializeToString()), "too many"),
-                (Frame(SAMPLE, sample, vector=64), "holds no 2 items"),
+                (Frame(SAMPLE, sample, vector=64), "too short for a sample"),
                 (Frame(SAMPLE, b"\xff", vector=64), "arsing"),
             ):
                 frames.send(frame)
@@ -420,7 +426,7 @@ def test_what_is_checked_does_not_lie_in_memory_of_others() -> None:
     owned, _ = layout.copied_arrays(3, memory)
     assert not any(np.shares_memory(owned[name], columns[name]) for name in columns)
     columns["going_on"].view(np.uint8)[1, 1] = 2
-    with pytest.raises(ValueError, match="'going_on' are booleans, a byte of 0 or 1 each"):
+    with pytest.raises(ValueError, match="'going_on' must be booleans: bytes 0 or 1"):
         layout.copied_arrays(3, memory)
 
 

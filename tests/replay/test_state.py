@@ -97,5 +97,5 @@ def test_the_state_of_another_table_is_refused() -> None:
     table = Table(SPEC, seed=1)
     go_on(table, 1, 1)
     for other in (replace(SPEC, capacity=31), replace(SPEC, remover="lowest_priority"), replace(SPEC, alpha=0.5)):
-        with pytest.raises(ValueError, match="this state is of another table"):
+        with pytest.raises(ValueError, match="the state belongs to another table"):
             restore(Table(other, seed=1), state_of(table))

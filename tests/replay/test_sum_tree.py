@@ -116,23 +116,23 @@ def test_a_hundred_million_updates_do_not_drift(short: bool) -> None:
 @pytest.mark.parametrize("wrong", [-1e-9, np.nan, np.inf, -np.inf, 2 * LARGEST_PRIORITY])
 def test_what_is_no_priority_is_refused_and_nothing_changes(wrong: float) -> None:
     tree = filled(np.array([1.0, 2.0, 3.0]))
-    with pytest.raises(ValueError, match="a priority is a number from 0"):
+    with pytest.raises(ValueError, match="a priority must be between 0"):
         tree.set([0, 1], [5.0, wrong])
     np.testing.assert_array_equal(tree.get([0, 1, 2]), [1, 2, 3])
 
 
 def test_calls_that_cannot_be_are_refused() -> None:
     tree = filled(np.array([1.0, 2.0, 3.0]))  # its tree has a fourth leaf
-    with pytest.raises(ValueError, match="slots are 0 to 2, not 3 to 3"):
+    with pytest.raises(ValueError, match="slots must be between 0 and 2, not 3 to 3"):
         tree.set([3], [1.0])
-    with pytest.raises(ValueError, match="slots are 0 to 2, not -1 to 0"):
+    with pytest.raises(ValueError, match="slots must be between 0 and 2, not -1 to 0"):
         tree.get([0, -1])
-    with pytest.raises(ValueError, match="2 priorities are needed"):
+    with pytest.raises(ValueError, match="number of priorities must be 2"):
         tree.set([0, 1], [1.0])
     for value in (-0.1, 6.1, np.nan):
-        with pytest.raises(ValueError, match=r"values from 0 to the total 6\.0 are needed"):
+        with pytest.raises(ValueError, match=r"values must be between 0 and the total 6\.0"):
             tree.find([value])
-    with pytest.raises(ValueError, match="every priority is zero"):
+    with pytest.raises(ValueError, match="all priorities are 0"):
         SumTree(3).find([0.0])
-    with pytest.raises(ValueError, match="holds nothing"):
+    with pytest.raises(ValueError, match="capacity must be at least 1, not 0"):
         SumTree(0)

@@ -210,7 +210,7 @@ def test_an_insert_that_was_there_changes_nothing() -> None:
 
 def test_a_gap_is_refused_and_says_what_is_missing() -> None:
     table = Table(spec(), seed=0)
-    with pytest.raises(SequenceGap, match="insert 2 came, but 1 is missing") as new:
+    with pytest.raises(SequenceGap, match="received insert 2, but 1 is missing") as new:
         table.insert("w", 2, columns(1))
     table.insert("w", 1, columns(1))
     with pytest.raises(SequenceGap) as later:
@@ -233,9 +233,9 @@ def test_a_removed_writer_begins_at_one_and_its_items_stay() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"value": np.zeros(2)}, "'value' is float32 \\['B'\\], .* not float64 \\[2\\]"),
+        ({"value": np.zeros(2)}, "'value' must be float32 \\['B'\\], .* not float64 \\[2\\]"),
         ({"value": np.zeros((2, 1), np.float32)}, "not float32 \\[2, 1\\]"),
-        ({"value": np.zeros(3, np.float32)}, "with one B for all fields"),
+        ({"value": np.zeros(3, np.float32)}, "with the same B for all fields"),
         ({"value": np.float32(0)}, "not float32 \\[\\]"),
         ({"more": np.zeros(2)}, "have the fields \\['action', 'done', 'value'\\]"),
     ],
@@ -250,19 +250,19 @@ def test_malformed_items_are_refused(change: dict[str, np.ndarray], why: str) ->
 
 def test_calls_that_cannot_be_are_refused() -> None:
     table = Table(spec(capacity=2), seed=0)
-    with pytest.raises(ValueError, match="the table 'replay' is empty"):
+    with pytest.raises(ValueError, match="table 'replay' is empty"):
         table.sample(1)
-    with pytest.raises(ValueError, match="3 items at once are more than the 2"):
+    with pytest.raises(ValueError, match="an insert of 3 items exceeds the capacity 2"):
         table.insert("w", 1, columns(1, 2, 3))
-    with pytest.raises(ValueError, match="numbered from 1 on, not 0"):
+    with pytest.raises(ValueError, match="sequence number of an insert must be at least 1, not 0"):
         table.insert("w", 0, columns(1))
-    with pytest.raises(ValueError, match="no field of 'replay' is a stack"):
+    with pytest.raises(ValueError, match="table 'replay' has no stacks of frames"):
         table.insert("w", 1, columns(1), frames=np.zeros((1, 2, 2, 1), np.uint8))
     for priorities in ([-1.0], [np.nan], [np.inf], [1.0, 1.0]):
         with pytest.raises(ValueError, match="priorit"):
             table.insert("w", 1, columns(1), priorities)
     keys = table.insert("w", 1, columns(1)).keys
-    with pytest.raises(ValueError, match="a priority is a number"):
+    with pytest.raises(ValueError, match="a priority must be between 0"):
         table.update_priorities(keys, [np.nan])
     with pytest.raises(ValueError, match="a sample of 0 items"):
         table.sample(0)

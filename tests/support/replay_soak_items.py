@@ -96,11 +96,11 @@ class _LossyInsert:
 
     def __init__(self, link: ShardLink, seed: int) -> None:
         self._link = link
-        self._insert, self._look = link.stub.Insert, link.look
+        self._insert, self._poll = link.stub.Insert, link.poll_registration
         self._random = random.Random(seed)
         self._away_until = 0.0
         link.stub.Insert = self
-        link.look = self.look  # type: ignore[method-assign]
+        link.poll_registration = self.poll  # type: ignore[method-assign]
 
     def __call__(self, request: Any, timeout: float) -> Any:
         answer = self._insert(request, timeout=timeout)
@@ -109,9 +109,9 @@ class _LossyInsert:
             raise Unanswered
         return answer
 
-    def look(self, timeout: float) -> None:
+    def poll(self, timeout: float) -> None:
         if time.monotonic() >= self._away_until:
-            self._look(timeout)
+            self._poll(timeout)
 
 
 class _NumberedWriter(ReplayWriter):

@@ -62,13 +62,13 @@ class ShardMemory(MemoryConnection):
         for name, column in columns.items():
             shared_columns[name][...] = column
         shared_frames[...] = frames
-        self._ask(Frame(INSERT, message, length, self._slot), timeout)
+        self._send_request(Frame(INSERT, message, length, self._slot), timeout)
         self._slot = (self._slot + 1) % MAX_PENDING_INSERTS
         return True
 
     def receive_insert(self) -> pb.InsertResponse:
         """Wait for the answer to the oldest pending insert. Raises NoSharedMemory and CallRefused."""
-        answer: pb.InsertResponse = self._answered(pb.InsertResponse)[0]
+        answer: pb.InsertResponse = self._receive_answer(pb.InsertResponse)[0]
         return answer
 
     def send_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
@@ -110,7 +110,7 @@ class ShardMemory(MemoryConnection):
             raise self._close_with_error(str(error)) from None
 
 
-class ReplayTransport(MemoryWay[ShardMemory]):
+class ReplayTransport(MemoryTransport[ShardMemory]):
     """The transport between one writer or sampler and one shard: shared memory, or else gRPC. Used by one thread."""
 
     def __init__(self, link: ShardLink, spec: TableSpec) -> None:
@@ -121,12 +121,12 @@ class ReplayTransport(MemoryWay[ShardMemory]):
         self.set_offer(self._link.offer)
         return super().current()
 
-    def sample(self, request: pb.SampleRequest, timeout: float) -> Question[ShardMemory]:
+    def sample(self, request: pb.SampleRequest, timeout: float) -> MemoryCall[ShardMemory]:
         """Send a sample request. Its result is that of `ShardMemory.receive_sample`, or a SampleResponse by gRPC."""
         deadline = time.monotonic() + timeout
         return MemoryCall(
             self,
-            self.now(),
+            self.current(),
             lambda memory: memory.send_sample(request, timeout),
             ShardMemory.receive_sample,
             lambda: self._link.stub.Sample.future(request, timeout=max(MIN_GRPC_SECONDS, deadline - time.monotonic())),

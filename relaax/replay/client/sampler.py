@@ -17,8 +17,8 @@ from relaax.replay.client.shards import ShardGroup, ShardLink
 from relaax.replay.interfaces import ReplayError, Sampled
 from relaax.replay.spec import TableSpec
 from relaax.replay.wire import SampleArrays, sample_from_message
-from relaax.transport.channel import is_away
-from relaax.transport.shard_link import Question
+from relaax.transport.channel import is_unavailable
+from relaax.transport.shard_link import MemoryCall
 
 CALL_WAIT = 1.0
 """Seconds for which one call waits until the limiter allows it."""
@@ -93,7 +93,10 @@ class ShardSampler:
         return self._to_batch(count)
 
     def _candidates(self) -> list[ShardLink]:
-        """Return the shards to draw from. Raises ReplayUnavailable if no shard is available for too long, and ReplayError."""
+        """Return the shards to draw from.
+
+        Raises ReplayUnavailable if no shard is available for too long, and ReplayError.
+        """
         available, now = self._group.available(), time.monotonic()
         for link in available:
             link.poll_state(self._group.timeout)
@@ -119,16 +122,16 @@ class ShardSampler:
             return []  # a shard has just restarted
         shares = weights / weights.sum()
         parts = self._random.multinomial(missing, shares)
-        calls = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
-        questions: list[MemoryCall[ShardMemory] | None] = [None] * len(calls)
-        for i, (link, incarnation, part) in enumerate(calls):
+        requests = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
+        calls: list[MemoryCall[ShardMemory] | None] = [None] * len(requests)
+        for i, (link, incarnation, part) in enumerate(requests):
             if part:
                 request = pb.SampleRequest(incarnation=incarnation or "", count=part, wait=wait)
                 timeout = wait + self._group.timeout
-                questions[i] = self._transports[link.shard].sample(request, timeout)
+                calls[i] = self._transports[link.shard].sample(request, timeout)
         answers = [
-            None if question is None else self._receive(link, incarnation or "", question)
-            for (link, incarnation, _), question in zip(calls, questions, strict=True)
+            None if call is None else self._receive(link, incarnation or "", call)
+            for (link, incarnation, _), call in zip(requests, calls, strict=True)
         ]
         kept = [i for i, answer in enumerate(answers) if not parts[i] or answer is not None]
         if not any(answers):
@@ -137,20 +140,20 @@ class ShardSampler:
         for i in kept:
             answer = answers[i]
             if answer is not None:
-                self._add(self._to_shard_sample(*calls[i], answer, float(shares[i] / left)))
+                self._add(self._to_shard_sample(*requests[i], answer, float(shares[i] / left)))
         self._update_exclusions([links[i] for i in range(len(links)) if i not in kept], [links[i] for i in kept], wait)
         self._size = sum(links[i].state.size for i in kept)
         return [links[i] for i in kept]
 
-    def _receive(self, link: ShardLink, incarnation: str, question: Question[ShardMemory]) -> _Answer | None:
+    def _receive(self, link: ShardLink, incarnation: str, call: MemoryCall[ShardMemory]) -> _Answer | None:
         """Wait for a shard's answer; return None if it has no items. Raises ReplayError."""
         try:
-            found = question.result()
+            found = call.result()
         except grpc.FutureCancelledError:
-            link.mark_unreachable(incarnation, question.future)
+            link.mark_unreachable(incarnation, call.future)
             return None
         except grpc.RpcError as error:
-            if not is_away(error):
+            if not is_unavailable(error):
                 raise link.to_replay_error(error) from None
             link.mark_unreachable(incarnation, error)
             return None

@@ -180,7 +180,7 @@ class ShardLink:
             response: pb.ReplayServiceRegisterResponse = future.result()
         except grpc.RpcError as error:
             # If the server has answered before, it is unavailable: `authentication_trouble` need not connect to it.
-            if not is_away(error) or (
+            if not is_unavailable(error) or (
                 not self._was_available and authentication_trouble(error, self.target) is not None
             ):
                 self.refusal = self.to_replay_error(error)

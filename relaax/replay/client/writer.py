@@ -23,7 +23,7 @@ from relaax.replay.spec import Frames, TableSpec
 from relaax.replay.table.trees import checked_priorities
 from relaax.replay.table.writers import checked_columns, checked_frames
 from relaax.replay.wire import MAX_PENDING_INSERTS, Columns, to_bytes, to_messages
-from relaax.transport.channel import is_away, never_arrived
+from relaax.transport.channel import is_unavailable, was_never_sent
 from relaax.transport.local_socket import NoSharedMemory
 
 _log = logging.getLogger(__name__)
@@ -103,7 +103,10 @@ class RemoteWriter(ReplayWriter):
                 self._lock.release()
 
     def finish(self, seconds: float) -> None:
-        """Wait for pipelined inserts, and force each one that was not accepted, once, within `seconds`. Never raises."""
+        """Wait for pipelined inserts for at most `seconds`. Never raises.
+
+        Inserts that were not accepted are sent once more, with the request to force them.
+        """
         if not self._lock.acquire(timeout=seconds):  # another thread is inserting
             return
         try:
@@ -138,7 +141,7 @@ class RemoteWriter(ReplayWriter):
         link = self._link
         if not self._may_pipeline or link is None or link.incarnation != self._incarnation:
             return False
-        memory = self._transport.now()
+        memory = self._transport.current()
         if memory is None or (self._in_flight and memory is not self._in_flight_memory):
             return False
         now, before = time.monotonic(), self._next_frame
@@ -147,7 +150,7 @@ class RemoteWriter(ReplayWriter):
             if not memory.send_insert(head, pending.columns, frames, self._timeout, len(self._in_flight)):
                 return False
         except NoSharedMemory as why:
-            self._transport.lost(memory, why)
+            self._transport.mark_lost(memory, why)
             return False
         pending.sent, pending.next_frame_before, pending.in_flight = now, before, True
         self._next_frame = pending.next_frame
@@ -176,10 +179,10 @@ class RemoteWriter(ReplayWriter):
                 memory.receive_insert()
                 later.in_flight = False
         except NoSharedMemory as why:
-            self._transport.lost(memory, why)
+            self._transport.mark_lost(memory, why)
         except grpc.RpcError as error:
             memory.close()
-            if not is_away(error):
+            if not is_unavailable(error):
                 self._in_flight, self._next_frame, self._may_pipeline = [], None, False
                 raise link.to_replay_error(error) from None
         self._may_pipeline = False
@@ -233,9 +236,10 @@ class RemoteWriter(ReplayWriter):
         self._sequence, self._next_frame, self._overrun, self._may_pipeline = 0, None, False, False
 
     def _wait_for_shard(self, pending: _PendingInsert) -> bool:
-        """Wait briefly for the shard, or switch to another one. Return whether the insert is done, as it counts as lost.
+        """Wait briefly for the shard, or switch to another one.
 
-        Raises ReplayUnavailable if no shard is available for too long.
+        Return whether the insert is done, because it counts as lost. Raises ReplayUnavailable if no shard is available
+        for too long.
         """
         now = time.monotonic()
         pending.unavailable_since = pending.unavailable_since or now
@@ -279,10 +283,10 @@ class RemoteWriter(ReplayWriter):
         try:
             answer = self._call(link, pending, started)
         except grpc.RpcError as error:
-            if not is_away(error):
+            if not is_unavailable(error):
                 raise link.to_replay_error(error) from None
             pending.unavailable_since = pending.unavailable_since or started
-            pending.in_flight = pending.in_flight or not never_arrived(error)
+            pending.in_flight = pending.in_flight or not was_never_sent(error)
             link.mark_unreachable(incarnation, error)
             return False
         pending.unavailable_since = None
@@ -292,7 +296,7 @@ class RemoteWriter(ReplayWriter):
         """Send an insert through shared memory or by gRPC, and return the answer. Raises grpc.RpcError."""
         head, frames = self._request(pending, now)
         timeout = self._timeout
-        memory, before = self._transport.now(), pending.in_flight
+        memory, before = self._transport.current(), pending.in_flight
         try:
             if memory is not None and memory.send_insert(head, pending.columns, frames, timeout):
                 pending.in_flight = True
@@ -301,7 +305,7 @@ class RemoteWriter(ReplayWriter):
                 return answer
         except NoSharedMemory as why:
             assert memory is not None
-            self._transport.lost(memory, why)
+            self._transport.mark_lost(memory, why)
             timeout = max(MIN_GRPC_SECONDS, now + timeout - time.monotonic())
         head.columns.extend(to_messages(pending.columns))
         head.frames = frames.tobytes()
@@ -346,7 +350,8 @@ class RemoteWriter(ReplayWriter):
         pending.resyncs += 1
         if pending.resyncs > MAX_RESYNCS:
             raise ReplayError(
-                f"{link.target} restarted or was out of step {MAX_RESYNCS} times during one insert; check its log for crashes"
+                f"{link.target} restarted or was out of step more than {MAX_RESYNCS} times during one insert: "
+                "see its log"
             )
         if answer.outcome == pb.OUTCOME_OUT_OF_STEP:
             self._sequence, self._next_frame = answer.expected - 1, None

@@ -1,4 +1,4 @@
-"""Keep single frames, each once however many stacks it is part of."""
+"""Storage of single frames with reference counts: stacks share their frames."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SLOTS = types.Array(types.int32, 1, "C", readonly=True)
 
 
 class FrameStore:
-    """Keep up to `capacity` frames, uint8 [h, w, c] each; one that nobody holds any more is free. Not thread-safe.
+    """A store of up to `capacity` frames, uint8 [h, w, c] each, with reference counts. Not thread-safe.
 
-    The slot `zeros` holds a frame of zeros for ever.
+    A frame without references is free. The slot `zeros` always holds a frame of zeros.
     """
 
     def __init__(self, capacity: int, shape: tuple[int, ...]) -> None:
@@ -31,13 +31,16 @@ class FrameStore:
         self._frames: Frames = np.zeros((capacity + 1, *shape), np.uint8)
         self._flat = self._frames.reshape(-1)
         self._references = np.zeros(capacity + 1, np.int32)
-        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # a stack
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # used as a stack
         self.free = capacity
-        self._written: npt.NDArray[np.bool_] | None = None  # since `track_writes`
+        self._written: npt.NDArray[np.bool_] | None = None  # slots written since `track_writes`
         self._retain, self._release, self._stack = _retain_compiled(), _release_compiled(), _stack_compiled()
 
     def put(self, frames: Frames) -> FrameSlots:
-        """Store `frames` uint8 [n, h, w, c] and retain them once; return their slots int32 [n]. So many must be free."""
+        """Store `frames` uint8 [n, h, w, c] with one reference each; return their slots int32 [n].
+
+        At least n slots must be free.
+        """
         slots: FrameSlots = self._free[self.free - len(frames) : self.free].copy()
         self.free -= len(frames)
         self._frames[slots] = frames
@@ -47,11 +50,11 @@ class FrameStore:
         return slots
 
     def retain(self, slots: FrameSlots) -> None:
-        """Hold the frames in `slots` int32 [...] once more for each time that they are named."""
+        """Add a reference for each entry of `slots` int32 [...]."""
         self._retain(self._references, np.ascontiguousarray(slots).reshape(-1))
 
     def release(self, slots: FrameSlots) -> None:
-        """Hold the frames in `slots` int32 [...] once less for each time that they are named."""
+        """Remove a reference for each entry of `slots` int32 [...]."""
         self.free += self._release(
             self._references, self._free, self.free, self.zeros, np.ascontiguousarray(slots).reshape(-1)
         )
@@ -59,7 +62,7 @@ class FrameStore:
     def stacks(self, slots: FrameSlots, out: Frames | None = None) -> Frames:
         """Return stacks uint8 [n, h, w, c·H] of the frames in `slots` int32 [n, H], oldest first in the last axis.
 
-        They are written to `out`, if that is given: of their shape, without gaps.
+        out: an optional contiguous array of the same shape, to which the stacks are written.
         """
         height, width, channels = self.shape
         count, length = slots.shape
@@ -70,30 +73,33 @@ class FrameStore:
 
     @property
     def frame_bytes(self) -> int:
-        """Return the bytes of a frame."""
+        """Size of a frame in bytes."""
         return math.prod(self.shape)
 
     def track_writes(self) -> FrameSlots:
-        """Return the slots int32 [n] that are not free, and note from now on which are written to."""
+        """Begin to track which slots are written; return the slots int32 [n] that are in use."""
         self._written = np.zeros(self.capacity + 1, np.bool_)
         return np.flatnonzero(self._references[: self.capacity]).astype(np.int32)
 
     def stop_tracking(self) -> None:
-        """Note that no more."""
+        """End the tracking of writes."""
         self._written = None
 
     def copy(self, slots: FrameSlots, out: Frames) -> npt.NDArray[np.bool_]:
-        """Copy the frames in `slots` int32 [n] to `out`; return whether each is what it was at `track_writes`, bool [n]."""
-        assert self._written is not None, "a copy begins with `track_writes`"
+        """Copy the frames in `slots` int32 [n] to `out`.
+
+        Return for each, bool [n], whether it is unchanged since `track_writes`.
+        """
+        assert self._written is not None, "call `track_writes` before `copy`"
         self._frames.take(slots, axis=0, out=out, mode="clip")
         return ~self._written[slots]
 
     def fill(self, slots: npt.NDArray[np.int64], frames: Frames) -> None:
-        """Store `frames` uint8 [n, h, w, c] in the `slots` int64 [n] of an empty store; `rebuild_free` comes after it."""
+        """Store `frames` uint8 [n, h, w, c] in `slots` int64 [n] of an empty store; call `rebuild_free` afterwards."""
         self._frames[slots] = frames
 
     def rebuild_free(self) -> None:
-        """Make all slots free that nobody holds."""
+        """Free all slots without references."""
         free = np.flatnonzero(self._references[: self.capacity] == 0)[::-1]
         self.free = len(free)
         self._free[: len(free)] = free
@@ -116,7 +122,7 @@ def _release_kernel(references: Any, free: Any, count: Any, zeros: Any, slots: A
 
 def _stack_kernel(frames: Any, slots: Any, length: Any, pixels: Any, channels: Any, stacks: Any) -> None:
     size = np.uint64(pixels * channels)
-    if length == 4 and channels == 1:  # the usual stack, written in one run
+    if length == 4 and channels == 1:  # the usual stack, in one pass
         for i in range(0, len(slots), 4):
             first, second = np.uint64(slots[i]) * size, np.uint64(slots[i + 1]) * size
             third, fourth = np.uint64(slots[i + 2]) * size, np.uint64(slots[i + 3]) * size

@@ -1,4 +1,4 @@
-"""Keep the slots of a table's items: their keys, their order, and which slots are free."""
+"""Slots of a table's items: keys, order of insertion, and free slots."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SLOTS = types.Array(types.int64, 1, "C")
 
 
 class Items:
-    """Number items 1, 2, 3, ..., give each a slot from 0 to `capacity` - 1, and keep the order of those that are there.
+    """The items of a table, numbered 1, 2, 3, ... and stored in slots 0 to `capacity` - 1. Not thread-safe.
 
-    A key is number x `capacity` + slot: none is ever given twice, and keys grow. Not thread-safe.
+    A key is number x `capacity` + slot, so keys are unique and increase with time.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._keys = np.zeros(capacity, np.uint64)  # 0: no item
-        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # a stack
-        # A ring of two directions. `capacity` stands before the oldest and after the newest.
+        self._free = np.arange(capacity - 1, -1, -1, dtype=np.int32)  # used as a stack
+        # A doubly linked ring. The entry `capacity` is before the oldest item and after the newest.
         self._next = np.full(capacity + 1, capacity, np.int32)
         self._before = np.full(capacity + 1, capacity, np.int32)
         self.size = 0
@@ -33,7 +33,7 @@ class Items:
         self._link, self._unlink, self._walk = _link_compiled(), _unlink_compiled(), _walk_compiled()
 
     def add(self, count: int) -> tuple[Slots, Keys]:
-        """Return slots int64 [count] and keys uint64 [count] of new items; so many slots must be free."""
+        """Add items; return their slots int64 [count] and keys uint64 [count]. At least `count` slots must be free."""
         free = self._capacity - self.size
         slots = self._free[free - count : free][::-1].astype(np.int64)
         numbers = np.arange(self.total + 1, self.total + 1 + count, dtype=np.uint64)
@@ -43,7 +43,7 @@ class Items:
         return slots, keys
 
     def remove(self, slots: Slots) -> None:
-        """Free the `slots` int64 [n], all of which have items."""
+        """Free the `slots` int64 [n], which must all have items."""
         free = self._capacity - self.size
         self._free[free : free + len(slots)] = slots
         self._unlink(self._next, self._before, slots)
@@ -51,7 +51,7 @@ class Items:
         self.size -= len(slots)
 
     def oldest(self, count: int) -> Slots:
-        """Return the slots int64 [count] of the oldest items, oldest first; so many must be there."""
+        """Return the slots int64 [count] of the oldest items, oldest first. At least `count` items must exist."""
         slots = np.empty(count, np.int64)
         self._walk(self._next, slots)
         return slots
@@ -70,22 +70,22 @@ class Items:
         return keys
 
     def ages(self, slots: Slots) -> Slots:
-        """Return int64 [n], how many items came after those in `slots` int64 [n]."""
+        """Return int64 [n]: the number of items that were inserted after each item in `slots` int64 [n]."""
         ages: Slots = self.total - (self._keys[slots] // np.uint64(self._capacity)).astype(np.int64)
         return ages
 
     def find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
-        """Return the slots int64 [n] of `keys` uint64 [n], and whether the item is still there, bool [n]."""
+        """Return the slots int64 [n] of `keys` uint64 [n], and whether each item still exists, bool [n]."""
         slots = (keys % np.uint64(self._capacity)).astype(np.int64)
         return slots, (self._keys[slots] == keys) & (keys > 0)
 
     def free_slots(self) -> npt.NDArray[np.int32]:
-        """Return the free slots int32 [capacity - size], in the order of which `restore` wants to know."""
+        """Return the free slots int32 [capacity - size], in the order that `restore` needs."""
         free: npt.NDArray[np.int32] = self._free[: self._capacity - self.size].copy()
         return free
 
     def restore(self, keys: Keys, free: npt.NDArray[np.int32], total: int) -> None:
-        """Make empty slots hold the items with `keys` uint64 [n], oldest first, and `free` what `free()` returned."""
+        """Add the items with `keys` uint64 [n], oldest first, to an empty table. `free`: the result of `free_slots`."""
         self._free[: len(free)] = free
         self._put((keys % np.uint64(self._capacity)).astype(np.int64), keys)
         self.total = total

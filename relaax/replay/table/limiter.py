@@ -1,4 +1,4 @@
-"""Limit how often an item is sampled: neither side may run ahead of the other."""
+"""Rate limits of a table: neither inserts nor samples may run ahead of the other side."""
 
 from __future__ import annotations
 
@@ -12,68 +12,71 @@ import numpy.typing as npt
 
 
 class RateLimiter:
-    """Hold samples to `samples_per_insert` times inserts, give or take `error_buffer` samples. Thread-safe.
+    """A limiter that keeps samples near `samples_per_insert` x inserts, within `error_buffer` samples. Thread-safe.
 
-    As SampleToInsertRatio of Reverb (Cassirer et al. 2021, section 3.4): the balance, inserts x `samples_per_insert` -
-    samples, stays within `error_buffer` of `min_size` x `samples_per_insert` once `min_size` items were inserted.
-    Before, nothing is sampled. None for `samples_per_insert`: that is all.
+    It works like SampleToInsertRatio of Reverb (Cassirer et al. 2021, section 3.4). The balance is
+    inserts x `samples_per_insert` - samples. Once `min_size` items were inserted, the balance stays within
+    `error_buffer` of `min_size` x `samples_per_insert`. Before that, no sample is allowed. If `samples_per_insert` is
+    None, only `min_size` applies.
 
-    Who waits has a turn: first come, first served, so that small requests do not starve a large one. An insert or
-    sample of more than `error_buffer` is refused, so that never both sides wait. An insert that has waited
-    for as long as it may is forced; what it adds beyond the upper bound is not put to the account: samplers that
-    come back find no more to do than the bound allows.
+    Waiting callers are served first come, first served, so that small requests do not starve a large one. Inserts and
+    samples that need more than `error_buffer` are rejected, so that both sides never wait at the same time. An insert
+    that has waited for its maximum time is forced. The balance does not rise above the upper bound, so learners that
+    reconnect later do not have to catch up on the excess.
     """
 
     def __init__(self, samples_per_insert: float | None, min_size: int, error_buffer: float = 0.0) -> None:
         if min_size < 1:
-            raise ValueError(f"sampling begins with {min_size} items; 1 is the least")
+            raise ValueError(f"min_size must be at least 1, not {min_size}")
         if samples_per_insert is not None:
             if not 0 < samples_per_insert < math.inf:
-                raise ValueError(f"samples_per_insert is a number above 0, or None, not {samples_per_insert}")
+                raise ValueError(
+                    f"samples_per_insert must be a finite number above 0, or None, not {samples_per_insert}"
+                )
             if not max(1.0, samples_per_insert) <= error_buffer < math.inf:
                 raise ValueError(
-                    f"an error_buffer of {error_buffer} lets no insert or no sample pass: "
-                    f"{max(1.0, samples_per_insert)} is the least"
+                    f"error_buffer must be a finite number of at least {max(1.0, samples_per_insert)}, "
+                    f"not {error_buffer}: otherwise not even one item can be inserted or sampled"
                 )
         self._ratio = samples_per_insert
         self._min_size = min_size
         self._buffer = error_buffer
         self._middle = min_size * (samples_per_insert or 0.0)
         self._changed = threading.Condition()
-        self._inserting: deque[object] = deque()  # those that wait, in their order
+        self._inserting: deque[object] = deque()  # waiting callers, in order
         self._sampling: deque[object] = deque()
         self._inserts = self._samples = self._overruns = 0
         self._balance = 0.0
 
     @property
     def inserts(self) -> int:
-        """Return how many items were inserted."""
+        """Number of inserted items."""
         return self._inserts
 
     @property
     def samples(self) -> int:
-        """Return how many items were sampled."""
+        """Number of sampled items."""
         return self._samples
 
     @property
     def overruns(self) -> int:
-        """Return how many items were inserted after they had waited for as long as they may."""
+        """Number of items whose insert was forced."""
         return self._overruns
 
     @property
     def balance(self) -> float:
-        """Return the samples that inserts have paid for and that were not taken."""
+        """Inserts x `samples_per_insert` - samples, at most the upper bound."""
         return self._balance
 
     @property
     def has_min_size(self) -> bool:
-        """Return whether enough items were inserted for the first sample."""
+        """Whether `min_size` items were inserted, so that samples are possible."""
         return self._inserts >= self._min_size
 
     def await_insert(self, count: int, timeout: float) -> bool:
-        """Wait until `count` items may be inserted, and book them; False, and nothing, if that took `timeout` seconds.
+        """Wait until `count` items may be inserted, and count them. Return False, without counting, after `timeout` s.
 
-        Raises ValueError for more than the buffer allows.
+        Raises ValueError if the insert needs more than the buffer.
         """
         self._check_count(count, self._ratio)
         with self._changed:
@@ -83,9 +86,9 @@ class RateLimiter:
             return allowed
 
     def force_insert(self, count: int) -> bool:
-        """Book `count` items that are inserted in any case: old experience is overwritten unseen.
+        """Count `count` items that are inserted in any case: experience may be overwritten before it is sampled.
 
-        Return whether they were allowed. Raises ValueError for more than the buffer allows.
+        Return whether the insert was allowed. Raises ValueError if it needs more than the buffer.
         """
         self._check_count(count, self._ratio)
         with self._changed:
@@ -96,9 +99,9 @@ class RateLimiter:
             return allowed
 
     def await_sample(self, count: int, timeout: float) -> bool:
-        """Wait until `count` items may be sampled, and book them; False, and nothing, if that took `timeout` seconds.
+        """Wait until `count` items may be sampled, and count them. Return False, without counting, after `timeout` s.
 
-        Raises ValueError for more than the buffer allows.
+        Raises ValueError if the sample needs more than the buffer.
         """
         self._check_count(count, 1.0)
         with self._changed:
@@ -108,23 +111,23 @@ class RateLimiter:
             return allowed
 
     def undo_insert(self, count: int) -> None:
-        """Take back what was booked for an insert that was refused, or that was there before."""
+        """Subtract the items of an insert that was rejected or was a duplicate."""
         with self._changed:
             self._count(-count, 0)
 
     def undo_sample(self, count: int) -> None:
-        """Take back what was booked for a sample that failed."""
+        """Subtract the items of a sample that failed."""
         with self._changed:
             self._count(0, -count)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the accounts: int64 [3] and float64 [1]."""
+        """Return the state: `counts` int64 [3] (inserts, samples, overruns) and `balance` float64 [1]."""
         with self._changed:
             counts = np.array([self._inserts, self._samples, self._overruns], np.int64)
             return {"counts": counts, "balance": np.array([self._balance])}
 
     def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Go on with the accounts that `state` returned; a balance out of this one's bounds is moved into them."""
+        """Restore what `state` returned. A balance outside the bounds is clamped to them."""
         with self._changed:
             self._inserts, self._samples, self._overruns = (int(count) for count in state["counts"])
             self._balance = float(state["balance"][0])
@@ -133,7 +136,7 @@ class RateLimiter:
             self._changed.notify_all()
 
     def _await_turn(self, queue: deque[object], allowed: Callable[[], bool], timeout: float) -> bool:
-        """Wait until nobody stands before this caller and `allowed` says so. Called with the lock held."""
+        """Wait until this caller is first in `queue` and `allowed` is true. Called with the lock held."""
         turn = object()
         queue.append(turn)
         try:
@@ -143,7 +146,7 @@ class RateLimiter:
             self._changed.notify_all()
 
     def _insert_allowed(self, count: int) -> bool:
-        # Until samplers may begin nobody but inserts can move the balance.
+        # Until `min_size` is reached, there are no samples that could lower the balance.
         if self._ratio is None or not self.has_min_size:
             return True
         return self._balance + count * self._ratio <= self._middle + self._buffer
@@ -162,9 +165,9 @@ class RateLimiter:
 
     def _check_count(self, count: int, samples_each: float | None) -> None:
         if count < 0:
-            raise ValueError(f"{count} items are none to insert or sample")
+            raise ValueError(f"number of items to insert or sample must be at least 0, not {count}")
         needed = count * (samples_each or 0.0)
         if self._ratio is not None and needed > self._buffer:
             raise ValueError(
-                f"{count} items at a time need an error_buffer of {needed:g} or more, not {self._buffer:g}"
+                f"{count} items at a time need an error_buffer of at least {needed:g}, not {self._buffer:g}"
             )

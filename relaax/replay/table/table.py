@@ -1,4 +1,4 @@
-"""Keep a table of items: inserted in batches by numbered writers, sampled, removed if it is full."""
+"""A table of items: writers insert batches, samplers draw, and a full table evicts items."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIRST_PRIORITY = 1.0
 
 @dataclass(frozen=True, slots=True)
 class InsertResult:
-    """What came of an insert: the keys uint64 [B] of its items, none if it was a duplicate."""
+    """The result of an insert: the keys uint64 [B] of its items; empty if it was a duplicate."""
 
     keys: Keys
     duplicate: bool = False
@@ -41,10 +41,10 @@ class Sample:
     """Items that were drawn with replacement.
 
     keys: uint64 [n].
-    probabilities: float64 [n], what each had for one draw from this table.
-    ages: int64 [n], how many items were inserted after each.
+    probabilities: float64 [n], the probability of each item in one draw from this table.
+    ages: int64 [n], number of items that were inserted after each item.
     columns: [n, *shape] of each field, by name; stacks [n, h, w, c·H], oldest frame first.
-    size, total_priority: the table's when it was drawn from.
+    size, total_priority: values of the table at the time of the draw.
     """
 
     keys: Keys
@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Totals:
-    """Count what has happened to a table: items, duplicate inserts, updates of priorities that came too late."""
+    """Counters of a table: items, duplicate inserts, and priority updates for items that were gone."""
 
     inserted: int = 0
     sampled: int = 0
@@ -67,9 +67,9 @@ class Totals:
 
 
 class Table:
-    """Keep items of one kind. Thread-safe: one lock, and what takes long releases Python's.
+    """A table of items with the same fields. `seed`: seed of the draws.
 
-    `seed` is that of the draws.
+    Thread-safe: one lock, and long operations release Python's global lock.
     """
 
     def __init__(self, spec: TableSpec, seed: int) -> None:
@@ -96,23 +96,23 @@ class Table:
 
     @property
     def size(self) -> int:
-        """Return how many items there are."""
+        """Number of items."""
         return self._items.size
 
     @property
     def total_priority(self) -> float:
-        """Return Σ priority ** alpha; with a uniform sampler the number of items."""
+        """Σ priority ** alpha; the number of items for a uniform sampler."""
         return self._sampler.total
 
     @property
     def totals(self) -> Totals:
-        """Return what has been counted so far."""
+        """A copy of the counters."""
         with self._lock:
             return replace(self._totals)
 
     @property
     def frames(self) -> int:
-        """Return how many single frames are kept."""
+        """Number of single frames in the store."""
         return self._frames.capacity - self._frames.free if self._frames else 0
 
     def insert(
@@ -125,18 +125,18 @@ class Table:
         first_frame: int = 0,
         keep_from: int = 0,
     ) -> InsertResult:
-        """Insert B items at once, which `writer` has numbered `sequence`: 1, 2, 3, ...
+        """Insert B items, as insert number `sequence` (1, 2, 3, ...) of `writer`.
 
-        columns: [B, *shape] of each field, of its dtype. For a stack of H frames int64 [B, H], numbers of the writer's
-            own frames, oldest first; -1 is a frame of zeros, before an episode's start.
-        priorities: [B]; None for the largest that an item had before, 1.0 if there was none.
-        frames: uint8 [F, h, w, c], the writer's frames number `first_frame` and those after it. If they do not follow
-            those before, the writer has begun anew, and may not name those any more.
-        keep_from: later inserts name no frame with a lower number.
+        columns: [B, *shape] of each field, of its dtype. A stack of H frames is int64 [B, H]: the writer's numbers of
+            single frames, oldest first; -1 is a frame of zeros, before an episode's start.
+        priorities: [B]; None for the largest priority in the table, or 1.0 if the table is empty.
+        frames: uint8 [F, h, w, c], the writer's frames from number `first_frame` on. If they do not follow the frames
+            that were sent before, the table drops the writer's earlier frames, and items must not refer to them.
+        keep_from: the lowest frame number that later inserts refer to.
 
-        A number that was there before changes nothing. If the table is full, items are removed that were there before;
-        if no room for frames is left, the oldest. Raises SequenceGap, UnknownFrames, FrameStoreFull, and ValueError for an
-        insert that is malformed or larger than the table: then nothing has changed.
+        An insert with a number that the table already has changes nothing. A full table evicts earlier items; if no
+        slots for frames are left, it evicts the oldest items. Raises SequenceGap, UnknownFrames and FrameStoreFull, and
+        ValueError if the insert is malformed or larger than the table. After an error, nothing has changed.
         """
         with self._lock:
             known = self._writers.get(writer)
@@ -145,7 +145,7 @@ class Table:
                 return InsertResult(np.zeros(0, np.uint64), duplicate=True)
             count, checked = checked_columns(self.spec, columns)
             new = checked_frames(self.spec, frames, first_frame)
-            places = {name: known.positions(checked[name], first_frame, len(new)) for name in self._stacks}
+            positions = {name: known.positions(checked[name], first_frame, len(new)) for name in self._stacks}
             weights = (
                 np.full(count, self._default_priority())
                 if priorities is None
@@ -153,7 +153,7 @@ class Table:
             )
             self._check_frame_capacity(known, len(new), first_frame)
 
-            stacks = self._store_frames(known, new, first_frame, places)
+            stacks = self._store_frames(known, new, first_frame, positions)
             self._evict_for(count)
             slots, keys = self._items.add(count)
             for name, stack in stacks.items():
@@ -169,19 +169,19 @@ class Table:
             return InsertResult(keys)
 
     def sample(self, count: int, out: Mapping[str, Column] | None = None) -> Sample:
-        """Draw `count` items with replacement. Raises ValueError if the table is empty, or `count` below 1.
+        """Draw `count` items with replacement. Raises ValueError if the table is empty or `count` is below 1.
 
-        The columns are written to `out`, if that is given: all of them, of their shapes and dtypes, without gaps.
+        out: optional contiguous arrays for all columns, of their shapes and dtypes, to which the columns are written.
         """
         if count < 1:
-            raise ValueError(f"a sample of {count} items is none; 1 is the least")
+            raise ValueError(f"a sample must have at least 1 item, not {count}")
         with self._lock:
             if not self._items.size:
-                raise ValueError(f"the table {self.spec.name!r} is empty: insert first, or wait by a rate limiter")
+                raise ValueError(f"table {self.spec.name!r} is empty: insert first, or wait for the rate limiter")
             slots, probabilities = self._sampler.draw(count, self._random, self._items.occupied)
             into = out or {}
             columns: dict[str, Column] = {
-                name: column.take(slots, axis=0, out=into.get(name), mode="clip")  # "raise" has a copy of its own
+                name: column.take(slots, axis=0, out=into.get(name), mode="clip")  # mode "raise" makes another copy
                 for name, column in self._columns.items()
             }
             if self._frames:
@@ -199,27 +199,27 @@ class Table:
             )
 
     def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
-        """Give the items with `keys` uint64 [n] the `priorities` [n]; return how many of the n were applied.
+        """Set the `priorities` [n] of the items with `keys` uint64 [n]; return how many of the n were applied.
 
-        Updates of items that are gone are left out and counted. Of a key that is named twice, the last one counts.
-        Raises ValueError for priorities that are negative or not finite: then nothing has changed.
+        Updates of items that no longer exist are skipped and counted. If a key occurs twice, its last priority is used.
+        Raises ValueError, without a change, for priorities that are negative or not finite.
         """
         named = np.ascontiguousarray(keys, np.uint64).reshape(-1)
         numbers = checked_priorities(priorities, len(named))
         with self._lock:
-            slots, there = self._items.find(named)
-            self._set_priorities(slots[there], named[there], numbers[there])
-            applied = int(np.count_nonzero(there))
+            slots, found = self._items.find(named)
+            self._set_priorities(slots[found], named[found], numbers[found])
+            applied = int(np.count_nonzero(found))
             self._totals.stale_updates += len(named) - applied
             return applied
 
     def next_sequence(self, writer: str) -> int:
-        """Return the number of a writer's next insert."""
+        """Return the sequence number of a writer's next insert."""
         with self._lock:
             return self._writers.get(writer).sequence + 1
 
     def remove_writer(self, writer: str) -> None:
-        """Forget a writer: its numbers begin at 1 again, its frames are kept for items only. Its items stay."""
+        """Remove a writer. Its items stay, and so do the frames that they use. Its next insert has number 1."""
         with self._lock:
             slots = self._writers.remove(writer)
             if self._frames:
@@ -227,12 +227,12 @@ class Table:
 
     @property
     def writers(self) -> list[str]:
-        """Return the names of the writers that are remembered."""
+        """The names of the known writers."""
         with self._lock:
             return self._writers.names
 
     def copy(self) -> TableCopy:
-        """Begin a copy of everything, from which `restore` makes a table that draws the same samples from then on."""
+        """Begin a copy of the whole state. A table that restores it draws the same samples from then on."""
         with self._lock:
             slots = self._items.slots()
             keys = self._items.keys(slots)
@@ -251,14 +251,16 @@ class Table:
             return TableCopy(self._lock, self._items, keys, slots, columns, self._frames, head)
 
     def restore(self, head: State, pieces: Iterable[State]) -> None:
-        """Take the place of the table of which a copy had this head and these pieces; they may be read one by one.
+        """Replace the content with a copy's `head` and `pieces`; pieces may be read one by one.
 
-        Items are left out that are not whole, or need a frame that is not. Raises ValueError if the table had another
-        specification, or if something is missing or cannot be; then the table is of no more use.
+        Items that are incomplete, or need an incomplete frame, are dropped. Raises ValueError if the copied table had
+        another specification, or if something is missing or invalid; then the table is unusable.
         """
         found, wanted = head["spec"].tobytes().decode(), self.spec.to_text()
         if found != wanted:
-            raise ValueError(f"this state is of another table: {found!r}, not {wanted!r}; begin with an empty one")
+            raise ValueError(
+                f"the state belongs to another table: {found!r}, not {wanted!r}; start with an empty table"
+            )
         arrays: dict[str, Column] = dict(head)
         with self._lock:
             self._clear()
@@ -286,7 +288,7 @@ class Table:
             self._random = generator_from_state(arrays["random"])
 
     def _fill(self, slots: Slots, frame_slots: Slots, pieces: Iterable[State]) -> None:
-        """Store columns of the items in `slots` and frames in `frame_slots`. Raises ValueError unless all come."""
+        """Store columns of the items in `slots` and frames in `frame_slots`. Raises ValueError if some are missing."""
         items = frames = 0
         for piece in pieces:
             if "frames" in piece:
@@ -300,20 +302,20 @@ class Table:
                     column[slots[here]] = piece[f"columns/{name}"]
                 items = here.stop
         if (items, frames) != (len(slots), len(frame_slots)):
-            raise ValueError(f"{items} of {len(slots)} items and {frames} of {len(frame_slots)} frames are there")
+            raise ValueError(f"the state has {items} of {len(slots)} items and {frames} of {len(frame_slots)} frames")
         for name, stack in self._stacks.items():
             if stack.min() < 0 or stack.max() > self.spec.frame_capacity:
-                raise ValueError(f"{name!r} names frames that the table has no room for")
+                raise ValueError(f"{name!r} refers to frames outside the frame store")
 
     def _restore_priorities(self, slots: Slots, keys: Keys, priorities: Priorities, weights: Priorities) -> None:
-        """Give items that were restored their priorities and weights."""
+        """Set the priorities and weights of restored items."""
         self._priorities.set(slots, checked_priorities(priorities, len(slots)))
         self._sampler.set_weights(slots, checked_priorities(weights, len(slots)))
         if self._lowest:
             self._lowest.set(keys, priorities)
 
     def _retain_frames(self, slots: Slots) -> None:
-        """Hold the frames of the items in `slots`, and those of the writers, in a store that was filled."""
+        """Retain the frames of the items in `slots` and of the writers, after the store was filled."""
         if self._frames:
             for stack in self._stacks.values():
                 self._frames.retain(stack[slots])
@@ -331,14 +333,14 @@ class Table:
                 kept -= len(writer.frames)
             if kept + count > self._frames.capacity:
                 raise FrameStoreFull(
-                    f"writers keep {kept} of {self._frames.capacity} frames, {count} more have no room: "
-                    "let them keep fewer by `keep_from`, remove those that are gone, or give more `frame_slots`"
+                    f"writers keep {kept} of {self._frames.capacity} frames, and {count} more exceed the capacity: "
+                    "keep fewer by `keep_from`, remove inactive writers, or increase `frame_slots`"
                 )
 
     def _store_frames(
-        self, writer: Writer, new: Frames, first_frame: int, places: Mapping[str, npt.NDArray[np.int64]]
+        self, writer: Writer, new: Frames, first_frame: int, positions: Mapping[str, npt.NDArray[np.int64]]
     ) -> dict[str, FrameSlots]:
-        """Store a writer's frames; return the slots int32 [B, H] of each stack's, held for new items."""
+        """Store a writer's frames; return the frame slots int32 [B, H] of each stack, retained for new items."""
         if self._frames is None:
             return {}
         if not writer.is_continued_by(first_frame, len(new)):
@@ -346,8 +348,8 @@ class Table:
         while self._frames.free < len(new):
             self._remove(self._items.oldest(1))
         writer.frames = np.concatenate([writer.frames, self._frames.put(new)])
-        slots = np.append(writer.frames, np.int32(self._frames.zeros))  # place -1 is the last one
-        stacks = {name: slots[place] for name, place in places.items()}
+        slots = np.append(writer.frames, np.int32(self._frames.zeros))  # position -1 is the last entry
+        stacks = {name: slots[position] for name, position in positions.items()}
         for stack in stacks.values():
             self._frames.retain(stack)
         return stacks

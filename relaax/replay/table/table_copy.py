@@ -1,4 +1,4 @@
-"""Copy a table as it was at one moment, piece by piece, while it goes on."""
+"""Copies of a table's state at one moment, made piece by piece while the table is in use."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from relaax.replay.table.trees import Keys, Slots
 from relaax.replay.table.writers import State
 
 PIECE_BYTES = 64 * 2**20
-"""Bytes of a piece, about: the memory that a copy takes beside its head."""
+"""Approximate size of a piece, and so the memory that a copy needs in addition to its head."""
 _LOCKED_BYTES = 2 * 2**20
-"""Bytes that are copied at a time while inserts and samples wait: milliseconds."""
+"""Bytes that are copied at a time under the table's lock: inserts and samples wait for milliseconds."""
 _PAUSE = 0.001
-"""Seconds until the next of these, in which others get the lock."""
+"""Seconds between two such steps, in which other threads get the lock."""
 
 Columns = Mapping[str, npt.NDArray[Any]]
 NO_SLOTS: Slots = np.zeros(0, np.int64)
 
 
 class TableCopy:
-    """The content of a table when this was made, under the table's lock, and with it the small things in `head`.
+    """A copy of a table's content at the time of creation, which happens under the table's lock.
 
-    keys: uint64 [n] of all items, oldest first; slots: int64 [n]. columns: by name, [capacity, ...], which do not
-    change as long as a slot has the same item. What is overwritten before its piece is copied is not whole, and items
-    that need it are left out when the table is restored: they were removed meanwhile. One copy of a table at a time.
+    keys: uint64 [n] of all items, oldest first.
+    slots: int64 [n], the slots of these items.
+    columns: [capacity, ...] by name; a row does not change while its slot has the same item.
+    head: the small arrays of the state.
+
+    An item or frame that is overwritten before its piece is copied is incomplete: its item was evicted in the
+    meantime, and `Table.restore` drops it. A table can have only one copy at a time.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class TableCopy:
         self._frames_whole = np.zeros(len(self._frame_slots), np.bool_)
 
     def pieces(self, size: int = PIECE_BYTES) -> Iterator[State]:
-        """Yield the columns of items, and then frames, in pieces of about `size` bytes: see `Table.restore`."""
+        """Yield pieces of about `size` bytes for `Table.restore`: columns of items first, then frames."""
         width = sum(column.dtype.itemsize * math.prod(column.shape[1:]) for column in self._columns.values())
         for begin, end in _ranges(len(self._keys), width, size):
             yield self._items_piece(begin, end, width)
@@ -65,7 +69,7 @@ class TableCopy:
                 yield self._frames_piece(self._frames, begin, end)
 
     def head(self) -> State:
-        """Return the small things, and which items and frames are whole. Called after all pieces."""
+        """Return the small arrays, and which items and frames are complete. Call it after all pieces."""
         whole: dict[str, npt.NDArray[np.generic]] = {"items/whole": self._whole}
         if self._frames:
             whole |= {"frames/slots": self._frame_slots, "frames/whole": self._frames_whole}
@@ -102,34 +106,35 @@ class TableCopy:
 
 
 def _preallocated(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return memory whose pages are there already: to get them takes longer than to copy, and no lock is held here."""
+    """Return an array with mapped pages. Mapping takes longer than copying, and must not happen under the lock."""
     return np.full(shape, 0, dtype)
 
 
 def _ranges(count: int, width: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges that together are 0 to `count`, of things of `width` bytes, each of about `size` bytes."""
+    """Divide the range from 0 to `count` into ranges of about `size` bytes; an element has `width` bytes."""
     step = max(1, size // max(1, width))
     for begin in range(0, count, step):
         yield begin, min(begin + step, count)
 
 
-def checked_slots(numbers: npt.NDArray[Any], room: int, count: int | None = None) -> Slots:
-    """Return slots int64 [n] of a state. Raises ValueError for one that is not below `room`, or named twice, and if
-    there are not `count`.
+def checked_slots(numbers: npt.NDArray[Any], limit: int, count: int | None = None) -> Slots:
+    """Return slots int64 [n] of a state.
+
+    Raises ValueError if a slot is not below `limit` or occurs twice, or if `count` is given and is not n.
     """
     slots = numbers.astype(np.int64)
     if count is not None and len(slots) != count:
-        raise ValueError(f"its slots are not {count}, but {len(slots)}")
-    if len(slots) and (slots.min() < 0 or slots.max() >= room or np.bincount(slots).max() > 1):
-        raise ValueError(f"its slots are not different ones of {room}")
+        raise ValueError(f"the state must have {count} slots, not {len(slots)}")
+    if len(slots) and (slots.min() < 0 or slots.max() >= limit or np.bincount(slots).max() > 1):
+        raise ValueError(f"the slots of the state must be unique and below {limit}")
     return slots
 
 
 def piece_range(named: npt.NDArray[Any], begin: int, end: int) -> slice:
-    """Return the range of a piece, which begins at `begin` and ends by `end`. Raises ValueError for another one."""
+    """Return the range of a piece. Raises ValueError unless it begins at `begin` and ends at or before `end`."""
     first, last = (int(number) for number in named)
     if not begin == first <= last <= end:
-        raise ValueError(f"a piece is of {first} to {last}, where {begin} to {end} are missing")
+        raise ValueError(f"a piece of the state has range {first} to {last}, but {begin} to {end} are missing")
     return slice(first, last)
 
 
@@ -137,7 +142,7 @@ _LOW = 2**64 - 1
 
 
 def generator_state(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
-    """Return the state of a generator over PCG64: uint64 [6]."""
+    """Return the state of a PCG64 generator, uint64 [6]."""
     whole: Any = generator.bit_generator.state
     state, increment = whole["state"]["state"], whole["state"]["inc"]
     numbers = (state >> 64, state & _LOW, increment >> 64, increment & _LOW, whole["has_uint32"], whole["uinteger"])
@@ -145,7 +150,7 @@ def generator_state(generator: np.random.Generator) -> npt.NDArray[np.uint64]:
 
 
 def generator_from_state(state: npt.NDArray[np.uint64]) -> np.random.Generator:
-    """Return a generator that goes on from a state uint64 [6]."""
+    """Return a generator with the given state, uint64 [6]."""
     high, low, increment_high, increment_low, has_uint32, uinteger = (int(number) for number in state)
     bits = np.random.PCG64()
     bits.state = {

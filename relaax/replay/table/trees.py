@@ -1,4 +1,4 @@
-"""Keep priorities in a binary tree of sums, and find slots in proportion (Schaul et al. 2016, appendix B.2.1)."""
+"""Binary trees of priorities: sums for proportional draws (Schaul et al. 2016, appendix B.2.1), maxima and minima."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Slots = npt.NDArray[np.int64]
 Priorities = npt.NDArray[np.float64]
 
 LARGEST_PRIORITY = 1e200
-"""No sum of so large ones overflows."""
+"""Largest priority: sums of such priorities do not overflow."""
 
 NODES = types.Array(types.float64, 1, "C")
 """float64 [2 L], a binary tree: node i has the children 2 i and 2 i + 1, the root is 1, slot s is L + s."""
@@ -26,9 +26,9 @@ _FOUND = types.Array(types.int64, 1, "C")
 
 
 class SumTree:
-    """Hold float64 priorities of the slots 0 to `capacity` - 1, zero at first, and their sum.
+    """A tree with a float64 priority for each slot 0 to `capacity` - 1, initially 0, and their sum. Not thread-safe.
 
-    An inner node is always computed anew from its children, so that no error adds up. Not thread-safe.
+    Each inner node is always computed from its children, so that rounding errors do not accumulate.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -38,14 +38,14 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """Return the sum of all priorities."""
+        """The sum of all priorities."""
         return float(self._nodes[1])
 
     def set(self, slots: npt.ArrayLike, priorities: npt.ArrayLike) -> None:
-        """Give `slots` [n] the `priorities` [n]; of a slot that is named twice, the last one counts.
+        """Set the `priorities` [n] of `slots` [n]. If a slot occurs twice, its last priority is used.
 
-        Raises ValueError for a slot outside the tree, and for priorities as `checked_priorities` does: then nothing
-        has changed.
+        Raises ValueError, without a change, for a slot outside the tree and for invalid priorities (see
+        `checked_priorities`).
         """
         where = self._checked(slots)
         self._set(self._nodes, where, checked_priorities(priorities, len(where)))
@@ -56,17 +56,17 @@ class SumTree:
         return priorities
 
     def find(self, values: npt.ArrayLike) -> Slots:
-        """Return the slots int64 [n] in whose part of the sum the `values` [n] lie, counted from slot 0 on.
+        """Return slots int64 [n]: for each of the `values` [n], the slot whose part of the cumulative sum contains it.
 
-        A slot of priority zero is never returned, also where a value is the total itself, or lies on a border. Raises
-        ValueError for values outside [0, total], and if the total is zero.
+        A slot with priority 0 is never returned, not even if a value is the total or lies on a boundary. Raises
+        ValueError for values outside [0, total], and if the total is 0.
         """
         wanted = np.ascontiguousarray(values, np.float64).reshape(-1)
         total = self.total
         if not total > 0:
-            raise ValueError("every priority is zero: there is no slot to find, draw uniformly instead")
+            raise ValueError("all priorities are 0: draw uniformly instead")
         if not ((wanted >= 0) & (wanted <= total)).all():
-            raise ValueError(f"values from 0 to the total {total} are needed, not {wanted.min()} to {wanted.max()}")
+            raise ValueError(f"values must be between 0 and the total {total}, not {wanted.min()} to {wanted.max()}")
         found = np.empty(len(wanted), np.int64)
         self._find(self._nodes, wanted, found)
         return found
@@ -74,7 +74,7 @@ class SumTree:
     def _checked(self, slots: npt.ArrayLike) -> Slots:
         where = np.ascontiguousarray(slots, np.int64).reshape(-1)
         if len(where) and not (where.min() >= 0 and where.max() < self._capacity):
-            raise ValueError(f"slots are 0 to {self._capacity - 1}, not {where.min()} to {where.max()}")
+            raise ValueError(f"slots must be between 0 and {self._capacity - 1}, not {where.min()} to {where.max()}")
         return where
 
 
@@ -85,10 +85,10 @@ def checked_priorities(priorities: npt.ArrayLike, count: int) -> Priorities:
     """
     numbers = np.ascontiguousarray(priorities, np.float64).reshape(-1)
     if len(numbers) != count:
-        raise ValueError(f"{count} priorities are needed, one each, not {len(numbers)}")
+        raise ValueError(f"number of priorities must be {count}, one per item, not {len(numbers)}")
     wrong = ~((numbers >= 0) & (numbers <= LARGEST_PRIORITY))
     if wrong.any():
-        raise ValueError(f"a priority is a number from 0 to {LARGEST_PRIORITY:g}, not {numbers[wrong][0]}")
+        raise ValueError(f"a priority must be between 0 and {LARGEST_PRIORITY:g}, not {numbers[wrong][0]}")
     return numbers
 
 
@@ -101,7 +101,7 @@ def _set_kernel(nodes: Any, slots: Any, priorities: Any) -> None:
             node >>= 1
             total = nodes[2 * node] + nodes[2 * node + 1]
             if total == nodes[node]:
-                break  # nothing above changes either
+                break  # the nodes above do not change
             nodes[node] = total
 
 
@@ -112,7 +112,7 @@ def _find_kernel(nodes: Any, values: Any, found: Any) -> None:
         node = 1
         while node < first:
             node *= 2
-            # A rounded sum may leave a value beyond its subtree: where the right half is empty, the left one has it.
+            # Rounding may move a value beyond its subtree: if the right half is empty, use the left half.
             if not (value < nodes[node] or nodes[node + 1] == 0.0):
                 value -= nodes[node]
                 node += 1
@@ -138,7 +138,7 @@ _POPPED = types.Array(types.int64, 1, "C")
 
 
 class MaxTree:
-    """Hold float64 priorities of the slots 0 to `capacity` - 1, zero at first, and the largest. Not thread-safe."""
+    """A tree with a float64 priority per slot 0 to `capacity` - 1, initially 0, and the largest. Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._nodes = np.zeros(2 * leaf_count(capacity), np.float64)
@@ -146,11 +146,11 @@ class MaxTree:
 
     @property
     def largest(self) -> float:
-        """Return the largest priority."""
+        """The largest priority."""
         return float(self._nodes[1])
 
     def set(self, slots: Slots, priorities: Priorities) -> None:
-        """Give `slots` int64 [n] the `priorities` float64 [n], none of which is negative."""
+        """Set the `priorities` float64 [n] of `slots` int64 [n]. They must not be negative."""
         self._set(self._nodes, slots, priorities)
 
     def get(self, slots: Slots) -> Priorities:
@@ -160,9 +160,9 @@ class MaxTree:
 
 
 class MinTree:
-    """Find the item of the lowest priority; of equal ones that of the lowest key, which is the oldest.
+    """A tree that finds the item with the lowest priority, and of equal ones the oldest. Not thread-safe.
 
-    A key gives its item's slot: key mod `capacity`. Not thread-safe.
+    The oldest item has the lowest key. The slot of an item is key mod `capacity`.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -172,16 +172,16 @@ class MinTree:
         self._set, self._pop = _lowest_compiled(), _pop_compiled()
 
     def set(self, keys: Keys, priorities: Priorities) -> None:
-        """Give the items with these `keys` uint64 [n] the `priorities` float64 [n]."""
+        """Set the `priorities` float64 [n] of the items with `keys` uint64 [n]."""
         self._set(self._priorities, self._keys, self._slots(keys), priorities, keys)
 
     def remove(self, keys: Keys) -> None:
-        """Forget the items with these `keys` uint64 [n]."""
-        nothing = np.full(len(keys), np.inf), np.full(len(keys), _NO_KEY, np.uint64)
-        self._set(self._priorities, self._keys, self._slots(keys), *nothing)
+        """Remove the items with `keys` uint64 [n]."""
+        removed = np.full(len(keys), np.inf), np.full(len(keys), _NO_KEY, np.uint64)
+        self._set(self._priorities, self._keys, self._slots(keys), *removed)
 
     def pop(self, count: int) -> Slots:
-        """Return the slots int64 [count] of the lowest items, lowest first, and forget them. So many must be there."""
+        """Remove the lowest items; return their slots int64 [count], lowest first. At least `count` must exist."""
         popped = np.empty(count, np.int64)
         self._pop(self._priorities, self._keys, self._capacity, popped)
         return popped
@@ -251,11 +251,11 @@ def _pop_compiled() -> Kernel:
 
 
 class ItemSampler:
-    """Draw slots with replacement, slot i with probability w_i / Σ w.
+    """A sampler that draws slots with replacement, slot i with probability w_i / Σ w. Not thread-safe.
 
-    The weight w_i is priority ** `alpha` (Schaul et al. 2016, equation 1), or 1 if `alpha` is None: uniform. Every draw
-    is independent of all others, so that several tables, each drawn from as often as its `total` says, draw as one.
-    Priority zero weighs nothing, except that with `alpha` 0 it weighs 1 as all others do. Not thread-safe.
+    The weight w_i is priority ** `alpha` (Schaul et al. 2016, equation 1), or 1 if `alpha` is None (uniform). All draws
+    are independent, so several tables act as one if each is drawn from in proportion to its `total`. An item with
+    priority 0 has weight 0, except that with `alpha` 0 all weights are 1.
     """
 
     def __init__(self, capacity: int, alpha: float | None) -> None:
@@ -264,15 +264,15 @@ class ItemSampler:
 
     @property
     def total(self) -> float:
-        """Return the sum of all weights."""
+        """The sum of all weights."""
         return self._tree.total
 
     def set(self, slots: Slots, priorities: Priorities) -> None:
-        """Give the items in `slots` int64 [n] the `priorities` float64 [n]."""
+        """Set the `priorities` float64 [n] of the items in `slots` int64 [n]."""
         self.set_weights(slots, np.ones(len(slots)) if self._alpha is None else priorities**self._alpha)
 
     def remove(self, slots: Slots) -> None:
-        """Never draw from `slots` int64 [n] again until they are set."""
+        """Do not draw `slots` int64 [n] until they are set again."""
         self.set_weights(slots, np.zeros(len(slots)))
 
     def weights(self, slots: Slots) -> Priorities:
@@ -280,17 +280,17 @@ class ItemSampler:
         return self._tree.get(slots)
 
     def set_weights(self, slots: Slots, weights: Priorities) -> None:
-        """Give `slots` int64 [n] the `weights` float64 [n] that `weights` has returned before."""
+        """Set the `weights` float64 [n] of `slots` int64 [n], as `weights` returned them."""
         self._tree.set(slots, weights)
 
     def draw(self, count: int, rng: np.random.Generator, occupied: Callable[[], Slots]) -> tuple[Slots, Priorities]:
-        """Return slots int64 [count] and the probability float64 [count] of each.
+        """Draw; return slots int64 [count] and the probability float64 [count] of each.
 
-        If every weight is zero, all slots of `occupied()`, int64 [n], are equally probable.
+        If all weights are 0, the slots of `occupied()`, int64 [n], have equal probability.
         """
         total = self.total
         if total > 0:
             slots = self._tree.find(rng.random(count) * total)
             return slots, self._tree.get(slots) / total
-        there = occupied()
-        return there[rng.integers(len(there), size=count)], np.full(count, 1 / len(there))
+        candidates = occupied()
+        return candidates[rng.integers(len(candidates), size=count)], np.full(count, 1 / len(candidates))

@@ -1,4 +1,4 @@
-"""Remember of each writer the number of its last insert, and the frames that it may still name."""
+"""State of a table's writers: the number of the last insert, and the frames that later inserts may refer to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from relaax.replay.table.frame_store import FrameSlots
 
 
 class OutOfStep(ValueError):
-    """Tell a writer that the table does not have what the writer takes for granted; nothing has changed.
+    """The table does not have what an insert depends on. Nothing has changed.
 
-    The writer begins anew: it goes on with the number `expected`, and sends every frame that it names.
+    The writer must continue with insert number `expected`, and send all frames that it refers to.
     """
 
     def __init__(self, sentence: str, expected: int) -> None:
@@ -26,15 +26,15 @@ class OutOfStep(ValueError):
 
 
 class SequenceGap(OutOfStep):
-    """Tell a writer that an insert is missing before this one."""
+    """An earlier insert of the writer is missing."""
 
 
 class FrameStoreFull(ValueError):
-    """Refuse frames for which writers have left no room."""
+    """The frames that writers keep leave no capacity for new frames."""
 
 
 class UnknownFrames(OutOfStep):
-    """Tell a writer that an item names frames that are not there."""
+    """An item refers to frames that the table does not have."""
 
 
 FrameNumbers = npt.NDArray[np.int64]
@@ -42,13 +42,13 @@ State = Mapping[str, npt.NDArray[np.generic]]
 
 
 def no_frames() -> FrameSlots:
-    """Return the slots of no frame."""
+    """Return an empty array of frame slots."""
     return np.zeros(0, np.int32)
 
 
 @dataclass(slots=True)
 class Writer:
-    """Remember a writer. `frames` int32 [n] are the slots of its frames number `first`, `first` + 1, ..."""
+    """The state of one writer. `frames`: int32 [n], slots of its frames with numbers `first`, `first` + 1, ..."""
 
     sequence: int = 0
     first: int = 0
@@ -56,43 +56,43 @@ class Writer:
 
     @property
     def next_frame(self) -> int:
-        """Return the number that the next frame has."""
+        """The number of the next frame."""
         return self.first + len(self.frames)
 
     def is_duplicate(self, sequence: int) -> bool:
-        """Return whether the insert of this number was there. Raises SequenceGap if one before it was not."""
+        """Return whether the insert was received before. Raises SequenceGap if an earlier insert is missing."""
         if sequence < 1:
-            raise ValueError(f"inserts are numbered from 1 on, not {sequence}")
+            raise ValueError(f"the sequence number of an insert must be at least 1, not {sequence}")
         if sequence > self.sequence + 1:
             raise SequenceGap(
-                f"insert {sequence} came, but {self.sequence + 1} is missing; the writer goes on with that number",
+                f"received insert {sequence}, but {self.sequence + 1} is missing; continue with that number",
                 self.sequence + 1,
             )
         return sequence <= self.sequence
 
     def is_continued_by(self, first_frame: int, count: int) -> bool:
-        """Return whether `count` frames from number `first_frame` on follow those that are here."""
+        """Return whether `count` frames from number `first_frame` on follow the present frames."""
         return count == 0 or first_frame == self.next_frame
 
     def positions(self, numbers: FrameNumbers, first_frame: int, count: int) -> FrameNumbers:
-        """Return places int64 [...] of frames among those that are here once `count` from `first_frame` on have come.
+        """Return positions int64 [...] of frames after `count` frames from `first_frame` on were added.
 
-        If these do not follow, nothing else is here then. -1 for the number -1. Raises UnknownFrames for frames that
-        are not among them.
+        If the new frames do not follow the present ones, they replace them. The position of number -1 is -1. Raises
+        UnknownFrames for other numbers without a frame.
         """
         follow = self.is_continued_by(first_frame, count)
         first, end = (self.first, self.next_frame + count) if follow else (first_frame, first_frame + count)
         wrong = ((numbers < first) | (numbers >= end)) & (numbers != -1)
         if wrong.any():
             raise UnknownFrames(
-                f"frame {numbers[wrong][0]} is not there: the writer has {end - first} frames from {first} on; "
-                "it sends them anew, with the number of this insert",
+                f"frame {numbers[wrong][0]} is unknown: the writer has {end - first} frames from number {first} on; "
+                "send all frames with this insert, under the same number",
                 self.sequence + 1,
             )
         return np.where(numbers == -1, -1, numbers - first)
 
     def restart_frames(self, first_frame: int) -> FrameSlots:
-        """Expect frame number `first_frame` next; return the slots of all frames, none of which is here any more."""
+        """Drop all frames, and expect `first_frame` next. Return the slots of the dropped frames."""
         dropped, self.frames, self.first = self.frames, no_frames(), first_frame
         return dropped
 
@@ -105,38 +105,38 @@ class Writer:
 
 
 class Writers:
-    """Remember writers by name. Not thread-safe."""
+    """The writers of a table, by name. Not thread-safe."""
 
     def __init__(self) -> None:
         self._writers: dict[str, Writer] = {}
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all."""
+        """The names of all writers."""
         return list(self._writers)
 
     def __iter__(self) -> Iterator[Writer]:
         return iter(self._writers.values())
 
     def get(self, name: str) -> Writer:
-        """Return a writer; one that nobody has heard of before is not kept until it is put."""
+        """Return a writer, or a new one, which is stored only by `put`."""
         return self._writers.get(name) or Writer()
 
     def put(self, name: str, writer: Writer) -> None:
-        """Remember a writer."""
+        """Store a writer."""
         self._writers[name] = writer
 
     def remove(self, name: str) -> FrameSlots:
-        """Forget a writer, if it is known; return the slots of its frames."""
+        """Remove a writer, if it exists; return the slots of its frames."""
         return self._writers.pop(name, Writer()).frames
 
     @property
     def frames(self) -> int:
-        """Return how many frames all writers keep."""
+        """Number of frames that all writers keep."""
         return sum(len(writer.frames) for writer in self)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return arrays from which `restore` makes the same writers."""
+        """Return arrays from which `restore` recreates the writers."""
         numbers = [(writer.sequence, writer.first, len(writer.frames)) for writer in self]
         return {
             "writers/names": np.frombuffer(json.dumps(self.names).encode(), np.uint8),
@@ -145,8 +145,10 @@ class Writers:
         }
 
     def restore(self, state: State, lost: npt.NDArray[np.bool_]) -> None:
-        """Remember the writers of a `state` and no others. Frames in `lost` slots, bool [room + 1], and those before
-        them are dropped: a writer that names one is told to send it anew.
+        """Replace all writers by those of `state`.
+
+        lost: bool [capacity + 1], frame slots that were not restored. Their frames and the frames before them are
+            dropped: if a writer refers to one, it gets UnknownFrames and sends it again.
         """
         names = json.loads(state["writers/names"].tobytes())
         numbers = state["writers/numbers"].astype(np.int64)
@@ -162,13 +164,14 @@ class Writers:
 
 
 def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tuple[int, dict[str, npt.NDArray[Any]]]:
-    """Return the number of items B and their columns: [B, *shape], for a stack of H frames int64 [B, H].
+    """Return the number of items B and their columns: [B, *shape], or int64 [B, H] for a stack of H frames.
 
-    Raises ValueError for other fields, dtypes or shapes than the specification's, and for more items than the table
-    holds.
+    Raises ValueError if fields, dtypes or shapes do not match the specification, and if B exceeds the capacity.
     """
     if columns.keys() != spec.fields.keys():
-        raise ValueError(f"items of {spec.name!r} have the fields {sorted(spec.fields)}, not {sorted(columns)}")
+        raise ValueError(
+            f"items of table {spec.name!r} must have the fields {sorted(spec.fields)}, not {sorted(columns)}"
+        )
     checked = {name: np.asarray(column) for name, column in columns.items()}
     counts = {len(column) if column.ndim else -1 for column in checked.values()}
     count = counts.pop()
@@ -177,27 +180,28 @@ def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tu
         column = checked[name]
         if counts or column.shape != (count, *shape) or column.dtype != dtype:
             raise ValueError(
-                f"{name!r} is {dtype} {['B', *shape]}, with one B for all fields, not {column.dtype} {[*column.shape]}"
+                f"{name!r} must be {dtype} {['B', *shape]}, with the same B for all fields, "
+                f"not {column.dtype} {[*column.shape]}"
             )
     if count > spec.capacity:
         raise ValueError(
-            f"{count} items at once are more than the {spec.capacity} that {spec.name!r} holds; send fewer"
+            f"an insert of {count} items exceeds the capacity {spec.capacity} of table {spec.name!r}; send fewer"
         )
     return count, checked
 
 
 def checked_frames(spec: TableSpec, frames: npt.ArrayLike | None, first_frame: int) -> Frames:
-    """Return new frames uint8 [F, h, w, c]; F is 0 for None.
+    """Return new frames uint8 [F, h, w, c]; F is 0 if `frames` is None.
 
-    Raises ValueError for another dtype or shape, for a negative number, and for frames that the table does not keep.
+    Raises ValueError for another dtype or shape, for a negative `first_frame`, and if the table has no frames.
     """
     if frames is None:
         return np.zeros((0, *(spec.frame or ())), np.uint8)
     if spec.frame is None:
-        raise ValueError(f"no field of {spec.name!r} is a stack of frames: leave `frames` out")
+        raise ValueError(f"table {spec.name!r} has no stacks of frames: omit `frames`")
     new = np.asarray(frames)
     if new.dtype != np.uint8 or new.ndim != 4 or new.shape[1:] != spec.frame:
-        raise ValueError(f"frames are uint8 {['F', *spec.frame]}, not {new.dtype} {[*new.shape]}")
+        raise ValueError(f"frames must be uint8 {['F', *spec.frame]}, not {new.dtype} {[*new.shape]}")
     if first_frame < 0:
-        raise ValueError(f"frames are numbered from 0 on, not from {first_frame} on")
+        raise ValueError(f"first_frame must be at least 0, not {first_frame}")
     return new

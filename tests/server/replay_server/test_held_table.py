@@ -88,7 +88,7 @@ def test_silent_writers_make_room_for_frames(clock: Clock) -> None:
 
     table.insert(pictures("a"), room)
     clock.now += held_table.SILENT_SECONDS - 1.0
-    with pytest.raises(MemoryExhausted, match="writers keep 4 of 6 frames, 4 more have no room"):
+    with pytest.raises(MemoryExhausted, match="writers keep 4 of 6 frames, and 4 more exceed the capacity"):
         table.insert(pictures("b"), room)
     clock.now += 1.0
     assert not table.insert(pictures("b"), room).not_yet
