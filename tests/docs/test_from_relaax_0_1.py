@@ -68,7 +68,7 @@ def test_a_place_in_s3_takes_that_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("section", ["version", "environment"])
-def test_files_of_1_x_are_refused(section: str, tmp_path: Path) -> None:
+def test_files_of_later_versions_are_refused(section: str, tmp_path: Path) -> None:
     (tmp_path / "old.yaml").write_text(f"{section}: x\nalgorithm: {{name: da3c}}\n", encoding="utf-8")
     assert f"`unknown section '{section}'`" in PAGE.read_text("utf-8")
     with pytest.raises(ConfigurationError, match=f"unknown section '{section}'"):
