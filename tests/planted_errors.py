@@ -2009,7 +2009,7 @@ ERRORS = (
     planted(
         "poisoned-statistics-restored",
         "statistics of no use are taken from a checkpoint",
-        [(MERGED_STATISTICS_PY, "        return moments.usable()\n", "        return moments\n")],
+        [(MERGED_STATISTICS_PY, "        return moments.checked()\n", "        return moments\n")],
         SHARD,
     ),
     planted(

@@ -106,8 +106,8 @@ LEARNING_ERRORS = (
         [
             (
                 CLIENT_PY,
-                "common = self._common(env_steps, want_parameters, withheld)\n        calls",
-                "common = self._common(env_steps, want_parameters, False)\n        calls",
+                "common = self._common_request(env_steps, want_parameters, withheld)\n        calls",
+                "common = self._common_request(env_steps, want_parameters, False)\n        calls",
             )
         ],
         CLIENT,

@@ -1,1 +1,4 @@
-"""The parameter service as a worker sees it: interfaces, the client and its transports."""
+"""The worker's side of the parameter service: interfaces, the client of all shards, and its transports.
+
+Begin with `interfaces` (what a worker calls), then `client` (how it does it).
+"""

@@ -1,4 +1,4 @@
-"""Make gRPC calls to one or more servers at once, and retry for a bounded time while a server is unreachable."""
+"""Parallel gRPC calls to several servers, retried for a bounded time while a server is unavailable."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Call:
 
 
 class NotReady(Exception):
-    """A failure to retry for a while. The message says what failed."""
+    """A failure that a later attempt may not have. The message names what failed."""
 
 
-class _Away(Exception):
-    """A server that may return later. The message is that of gRPC."""
+class _Unavailable(Exception):
+    """A server that is unavailable now and may return. The message is that of gRPC."""
 
     def __init__(self, address: str, error: grpc.RpcError) -> None:
         super().__init__(error.details() or error.code().name)
@@ -45,10 +45,10 @@ class _Away(Exception):
 
 
 class Calls:
-    """Sends calls, those of one list in parallel, each with a deadline of `timeout` seconds.
+    """Sender of lists of calls, in parallel, with a deadline of `timeout` seconds for each call.
 
-    A call that fails because its server is away is made again, the same request, after pauses that grow, until
-    `unavailable_after` seconds have passed. Calls that were answered are not made again.
+    If a call fails because its server is unavailable, the same request is sent again, after growing pauses, until
+    `unavailable_after` seconds have passed. Calls that were answered are not repeated.
     """
 
     def __init__(self, timeout: float, unavailable_after: float) -> None:
@@ -58,20 +58,20 @@ class Calls:
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
         """Return the responses, in order.
 
-        Raises ParameterServerUnavailable after the bounded wait, ParameterServerError if a server refused.
+        Raises ParameterServerUnavailable after the bounded wait, and ParameterServerError if a server refuses.
         """
         if len(calls) > 1:
-            return self.begin(calls)()
-        # A call that is waited for takes one thread less than a future.
+            return self.start(calls)()
+        # A blocking call needs one thread less than a future.
         return self._answers(calls, lambda answers: self._attempt(calls, answers))
 
-    def begin(self, calls: Sequence[Call]) -> Callable[[], list[Any]]:
-        """Send the calls; what is returned waits for the responses, and raises, as `__call__` does."""
+    def start(self, calls: Sequence[Call]) -> Callable[[], list[Any]]:
+        """Send the calls and return a function that waits for the responses. It raises what `__call__` raises."""
         futures = self._send(calls, range(len(calls)))
         return lambda: self._answers(calls, lambda answers: _collect(calls, futures, answers))
 
     def retry(self, error: type[Exception], attempt: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Call a function until it does not raise `error`, which is raised after `unavailable_after` seconds."""
+        """Call `attempt` again while it raises `error`, for up to `unavailable_after` seconds."""
         deadline, pauses = time.monotonic() + self.unavailable_after, Pauses(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
@@ -85,20 +85,20 @@ class Calls:
         answers: list[Any] = [None] * len(calls)
         try:
             attempt(answers)
-        except _Away as away:
+        except _Unavailable as failure:
             wait = self.unavailable_after
-            _log.warning("parameter server %s is away, waiting up to %g s: %s", away.address, wait, away)
+            _log.warning("parameter server %s is unavailable, retrying for %g s: %s", failure.address, wait, failure)
             try:
-                self.retry(_Away, self._attempt, calls, answers)
-            except _Away as still:
+                self.retry(_Unavailable, self._attempt, calls, answers)
+            except _Unavailable as last:
                 raise ParameterServerUnavailable(
-                    f"parameter server {still.address} was away for {wait:g} s: {still}"
+                    f"parameter server {last.address} was unavailable for {wait:g} s: {last}"
                 ) from None
-            _log.info("parameter server %s is back", away.address)
+            _log.info("parameter server %s is available again", failure.address)
         return answers
 
     def _attempt(self, calls: Sequence[Call], answers: list[Any]) -> None:
-        """Send the calls that have no answer yet. Raises the first failure when all have ended."""
+        """Send the calls that have no answer yet. When all have ended, raise the first failure."""
         missing = [index for index, answer in enumerate(answers) if answer is None]
         if len(missing) > 1:
             _collect(calls, self._send(calls, missing), answers)
@@ -114,7 +114,7 @@ class Calls:
 
 
 def _collect(calls: Sequence[Call], futures: Mapping[int, Any], answers: list[Any]) -> None:
-    """Put the answers where they belong. Raises the first failure when all have ended."""
+    """Wait for the futures and fill in `answers`. When all have ended, raise the first failure."""
     errors: dict[int, grpc.RpcError] = {}
     for index, future in futures.items():
         try:
@@ -127,7 +127,7 @@ def _collect(calls: Sequence[Call], futures: Mapping[int, Any], answers: list[An
 
 
 def _raise(errors: Mapping[int, grpc.RpcError], calls: Sequence[Call]) -> None:
-    """Raise a refusal if there is one, else _Away if a server is."""
+    """Raise the first refusal if there is one; else _Unavailable for the first server that is unavailable."""
     for index, failure in errors.items():
         target = calls[index].target
         unauthenticated = authentication_error(failure, target)
@@ -136,10 +136,10 @@ def _raise(errors: Mapping[int, grpc.RpcError], calls: Sequence[Call]) -> None:
         if not is_unavailable(failure):
             raise ParameterServerError(f"parameter server {target.address}: {failure.details()}") from None
     for index, failure in errors.items():
-        raise _Away(calls[index].target.address, failure)
+        raise _Unavailable(calls[index].target.address, failure)
 
 
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
-    """Return the error to raise if a call to a parameter server failed as `authentication_trouble` says; else None."""
+    """Return the error to raise if `authentication_trouble` finds a reason for the failure of a call; else None."""
     trouble = authentication_trouble(error, target)
     return None if trouble is None else ParameterServerUnauthenticated(trouble)

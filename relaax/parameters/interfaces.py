@@ -1,4 +1,4 @@
-"""Interfaces of a worker to the parameter server, whatever the transport."""
+"""Interfaces between a worker and the parameter server, the same for every transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FlatVector = npt.NDArray[np.float32]
 
 
 class ParameterServerError(Exception):
-    """The parameter server refused, with a sentence that says why. Retrying will not help."""
+    """The parameter server refused a call; a retry does not help. The message says why."""
 
 
 class ParameterServerUnavailable(ParameterServerError):
@@ -23,11 +23,11 @@ class ParameterServerUnavailable(ParameterServerError):
 
 
 class ParameterServerUnauthenticated(ParameterServerError):
-    """The parameter server did not prove its identity, or this side did not prove that it may connect."""
+    """The parameter server could not prove its identity, or this side could not prove that it may connect."""
 
 
 class ParameterServerUnusable(ParameterServerError):
-    """The configured transport is impossible for this server or this host."""
+    """The configured transport cannot be used with this server or on this host."""
 
 
 class TrainingEnded(Exception):
@@ -40,12 +40,12 @@ class TrainingEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What a process registers for, and what it may do. All code that asks reads one of the rows below.
+    """The purpose of a registered process, and what it allows.
 
-    name, mode: in messages (`an exploit worker`), and in one word, for tables. number: its `Role` in the .proto file.
-    acts: whether it has environments, and so actor indices. changes: whether it may push, gather statistics and update
-        shared memory.
-    outlives_training: whether a server that started with a finished model serves it for ever.
+    name: for messages, such as `an exploit worker`. mode: one word, for tables. number: its `Role` in the .proto file.
+    acts: whether the process has environments, and so actor indices.
+    may_update: whether it may push, gather statistics and update shared memory.
+    outlives_training: whether a server that started with a finished model serves the process without end.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Purpose:
 
     @property
     def trains(self) -> bool:
-        """Whether its environments are actors of the training."""
+        """Whether the environments of the process are actors of the training."""
         return self.acts and self.may_update
 
 
@@ -71,11 +71,11 @@ PURPOSES = {purpose.number: purpose for purpose in (TRAIN, EXPLOIT, LEARN)}
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The description that a worker, or another process, gives of itself.
+    """The description that a worker or another process registers with.
 
-    `fingerprint` is canonical JSON (see `relaax.hosting.fingerprint`). `host` is the environment's, `server` the
-    RLX server's HOST:PORT. `client` is the name that the client's token proves. A learner has 0 environments, no
-    server, and calls itself by `environment` and `host`.
+    `fingerprint` is canonical JSON (see `relaax.hosting.fingerprint`). `host` is that of the environment. `server` is
+    HOST:PORT of the RLX server. `client` is the name that the client's token proves. A learner has 0 environments and
+    no server; its `environment` and `host` are its own name and host.
     """
 
     fingerprint: str
@@ -102,13 +102,14 @@ class Registered:
 class Pulled:
     """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
 
-    `statistics`: the merged ones of all workers, as of this pull. `frames`: environment frames of all workers so far,
-    steps x frame skip. `target`: the target network, float32 of shape [parameters], read-only, the same array until it
-    is renewed; None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
+    `statistics`: the merged statistics of all workers at this pull. `frames`: environment frames of all workers so far
+    (steps x frame skip). `target`: the target network, float32 of shape [parameters], read-only; it is the same array
+    until it is renewed. It is None if the algorithm declares none (`ParameterServerBase.target_interval`), or if the
+    worker only acts.
 
-    `actor_count`: the environments of all connected training workers, 0 if that is not known, as without a parameter
-    server. `actor_rank`: the rank of the connection's first environment among them, from 0; its other environments have
-    the next ranks. Ranks have no gaps, and change when actors connect or disconnect, other than actor indices.
+    `actor_count`: the environments of all connected training workers; 0 if unknown (without a parameter server).
+    `actor_rank`: the rank of the connection's first environment among them, from 0; its other environments have the
+    next ranks. Ranks have no gaps. Unlike actor indices, they change when actors connect or disconnect.
     """
 
     parameters: FlatVector
@@ -125,8 +126,8 @@ class Pulled:
 class Pushed:
     """The outcome of a push. `discarded` is why the gradient was not applied, else None.
 
-    `pulled` holds the fresh parameters if they were asked for, as `Parameters.pull` gives them. After a roll-back of
-    the model (`discarded == "incarnation"`) the client has registered anew and `pulled` is always given.
+    `pulled` holds the new parameters if they were requested, as `Parameters.pull` returns them. If the model was rolled
+    back (`discarded == "incarnation"`), the client has registered again and `pulled` is always given.
     """
 
     discarded: str | None
@@ -137,16 +138,16 @@ class Pushed:
 
 
 class MetricsRecorder(ABC):
-    """Records the metrics of an agent and its worker."""
+    """Recorder of the metrics of an agent and its worker."""
 
     @abstractmethod
     def scalar(self, name: str, value: float) -> None:
         """Add a sample of a named scalar; samples are averaged and sent in batches."""
 
     def sample(self, name: str, value: float) -> None:
-        """Add a positive sample of a named quantity whose quantiles are wanted, such as a time, rather than its mean.
+        """Add a positive sample of a named quantity whose quantiles are of interest, such as a time.
 
-        By default it is taken for a scalar's.
+        The default implementation records it as a scalar.
         """
         self.scalar(name, value)
 
@@ -157,17 +158,17 @@ class MetricsRecorder(ABC):
     def statistic(self, name: str, moments: Moments) -> None:
         """Add samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).
 
-        They are merged with those gathered before, and sent with the next push; they count exactly once, also if that
-        push's gradient is discarded. Not in exploit mode. Raises ValueError if they cannot be merged.
+        They are merged with earlier samples and sent with the next push. They count exactly once, even if that push's
+        gradient is discarded. Not available in exploit mode. Raises ValueError if they cannot be merged.
         """
 
     @abstractmethod
     def episode(self, episode_return: float, length: int) -> None:
-        """Count a whole episode that has ended."""
+        """Record a whole episode that has ended: its return, and its length in environment steps."""
 
 
 class Parameters(ABC):
-    """The global parameters as an agent has them. Used by one thread::
+    """An agent's access to the global parameters. Used by one thread::
 
         pulled = parameters.pull()
         while ...:
@@ -179,15 +180,16 @@ class Parameters(ABC):
 
     @abstractmethod
     def pull(self) -> Pulled:
-        """Fetch the newest parameters, statistics, target network and counts; the same object as before if all are the
-        same. If some are, they are the same arrays as before.
+        """Fetch the newest parameters, statistics, target network and counts.
+
+        If all are unchanged, the same object is returned as before. Unchanged parts are the same arrays as before.
         """
 
     def gradient_memory(self) -> FlatVector | None:
-        """Return where the next gradient is best computed, since no copy of it need be sent then.
+        """Return the memory to compute the next gradient in, so that it is not copied when it is sent.
 
-        float32 [parameters] of any numbers, to be given to the next `push`, and then asked for anew. None if any memory
-        is as good.
+        float32 [parameters] with arbitrary content. Pass it to the next `push`, then call this method again. None if
+        the choice of memory makes no difference.
         """
         return None
 
@@ -195,19 +197,19 @@ class Parameters(ABC):
     def push(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
     ) -> Pushed:
-        """Send one update, computed on the parameters of the last pull; its answer comes in the same round trip.
+        """Send one update, computed on the parameters of the last pull, and return its outcome. Takes one round trip.
 
         `gradient`: float32 of shape [parameters], or None to advance the global step only.
         `env_steps`: environment steps consumed since the last push; they count even if the gradient is discarded.
-        `loss`: of which it is the gradient, if `algorithm.loss_outlier_deviations` is to apply.
+        `loss`: the loss whose gradient it is; needed for `algorithm.loss_outlier_deviations`.
         """
 
     def push_later(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
     ) -> Callable[[], Pushed]:
-        """Send one update as `push` does; what is returned waits for the answer, and raises, as `push` does.
+        """Send one update and return a function that waits for its outcome. It raises what `push` raises.
 
-        Meanwhile the gradient must not change. Any other call waits for the answer first.
+        Do not change the gradient before that function returns. Any other call waits for the outcome first.
         """
         pushed = self.push(gradient, env_steps, want_parameters, loss=loss)
         return lambda: pushed
@@ -216,9 +218,9 @@ class Parameters(ABC):
 class ParameterClientBase(ABC):
     """A worker's client of the parameter server. Used by one thread.
 
-    Its life: `register`, `pull`, then `push`, which carries what was gathered in `metrics`, or `flush` if nothing is to
-    be pushed; `close` at the end. Every call may raise what those of `Parameters` may, and methods of the same names
-    do the same.
+    Call `register`, then `pull`, then `push` repeatedly, and `close` at the end. A push also sends the metrics in
+    `metrics`; `flush` sends them without a push. Methods with the same names as those of `Parameters` do the same, and
+    every call may raise the same errors.
     """
 
     metrics: MetricsRecorder
@@ -238,7 +240,7 @@ class ParameterClientBase(ABC):
     def push(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
     ) -> Pushed:
-        """See `Parameters`. `withheld`: there was a gradient, and it is kept back: it counts as discarded."""
+        """See `Parameters.push`. `withheld`: the worker withholds its gradient, which counts as discarded."""
 
     def push_later(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
@@ -248,12 +250,12 @@ class ParameterClientBase(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Send the gathered metrics now, if no push is due (exploit mode)."""
+        """Send the gathered metrics without a push (exploit mode), at most once a second."""
 
     @property
     @abstractmethod
     def global_step(self) -> int:
-        """Environment steps over all workers, as last seen."""
+        """Environment steps of all workers, as the server reported them last."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Keep the metrics of a worker until a message carries them."""
+"""A worker's metrics, gathered until a push or a report sends them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from relaax.parameters.interfaces import MetricsRecorder
 from relaax.parameters.moments import Moments
 
 REPORT_INTERVAL = 1.0
-"""Seconds between two reports that go to the parameter server without a push."""
+"""Minimum seconds between two reports that are sent without a push."""
 _EPISODES_PER_REPORT = 4_096
 
 
 class MetricsCollector(MetricsRecorder):
-    """Gather episodes in order, sums of scalars, histograms, gauges, and merged statistics.
+    """Collector of episodes in order, sums of scalars, histograms, gauges, and merged statistics.
 
-    Bounded: the oldest of very many episodes are dropped. Reports carry all but statistics; only pushes carry those
-    too. Its methods raise ValueError for an invalid name.
+    If more than `max_episodes` are pending, the oldest are dropped. Statistics are sent with pushes only; reports
+    contain everything else. The methods raise ValueError for an invalid name.
     """
 
     def __init__(self, max_episodes: int = 65_536) -> None:
@@ -62,8 +62,8 @@ class MetricsCollector(MetricsRecorder):
         taken, self._statistics = self._statistics, {}
         return taken
 
-    def take(self) -> pb.MetricsReport:
-        """Return what was gathered, with as many episodes as one report may carry, and clear that."""
+    def take_report(self) -> pb.MetricsReport:
+        """Return the gathered metrics and clear them. Episodes beyond the limit of a report stay for the next one."""
         count = min(len(self._episodes), _EPISODES_PER_REPORT)
         episodes = [self._episodes.popleft() for _ in range(count)]
         scalars, self._scalars = self._scalars, {}
@@ -81,7 +81,7 @@ class MetricsCollector(MetricsRecorder):
 
 
 class Reports:
-    """The reports of a worker without a push, each with a number, so that none is counted twice."""
+    """Reports without a push, each with a number so that the server does not count it twice."""
 
     def __init__(self, metrics: MetricsCollector) -> None:
         self._metrics = metrics
@@ -89,33 +89,33 @@ class Reports:
         self._number = 0
         self._reported = -REPORT_INTERVAL
 
-    def begin(self) -> None:
-        """Number them from 1: the worker registers under a new name."""
+    def restart_numbers(self) -> None:
+        """Number the next reports from 1, because the worker registers with a new worker id."""
         self._number = 0
 
-    def due(self) -> bool:
-        """Return whether it is time for one, and note the time if it is."""
+    def start_if_due(self) -> bool:
+        """Return whether a report is due. If so, the next one is due `REPORT_INTERVAL` seconds later."""
         if time.monotonic() - self._reported < REPORT_INTERVAL:
             return False
         self._reported = time.monotonic()
         return True
 
     def next(self, worker_id: str) -> pb.ReportRequest | None:
-        """Return the report that got no answer yet, under the number it had; else what was gathered since, if any."""
+        """Return the unanswered report with its old number; else a new one; else None if there are no new metrics."""
         if self._unanswered is None:
             if not self._metrics:
                 return None
-            self._unanswered = pb.ReportRequest(report=self._metrics.take())
+            self._unanswered = pb.ReportRequest(report=self._metrics.take_report())
         request = self._unanswered
         if request.worker_id != worker_id:
             self._number += 1
             request.worker_id, request.report_id = worker_id, self._number
         return request
 
-    def answered(self) -> None:
-        """Drop the report that `next` has returned."""
+    def acknowledge(self) -> None:
+        """Drop the report that `next` returned: the server has answered it."""
         self._unanswered = None
 
-    def last(self) -> pb.MetricsReport:
-        """Return the report that goes with a deregistration."""
-        return self._unanswered.report if self._unanswered else self._metrics.take()
+    def final_report(self) -> pb.MetricsReport:
+        """Return the report to send with the deregistration."""
+        return self._unanswered.report if self._unanswered else self._metrics.take_report()

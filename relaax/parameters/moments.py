@@ -1,4 +1,4 @@
-"""Statistics of samples that are gathered in parts and merged."""
+"""Mergeable statistics of samples: count, mean and squared differences."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from relaax.transport.grpc_options import MAX_STATISTICS
 
 Float64Vector = npt.NDArray[np.float64]
 STATISTICS = "statistics/"
-"""What the names of a statistic's arrays begin with, in checkpoints and in the files of policies."""
+"""Prefix of the names of statistics' arrays in checkpoints and policy files."""
 MAX_STATISTIC_NAME = 64
 SAMPLE_LIMIT = 1e30
-"""The largest magnitude of a sample: one beyond it counts as this. Squares of these can be added for ever."""
+"""The largest magnitude of a sample; larger ones are clamped to it. Sums of its squares do not overflow."""
 COUNT_LIMIT = 1e18
-"""The most samples that moments are of."""
-_SQUARES = 1.01 * SAMPLE_LIMIT**2  # the mean of samples' squares, and room for rounding
+"""The largest number of samples in one object."""
+_SQUARES = 1.01 * SAMPLE_LIMIT**2  # limit of the mean square, with room for rounding
 _NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 _MAX_NAMES = 64
 
 
 class MomentsOutOfRange(ValueError):
-    """Moments that samples within the limits cannot have, so that no others can be merged with them."""
+    """Moments that samples within the limits cannot have. They cannot be merged with others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
     """The number of samples, their mean, and the sum of squared differences from it.
 
-    `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError if a number is not finite, the count or
-    an element of `m2` is negative, or the shapes are not one and the same [D].
+    `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError if a number is not finite, if the count or
+    an element of `m2` is negative, or if the shapes are not both [D].
     """
 
     count: float
@@ -43,71 +43,71 @@ class Moments:
     m2: Float64Vector
 
     def __post_init__(self) -> None:
-        # Copies: what is merged later must not change with the array it came from.
+        # Copies: later changes of the given arrays must not change these.
         mean, m2 = np.array(self.mean, np.float64), np.array(self.m2, np.float64)
         if mean.ndim != 1 or mean.shape != m2.shape:
-            raise ValueError(f"mean and m2 have one shape [D], not {mean.shape} and {m2.shape}")
+            raise ValueError(f"mean and m2 must have the same shape [D], not {mean.shape} and {m2.shape}")
         if not 0 <= self.count < np.inf:
-            raise ValueError(f"a count is a finite number that is not negative, not {self.count}")
+            raise ValueError(f"the count must be finite and at least 0, not {self.count}")
         if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
             raise ValueError("the mean or the sum of squared differences is not finite")
         if (m2 < 0).any():
-            raise ValueError(f"a sum of squares is never negative: {m2.min()}")
+            raise ValueError(f"a sum of squared differences must be at least 0, not {m2.min()}")
         mean.flags.writeable = m2.flags.writeable = False
         for name, value in (("count", float(self.count)), ("mean", mean), ("m2", m2)):
             object.__setattr__(self, name, value)
 
     @classmethod
     def zeros(cls, size: int) -> Moments:
-        """Return the moments of no samples, of `size` numbers each."""
+        """Return the moments of 0 samples of `size` numbers each."""
         return cls(0.0, np.zeros(size), np.zeros(size))
 
     @classmethod
     def of(cls, samples: npt.ArrayLike) -> Moments:
-        """Return the moments of `samples`, [B, D] of any real dtype; B may be 0. Samples are clipped to `SAMPLE_LIMIT`.
+        """Return the moments of `samples`, [B, D] of any real dtype. B may be 0.
 
-        Raises ValueError if one is not finite.
+        Samples beyond `SAMPLE_LIMIT` are clamped to it. Raises ValueError if a sample is not finite.
         """
         values = np.asarray(samples, np.float64)
         if values.ndim != 2:
-            raise ValueError(f"samples have the shape [B, D], not {list(values.shape)}")
+            raise ValueError(f"samples must have the shape [B, D], not {list(values.shape)}")
         if not len(values):
             return cls.zeros(values.shape[1])
-        with np.errstate(all="ignore"):  # what overflows is seen below
+        with np.errstate(all="ignore"):  # `_is_within` detects an overflow
             mean = values.mean(axis=0)
             m2 = np.square(values - mean).sum(axis=0)
             is_within = _is_within(len(values), mean, m2)
         if is_within:
-            return _made(len(values), mean, m2)
+            return _unchecked(len(values), mean, m2)
         if not np.isfinite(values).all():
             raise ValueError("a sample is not finite")
         return cls.of(np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT))
 
     @property
     def size(self) -> int:
-        """D."""
+        """The length D of a sample."""
         return len(self.mean)
 
     @property
     def variance(self) -> Float64Vector:
-        """The variance of the samples, float64 [D]: m2 / count, 0 if there are none."""
+        """The variance of the samples, float64 [D]: m2 / count, or 0 without samples."""
         variance: Float64Vector = self.m2 / self.count if self.count else np.zeros(self.size)
         return variance
 
     def merged(self, other: Moments) -> Moments:
-        """Return the moments of the samples of both (Chan, Golub and LeVeque 1983).
+        """Return the moments of all samples of both (Chan, Golub and LeVeque 1983).
 
-        Raises ValueError if the lengths differ, and MomentsOutOfRange if they are beyond the limits together.
+        Raises ValueError if the lengths differ, and MomentsOutOfRange if the result exceeds the limits.
         """
         if self.size != other.size:
             raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
         if not other.count:
             return self
         if not self.count:
-            return other.usable()
+            return other.checked()
         count = self.count + other.count
         share = other.count / count
-        with np.errstate(all="ignore"):  # in place, as this runs at every push
+        with np.errstate(all="ignore"):  # in place, because this runs at every push
             difference = other.mean - self.mean
             mean = difference * share
             mean += self.mean
@@ -116,11 +116,11 @@ class Moments:
             m2 = self.m2 + other.m2
             m2 += difference
             is_within = _is_within(count, mean, m2)
-        merged = _made(count, mean, m2)
-        return merged if is_within else merged.usable()
+        merged = _unchecked(count, mean, m2)
+        return merged if is_within else merged.checked()
 
-    def usable(self) -> Moments:
-        """Return itself. Raises MomentsOutOfRange if samples within the limits cannot have these moments."""
+    def checked(self) -> Moments:
+        """Return this object. Raises MomentsOutOfRange if samples within the limits cannot have these moments."""
         with np.errstate(all="ignore"):
             is_within = _is_within(self.count, self.mean, self.m2)
         if not is_within:
@@ -131,8 +131,8 @@ class Moments:
         return self
 
 
-def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
-    """Make moments of arrays that nothing else refers to, without checks: this runs at almost every step."""
+def _unchecked(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
+    """Return moments of arrays that are not used elsewhere. Without checks, because this runs at almost every step."""
     mean.flags.writeable = m2.flags.writeable = False
     made = Moments.__new__(Moments)
     for name, value in (("count", float(count)), ("mean", mean), ("m2", m2)):
@@ -141,9 +141,9 @@ def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
 
 
 def _is_within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
-    """Return whether the mean square is within its limit, as that of two merged ones is then. False for NaN.
+    """Return whether the mean square is within its limit. False for NaN.
 
-    The caller ignores numpy's floating-point errors.
+    If it holds for two objects, it holds for their merged one. The caller ignores numpy's floating-point errors.
     """
     if not 0 < count <= COUNT_LIMIT:
         return not count
@@ -164,7 +164,7 @@ def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Moments]:
-    """Return the statistics among arrays. Raises ValueError, KeyError and IndexError if they are invalid."""
+    """Return the statistics in `arrays`. Raises ValueError, KeyError or IndexError if they are invalid."""
     found: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         if key.startswith(STATISTICS):
@@ -174,19 +174,21 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Mome
 
 
 def check_lengths(statistics: Mapping[str, int]) -> dict[str, int]:
-    """Check the statistics that an algorithm declares, name to length. Raises ValueError if they are too large."""
+    """Check the statistics that an algorithm declares (name to length). Raises ValueError if one is invalid."""
     for name, length in statistics.items():
         if len(name) > MAX_STATISTIC_NAME or not _NAME.fullmatch(name):
             raise ValueError(
-                f"{name[:MAX_STATISTIC_NAME]!r} is no name of a statistic: letters, digits, '_', '.', '-' and '/' are, "
-                f"no slash first, up to {MAX_STATISTIC_NAME} characters"
+                f"{name[:MAX_STATISTIC_NAME]!r} is not a valid name of a statistic: use letters, digits, '_', '.', '-' "
+                f"and '/' (not first), at most {MAX_STATISTIC_NAME} characters"
             )
         if type(length) is not int or length < 1:
-            raise ValueError(f"statistic {name} is declared with {length!r} numbers; an int from 1 on is needed")
+            raise ValueError(
+                f"statistic {name} is declared with {length!r} numbers; the length must be an int of at least 1"
+            )
     if len(statistics) > _MAX_NAMES:
-        raise ValueError(f"{len(statistics)} statistics are declared, one shard holds up to {_MAX_NAMES}")
+        raise ValueError(f"{len(statistics)} statistics are declared; the limit is {_MAX_NAMES}")
     if sum(statistics.values()) > MAX_STATISTICS:
         raise ValueError(
-            f"the statistics have {sum(statistics.values())} numbers together, one shard holds up to {MAX_STATISTICS}"
+            f"the statistics have {sum(statistics.values())} numbers together; the limit is {MAX_STATISTICS}"
         )
     return dict(statistics)

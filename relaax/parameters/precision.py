@@ -1,11 +1,11 @@
-"""Vectors with 16 bits a number: half the bytes of float32 on the wire.
+"""Conversion of float32 vectors to 16 bits a number and back, which halves their bytes on the wire.
 
-Rounding is to the nearest, of two equally near to the even one (IEEE 754). What is finite stays finite: a number that
-is too large becomes the largest that there is, with its sign. Infinite ones and NaN stay what they are, so that a
-parameter server discards such a gradient as it does without rounding. What is too small becomes 0.
+Numbers are rounded to the nearest, ties to even (IEEE 754). Finite numbers stay finite: a number that is too large
+becomes the largest finite one with its sign. A number that is too small becomes 0. Infinity and NaN do not change, so
+that a parameter server discards such a gradient as it does without rounding.
 
-numpy's own conversions to and from float16 take 3.7 and 1.3 ms for 678 k numbers, as long as sending them; these
-kernels take 0.08 and 0.05 ms. `ml_dtypes` has bfloat16 only: 0.24 and 0.05 ms there.
+For 678 k numbers, numpy's conversions to and from float16 take 3.7 and 1.3 ms, as long as sending them. These kernels
+take 0.08 and 0.05 ms. `ml_dtypes` supports bfloat16 only, and takes 0.24 and 0.05 ms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRECISIONS: Final = {
     "float16": pb.PRECISION_FLOAT16,
     "bfloat16": pb.PRECISION_BFLOAT16,
 }
-"""What `relaax-rlx-server.wire-precision` may say, and what messages say then."""
+"""The values of `relaax-rlx-server.wire-precision`, each with its value in messages."""
 
 _NAMES = {precision: name for name, precision in PRECISIONS.items()}
 _LARGEST = {pb.PRECISION_FLOAT16: "65504", pb.PRECISION_BFLOAT16: "3.39e38"}
@@ -41,49 +41,48 @@ def check_precision(precision: pb.Precision) -> None:
     """Raise ValueError if a message names an unknown precision."""
     if precision not in _NAMES:
         known = ", ".join(f"{number} ({name})" for number, name in _NAMES.items())
-        raise ValueError(f"precision {precision} is none: {known} are")
+        raise ValueError(f"precision {precision} is not supported; use one of {known}")
 
 
 class Narrower:
-    """Writes vectors in the precision that is asked for. Thread-safe.
+    """Encoder of vectors in a requested precision. Thread-safe.
 
-    `whose`: what they are, for the log, which says it once if numbers were too large.
+    `contents`: the name of the numbers in the log. The first clamped number is logged, later ones are not.
     """
 
-    def __init__(self, whose: str) -> None:
-        self._whose = whose
-        self._said = False
+    def __init__(self, contents: str) -> None:
+        self._contents = contents
+        self._has_warned = False
 
     def __call__(self, vector: FlatVector, precision: pb.Precision) -> npt.NDArray[Any]:
-        """Return the numbers of a contiguous float32 vector [n] as they are sent: itself, or uint16 [n].
+        """Encode a contiguous float32 vector [n]. Return the vector itself, or uint16 [n].
 
-        Raises ValueError for a precision that is none.
+        Raises ValueError for an unknown precision.
         """
         if precision == pb.PRECISION_UNSPECIFIED:
             return vector
         narrow, _ = _kernels(precision)
         halves = np.empty(len(vector), np.uint16)
         saturated = narrow(vector.view(np.uint32), halves)
-        if saturated and not self._said:
-            self._said = True
+        if saturated and not self._has_warned:
+            self._has_warned = True
             _log.warning(
-                "%d of %d %s are too large for %s, and are sent as %s: another wire-precision bears them; "
-                "not said again",
-                *(saturated, len(vector), self._whose, _NAMES[precision], _LARGEST[precision]),
+                "%d of %d %s are too large for %s and are sent as %s: choose another wire-precision (logged once)",
+                *(saturated, len(vector), self._contents, _NAMES[precision], _LARGEST[precision]),
             )
         return halves
 
 
 def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
-    """Return the numbers of a long field: read-only float32, a view of `data` if they are float32 there and aligned.
+    """Return the numbers of a long field as read-only float32: a view of `data` if it holds aligned float32.
 
-    Raises ValueError if they are no whole numbers, or the precision is none.
+    Raises ValueError if `data` ends within a number, or if the precision is unknown.
     """
     if precision == pb.PRECISION_UNSPECIFIED:
         return float32_of(data)
     _, widen = _kernels(precision)
     if len(data) % 2:
-        raise ValueError(f"a vector is {_NAMES[precision]}, two bytes each, not {len(data)} bytes")
+        raise ValueError(f"a {_NAMES[precision]} vector must have a multiple of 2 bytes, not {len(data)}")
     vector = np.empty(len(data) // 2, np.float32)
     widen(np.require(np.frombuffer(data, np.uint16), requirements="A"), vector.view(np.uint32))
     vector.flags.writeable = False
@@ -91,16 +90,16 @@ def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
 
 
 def prepare(precision: str) -> None:
-    """Compile the kernels of this precision before a server forks, so that no worker has to."""
+    """Compile the kernels of this precision. Called before a server forks, so that workers need not compile them."""
     if PRECISIONS[precision]:
         _kernels(PRECISIONS[precision])
 
 
 @cache
 def _kernels(precision: pb.Precision) -> tuple[Kernel, Kernel]:
-    """Machine code that narrows uint32 bits into uint16 bits and counts what was too large; and that widens them.
+    """Return two compiled kernels: narrow uint32 bits to uint16 and count the numbers that are too large; widen.
 
-    Python's lock is free while it runs. Raises ValueError for a precision that is none.
+    They release Python's lock. Raises ValueError for an unknown precision.
     """
     check_precision(precision)
     from relaax.machine_code import numba, types  # only if rounding is configured
@@ -117,10 +116,10 @@ def _kernels(precision: pb.Precision) -> tuple[Kernel, Kernel]:
     )
 
 
-# Written for a compiler that makes vectors of loops: no branches, and all of 32 bits, where numba would take 64 for
-# what it is not told of. That is three times as fast.
+# The loops have no branches, and every value has 32 bits, so that the compiler vectorizes them. numba's default of
+# 64 bits makes them three times slower.
 _U32: Any = np.uint32
-# Of the bits of a float32: the sign, the size without it, and the size of what is infinite; NaN is beyond it.
+# The bits of a float32: the sign; the magnitude; the magnitude of infinity (that of NaN is larger).
 _SIGN, _SIZE, _INFINITE = _U32(0x80000000), _U32(0x7FFFFFFF), _U32(0x7F800000)
 _ONE_HALF = np.float32(0.5)
 
@@ -129,7 +128,7 @@ def _narrow_to_bfloat16(bits: Any, halves: Any) -> Any:
     saturated = _U32(0)
     for i in range(len(bits)):
         size = _U32(bits[i] & _SIZE)
-        # Of what is added just under a half of the last place, and one more if it is odd, only the carry stays.
+        # Round half to even: add just under half of the last place, plus 1 if it is odd, and keep the carry.
         short = _U32(_U32(size + _U32(0x7FFF) + _U32(_U32(size >> _U32(16)) & _U32(1))) >> _U32(16))
         too_large = _U32(short == _U32(0x7F80)) & _U32(size < _INFINITE)
         saturated = _U32(saturated + too_large)
@@ -143,12 +142,12 @@ def _narrow_to_float16(bits: Any, halves: Any) -> Any:
     saturated = _U32(0)
     for i in range(len(bits)):
         size = _U32(bits[i] & _SIZE)
-        # As above, and the exponent's bias is 15 instead of 127.
+        # Rounded as above; the exponent's bias changes from 127 to 15.
         rounded = _U32(size - _U32(112 << 23) + _U32(0xFFF) + _U32(_U32(size >> _U32(13)) & _U32(1)))
-        # Below 2^-14 numbers are multiples of 2^-24, as those of float32 are from a half on: adding a half rounds.
+        # Below 2^-14, float16 numbers are multiples of 2^-24, as float32 numbers are from 0.5 on: adding 0.5 rounds.
         tiny = _U32(np.float32(np.uint32(size).view(np.float32) + _ONE_HALF).view(np.uint32) - _U32(126 << 23))
         short = tiny if size < _U32(113 << 23) else _U32(rounded >> _U32(13))
-        too_large = _U32(size >= _U32(0x477FF000)) & _U32(size < _INFINITE)  # from 65520 on: the nearest is infinite
+        too_large = _U32(size >= _U32(0x477FF000)) & _U32(size < _INFINITE)  # from 65520 on, the nearest is infinite
         saturated = _U32(saturated + too_large)
         short = _U32(0x7BFF) if too_large else short
         short = _U32(0x7C00) if size == _INFINITE else short

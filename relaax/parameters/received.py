@@ -19,41 +19,44 @@ from relaax.parameters.interfaces import (
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.wire import Carrier, statistics_from_messages, statistics_to_messages
 
-_AT_ONCE = 3
+_FETCHES = 3
 _VECTOR = "target"
 _Answers = Sequence[pb.PushResponse] | Sequence[pb.PullResponse]
 
 
 class IncarnationEnded(Exception):
-    """The worker belongs to an earlier incarnation, or is unknown: it has to register again."""
+    """The worker is unknown or belongs to an earlier incarnation: it must register again."""
 
 
-class _Apart(Exception):
-    """A shard is behind shard 0."""
+class _GenerationsDiffer(Exception):
+    """The target network of a shard is older than that of shard 0."""
 
 
 class ReceivedTarget:
-    """The newest generation that all shards have; the same array until there is a newer one."""
+    """The newest target network that all shards have; the same array until there is a newer one."""
 
     def __init__(self, links: Sequence[ShardClient], call: Calls) -> None:
         self._links = links
         self._call = call
-        self.begin(wanted=False)
+        self.reset(wanted=False)
 
-    def begin(self, *, wanted: bool) -> None:
-        """Begin anew, for a registration: another incarnation has other generations. `wanted`: the worker trains."""
+    def reset(self, *, wanted: bool) -> None:
+        """Drop everything, because the worker registers and a new incarnation has new generations.
+
+        `wanted`: whether the worker trains, and so needs the target network.
+        """
         self.vector: FlatVector | None = None
-        """float32 [P], read-only; None before the first, if it is not wanted, and if there is none."""
+        """float32 [P], read-only; None before the first fetch, if it is not wanted, or if the algorithm has none."""
         self.newest = 0
-        """The newest generation of shard 0, which every request tells the other shards."""
+        """The newest generation of shard 0. Every request contains it, so that the other shards learn it."""
         self._wanted = wanted
         self._held: int | None = None  # the generation of `vector`
-        self._parts: dict[int, tuple[int, FlatVector]] = {}  # of each shard: its generation, and its range
+        self._parts: dict[int, tuple[int, FlatVector]] = {}  # per shard: generation, and the shard's range
 
-    def hear(self, answers: _Answers) -> bool:
-        """Note the generation of shard 0, whose answer is the first. Return whether it is another than is held here.
+    def note_generation(self, answers: _Answers) -> bool:
+        """Record the generation of shard 0, whose answer is the first. Return whether it differs from that of `vector`.
 
-        Those of the other shards do not count: any worker can advance them.
+        The generations of other shards are ignored, because any worker can advance them.
         """
         if not answers[0].HasField("target_generation"):
             return False
@@ -61,44 +64,44 @@ class ReceivedTarget:
         self.newest = max(self.newest, generation)
         return generation != self._held
 
-    def follow(self, answers: _Answers, asker: pb.PullRequest) -> FlatVector | None:
-        """Return the target network, fetched if the shards have another one now. Raises as `fetch` does."""
-        if self.hear(answers) and self._wanted:
-            self.fetch(asker)
+    def refreshed(self, answers: _Answers, identity: pb.PullRequest) -> FlatVector | None:
+        """Return the target network, after fetching it if shard 0 has another one. Raises what `fetch` raises."""
+        if self.note_generation(answers) and self._wanted:
+            self.fetch(identity)
         return self.vector
 
-    def fetch(self, asker: pb.PullRequest) -> None:
-        """Take the target network from all shards, of one generation. `asker` says who asks.
+    def fetch(self, identity: pb.PullRequest) -> None:
+        """Fetch the target network from all shards, in one generation.
 
-        Shards that are behind copy when a request names the newest generation. If shard 0 advances meanwhile, they are
-        asked again. If a shard stays ahead of shard 0, a worker has told it a false generation, and its copy is used
-        until shard 0 has advanced as far. Raises IncarnationEnded, TrainingEnded, ParameterServerUnavailable after the
-        bounded wait, and ParameterServerError.
+        A shard with an older generation copies its parameters when a request names the newest one. If shard 0 advances
+        meanwhile, the shards are pulled again. If a shard stays ahead of shard 0, a worker has sent it a false
+        generation; its copy is used until shard 0 has advanced as far. Raises IncarnationEnded, TrainingEnded,
+        ParameterServerUnavailable after the bounded wait, and ParameterServerError.
         """
         try:
-            self._call.retry(_Apart, self._fetch_at_once, asker)
-        except _Apart:
+            self._call.retry(_GenerationsDiffer, self._fetch_now, identity)
+        except _GenerationsDiffer:
             found = ", ".join(str(generation) for generation, _ in self._parts.values())
             raise ParameterServerUnavailable(
-                f"the shards of the parameter server did not agree: their target networks are of the generations "
+                f"the shards of the parameter server have target networks of different generations: "
                 f"{found} (tried for {self._call.unavailable_after:g} s)"
             ) from None
 
-    def _fetch_at_once(self, asker: pb.PullRequest) -> None:
-        """Ask a few times without a pause: a shard that advances between two answers rarely does so twice."""
-        for _ in range(_AT_ONCE):
-            self._ask(asker)
+    def _fetch_now(self, identity: pb.PullRequest) -> None:
+        """Pull up to `_FETCHES` times without a pause: a shard rarely advances between two answers twice in a row."""
+        for _ in range(_FETCHES):
+            self._pull_parts(identity)
             generations = {generation for generation, _ in self._parts.values()}
             if len(generations) == 1:
                 break
         else:
             if min(generations) < self._parts[0][0]:
-                raise _Apart
-        self._take()
+                raise _GenerationsDiffer
+        self._join_parts()
 
-    def _ask(self, asker: pb.PullRequest) -> None:
+    def _pull_parts(self, identity: pb.PullRequest) -> None:
         request = pb.PullRequest()
-        request.CopyFrom(asker)
+        request.CopyFrom(identity)
         request.vector, request.target_generation = _VECTOR, self.newest
         calls = []
         for link in self._links:
@@ -110,12 +113,12 @@ class ReceivedTarget:
             raise IncarnationEnded
         if answers[0].finished:
             raise TrainingEnded(answers[0].global_step)
-        self.hear(answers)
+        self.note_generation(answers)
         for link, carrier in zip(self._links, carriers, strict=True):
             if not carrier.message.not_modified:
                 self._parts[link.shard] = carrier.message.version, link.vector(carrier)
 
-    def _take(self) -> None:
+    def _join_parts(self) -> None:
         parts = [self._parts[link.shard] for link in self._links]
         if len(parts) == 1:
             self.vector = parts[0][1]
@@ -130,28 +133,28 @@ Answer = Carrier[pb.PushResponse] | Carrier[pb.PullResponse]
 
 
 class ReceivedState:
-    """The newest parameters, statistics, frames and target network; the same object for as long as all are the same."""
+    """The newest parameters, statistics, frames and target network; the same object while all are unchanged."""
 
     def __init__(self, links: Sequence[ShardClient]) -> None:
         self._links = links
         self.pulled: Pulled | None = None
-        """The parameters; None before the first answer, and after a roll-back."""
+        """The last answer; None before the first one, and after a roll-back."""
         self.rolled_back = False
-        """Whether there were parameters, and none since the roll-back."""
+        """Whether parameters were dropped by a roll-back and have not been received again."""
 
     def roll_back(self) -> None:
-        """Forget the parameters: they are of an earlier incarnation."""
+        """Drop the parameters: they belong to an earlier incarnation."""
         self.rolled_back |= self.pulled is not None
         self.pulled = None
 
-    def take(self, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
-        """Join the answers of all shards. `target` is the target network, if there is one.
+    def join(self, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
+        """Join the answers of all shards. `target` is the target network, or None.
 
-        Raises ParameterServerError if one is invalid.
+        Raises ParameterServerError if an answer is invalid.
         """
         first = answers[0].message
         if self.pulled is not None and all(answer.message.not_modified for answer in answers):
-            return self._hold(self.pulled.parameters, self.pulled.version, first, target)
+            return self._updated(self.pulled.parameters, self.pulled.version, first, target)
         if len(self._links) == 1:
             vector = self._links[0].received(answers[0])
         else:
@@ -163,41 +166,41 @@ class ReceivedState:
                 else:
                     vector[part] = link.received(answer)
             vector.flags.writeable = False
-        return self._hold(vector, first.version, first, target)
+        return self._updated(vector, first.version, first, target)
 
-    def own(self, parameters: FlatVector, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
-        """Take the parameters after the worker's own update, with the updates of others until then."""
+    def join_own_update(self, parameters: FlatVector, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
+        """Return `parameters`, which the worker has updated in shared memory, with the counts of the answers."""
         for link, answer in zip(self._links, answers, strict=True):
             link.version = answer.message.version
         first = answers[0].message
-        return self._hold(parameters, first.version, first, target)
+        return self._updated(parameters, first.version, first, target)
 
-    def _hold(
+    def _updated(
         self,
         parameters: FlatVector,
         version: int,
         first: pb.PushResponse | pb.PullResponse,
         target: FlatVector | None,
     ) -> Pulled:
-        held = self.pulled
+        previous = self.pulled
         try:
-            if held is not None and statistics_to_messages(held.statistics) == list(first.statistics):
-                statistics = held.statistics
+            if previous is not None and statistics_to_messages(previous.statistics) == list(first.statistics):
+                statistics = previous.statistics
             else:
                 statistics = MappingProxyType(statistics_from_messages(first.statistics))
         except ValueError as error:
             raise ParameterServerError(
-                f"parameter server {self._links[0].address} sent what is no statistic: {error}"
+                f"parameter server {self._links[0].address} sent an invalid statistic: {error}"
             ) from None
         if (
-            held is not None
-            and held.parameters is parameters
-            and held.statistics is statistics
-            and held.target is target
-            and held.frames == first.frames
-            and (held.actor_count, held.actor_rank) == (first.actor_count, first.actor_rank)
+            previous is not None
+            and previous.parameters is parameters
+            and previous.statistics is statistics
+            and previous.target is target
+            and previous.frames == first.frames
+            and (previous.actor_count, previous.actor_rank) == (first.actor_count, first.actor_rank)
         ):
-            return held
+            return previous
         self.pulled = Pulled(
             parameters,
             version,

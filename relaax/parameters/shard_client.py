@@ -1,4 +1,4 @@
-"""A worker's end of the connection to one shard, by gRPC or through shared memory."""
+"""A worker's client of one shard, by gRPC or through shared memory."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ _NUMBER_BYTES = 4
 
 
 class SharedMemory(MemoryConnection):
-    """A connection to a shard, through which gradients and parameters go."""
+    """A shared-memory connection to a shard, for gradients and parameters."""
 
     def __init__(self, offer: pb.SharedMemoryOffer, worker_id: str, size: int) -> None:
         """Connect, for a vector of `size` elements. Raises NoSharedMemory."""
         super().__init__(offer.socket, Introduction(worker_id, offer.worker_proof, offer.shard_proof), size)
-        self._had: set[int] = set()  # segments that the shard keeps as they are for us
+        self._had: set[int] = set()  # segments that the shard does not overwrite while they are in use here
         self._asked = 0
 
     @property
     def gradient(self) -> FlatVector:
-        """Where the shard reads a push's vector, float32 [size]: computed there, it is not copied."""
+        """The memory from which the shard reads a gradient, float32 [size]. A gradient computed here is not copied."""
         return self.memory
 
     def ask(self, request: Carrier[pb.PushRequest] | pb.PullRequest, timeout: float) -> bool:
-        """Send a question, whose vector is copied to `gradient` unless it is there, and which has so many seconds.
+        """Send a request with a timeout in seconds. Its vector is copied to `gradient` unless it is already there.
 
-        Return True. Raises NoSharedMemory.
+        Always returns True. Raises NoSharedMemory.
         """
         message, data = (request.message, request.data) if isinstance(request, Carrier) else (request, b"")
         vector = memoryview(data).nbytes
         self._check_unanswered(0)
         if vector > self.memory.nbytes:
-            raise self._close_with_error(f"{vector} bytes do not fit into memory of {self.memory.nbytes}")
+            raise self._close_with_error(f"{vector} bytes do not fit into shared memory of {self.memory.nbytes}")
         if vector:
             numbers = np.frombuffer(data, "<f4")
             if numbers.ctypes.data != self.memory.ctypes.data:
@@ -70,7 +70,7 @@ class SharedMemory(MemoryConnection):
         return True
 
     def answer(self) -> Carrier[Any]:
-        """Return the answer to the question. Its vector is read-only and stays as it is.
+        """Return the answer to the last request. Its vector is read-only and does not change.
 
         Raises NoSharedMemory, and CallRefused if the shard refuses the call.
         """
@@ -80,13 +80,13 @@ class SharedMemory(MemoryConnection):
         self._had.add(frame.segment)
         return Carrier(message, self._vector_bytes(frame))
 
-    def live(self, index: int, asker: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
-        """Return one of the shard's own vectors, to be changed here too, and what is to be known about them.
+    def live(self, index: int, identity: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
+        """Return the description of the shard's own vectors, and a writable mapping of vector `index`.
 
-        `asker`: who asks, and of which incarnation. Raises NoSharedMemory.
+        `identity`: the worker and its incarnation. Raises NoSharedMemory.
         """
         try:
-            self._frames.send(Frame(LIVE, asker.SerializeToString(), segment=index))
+            self._frames.send(Frame(LIVE, identity.SerializeToString(), segment=index))
             frame, descriptor = self._frames.receive()
             if descriptor is None:
                 why = missing_descriptor_error(frame)
@@ -101,7 +101,7 @@ class SharedMemory(MemoryConnection):
 
 
 class _MemoryMethod:
-    """A method of a gRPC stub that uses shared memory as long as that works; called as those of stubs are."""
+    """A stub method that uses shared memory while it works, and then gRPC."""
 
     def __init__(self, transport: MemoryTransport[SharedMemory], memory: SharedMemory, by_grpc: Any) -> None:
         self._transport, self._memory, self._by_grpc = transport, memory, by_grpc
@@ -115,7 +115,7 @@ class _MemoryMethod:
         return self._by_grpc(request, timeout=timeout)
 
     def future(self, request: Any, timeout: float) -> MemoryCall[SharedMemory]:
-        """Send the request; the answer is the result of what is returned."""
+        """Send the request and return the pending call."""
         return MemoryCall(
             self._transport,
             self._memory,
@@ -126,15 +126,17 @@ class _MemoryMethod:
 
 
 def shard_range(parameters: int, shard: int, shards: int) -> tuple[int, int]:
-    """First element of a vector of so many that the shard owns, and one past its last."""
+    """Return the range [start, end) of a vector of `parameters` elements that the shard owns."""
     return shard * parameters // shards, (shard + 1) * parameters // shards
 
 
 class ShardClient:
-    """One shard: its channel, its range `[start, end)` of the flat vector, the version that the worker has of it, and
-    the number of the worker's last push. Shard 0 counts steps and gathers metrics for all of them.
+    """A client of one shard, with the shard's range `[start, end)` of the flat vector.
 
-    `precision`: of vectors on the wire. In memory that is shared they are float32.
+    It keeps the version of the parameters that the worker has, and the number of the worker's last push. Shard 0 counts
+    steps and gathers metrics for all shards.
+
+    `precision`: that of vectors sent by gRPC. In shared memory they are float32.
     """
 
     def __init__(self, target: Target, shard: int = 0, precision: pb.Precision = pb.PRECISION_UNSPECIFIED) -> None:
@@ -147,7 +149,7 @@ class ShardClient:
         self._push_id = 0
         self._worker_id = ""
         self.transport = MemoryTransport(target, lambda offer: SharedMemory(offer, self._worker_id, self.size))
-        self._unheard = b""  # the socket where nobody listened last time
+        self._dead_socket = b""  # the last offered socket that had no listener
         self._channel: grpc.Channel | None = None
         self._stub = self._open()
 
@@ -163,11 +165,11 @@ class ShardClient:
 
     @property
     def memory(self) -> SharedMemory | None:
-        """The connection through memory, if there is one."""
+        """The shared-memory connection, or None."""
         return self.transport.connection
 
     def register(self, request: pb.RegisterRequest) -> Call:
-        """Register the worker: its pushes are counted from 1, and it has no parameters."""
+        """Return the call that registers the worker. Pushes are numbered from 1 again, and no parameters are known."""
         self.transport.set_offer(None)
         self._worker_id = request.worker_id
         self._push_id = 0
@@ -175,17 +177,17 @@ class ShardClient:
         return Call(self._stub.Register, request, self.target)
 
     def check_place(self, response: pb.RegisterResponse, shards: int) -> None:
-        """Check that it is the shard that the order of addresses says, with its range. Raises ParameterServerError."""
+        """Check that the shard has the expected position and range. Raises ParameterServerError."""
         trouble = placement_error(self.target, response, self.shard, shards)
         if trouble is not None:
             raise ParameterServerError(trouble)
         if (response.range_start, response.range_end) != shard_range(response.parameters, self.shard, shards):
             raise ParameterServerError(
-                f"parameter server {self.address} holds the elements from {response.range_start} to "
-                f"{response.range_end} of {response.parameters}, which shard {self.shard} of {shards} does not"
+                f"parameter server {self.address} owns elements {response.range_start} to {response.range_end} of "
+                f"{response.parameters}, which is not the range of shard {self.shard} of {shards}"
             )
 
-    def take_range(self, response: pb.RegisterResponse) -> None:
+    def set_range(self, response: pb.RegisterResponse) -> None:
         """Set the range that the shard owns."""
         size = self.size
         self.start, self.end = response.range_start, response.range_end
@@ -193,9 +195,10 @@ class ShardClient:
             self._stub = self._open()
 
     def share_memory(self, response: pb.RegisterResponse) -> None:
-        """Push and pull through memory from now on, while that works. Raises NoSharedMemory if it does not yet.
+        """Use shared memory for pushes and pulls while it works. Raises NoSharedMemory if it does not work now.
 
-        A shard may end after it has made its offer. One that makes the same offer again is there, and not of this host.
+        If the socket has no listener, the shard may have ended after its offer. If the shard offers the same socket
+        again, it is running, so it is not on this host, and the failure is permanent.
         """
         if not response.HasField("shared_memory"):
             raise NoSharedMemory("it offers none", FailureKind.PERMANENT)
@@ -204,13 +207,13 @@ class ShardClient:
             self.transport.connect()
         except NoSharedMemory as why:
             if why.kind is FailureKind.NO_LISTENER:
-                before, self._unheard = self._unheard, response.shared_memory.socket
-                if before == self._unheard:
+                before, self._dead_socket = self._dead_socket, response.shared_memory.socket
+                if before == self._dead_socket:
                     raise NoSharedMemory(str(why), FailureKind.PERMANENT) from None
             raise
 
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
-        """Return the shard's part of a push, under a number of its own."""
+        """Return the call with the shard's part of a push, under a new push number."""
         memory = self.transport.current()
         self._push_id += 1
         request = pb.PushRequest(
@@ -236,30 +239,30 @@ class ShardClient:
             part = self._narrowed(part, request.precision)
         return Call(self._method(memory, self._stub.Push), Carrier(request, part), self.target)
 
-    def pull(self, asker: pb.PullRequest, have_version: int | None) -> Call:
-        """Ask for the shard's range of the vector that `asker` names, unless the worker has this version of it.
+    def pull(self, identity: pb.PullRequest, have_version: int | None) -> Call:
+        """Return the call that requests the shard's range of a vector, unless the worker has `have_version` of it.
 
-        `asker` says as well who asks, and which generation of the target network it has heard of.
+        `identity`: the worker, its incarnation, the newest generation of the target network, and the vector's name.
         """
         memory = self.transport.current()
         request = pb.PullRequest(have_version=have_version, precision=self._precision(memory))
-        request.MergeFrom(asker)
+        request.MergeFrom(identity)
         return Call(self._method(memory, self._stub.Pull), request, self.target)
 
     def report(self, request: pb.ReportRequest) -> Call:
-        """Send metrics without a push."""
+        """Return the call that sends metrics without a push."""
         return Call(self._stub.Report, request, self.target)
 
     def received(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """Return the parameters of the shard's range, as `vector` does; the worker has their version now."""
+        """Return the parameters of the shard's range, as `vector` does, and record their version."""
         vector = self.vector(response)
         self.version = response.message.version
         return vector
 
     def vector(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """Return the vector of the shard's range: read-only float32 [size], a view of the response if it holds float32.
+        """Return the vector of the shard's range: read-only float32 [size]. It is a view of a response in float32.
 
-        Raises ParameterServerError if its numbers are too many or too few.
+        Raises ParameterServerError if its length is wrong.
         """
         try:
             vector = widened(response.data, response.message.precision)
@@ -267,25 +270,25 @@ class ShardClient:
             raise ParameterServerError(f"parameter server {self.address}: {error}") from None
         if len(vector) != self.size:
             raise ParameterServerError(
-                f"parameter server {self.address} sent {len(vector)} numbers where {self.size} are its"
+                f"parameter server {self.address} sent {len(vector)} numbers for its range of {self.size}"
             )
         return vector
 
-    def leave(self, request: pb.LeaveRequest, timeout: float) -> Any:
-        """Deregister, without waiting: the answer is a gRPC future, or None if the channel is closed."""
+    def deregister(self, request: pb.LeaveRequest, timeout: float) -> Any:
+        """Deregister without waiting. Return a gRPC future, or None if the channel is closed."""
         with contextlib.suppress(ValueError):
             return self._stub.Leave.future(request, timeout=timeout)
         return None
 
     def close(self) -> None:
-        """Close the channel and the connection through memory."""
+        """Close the channel and the shared-memory connection."""
         self.transport.close()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def _open(self) -> CarrierStub:
-        """Return a stub on a new channel that takes messages as long as the range needs, and no longer ones."""
+        """Return a stub on a new channel. The limit of its messages is what the shard's range needs."""
         if self._channel is not None:
             self._channel.close()
         self._channel = open_channel(self.target, message_bytes(self.size))

@@ -12,9 +12,9 @@ _Status = TypeVar("_Status", bound="TrainingStatus")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStatus:
-    """The state of a training, with the fields of the message `GetStatusResponse`, which describes them.
+    """The state of a training. Its fields are those of the message `GetStatusResponse`, which documents them.
 
-    None stands for a field that the message does not have.
+    None: the message does not have the field.
     """
 
     incarnation: int = 0
@@ -59,17 +59,17 @@ class TrainingStatus:
         return {"stale": self.discarded_stale, "not_finite": self.discarded_not_finite, "loss": self.discarded_loss}
 
     def reaches(self, target: float) -> bool:
-        """Return whether the mean return over 100 episodes is at least `target`, and not by one client alone."""
+        """Return whether `mean_return_100` and `agreed_return` are at least `target`, after at least 100 episodes."""
         means = [mean for mean in (self.mean_return_100, self.agreed_return) if mean is not None]
         return self.episodes >= 100 and bool(means) and min(means) >= target
 
     def to_message(self) -> pb.GetStatusResponse:
-        """Return the status as a message."""
+        """Convert the status to a message."""
         return pb.GetStatusResponse(**{field.name: getattr(self, field.name) for field in fields(TrainingStatus)})
 
     @classmethod
     def from_message(cls: type[_Status], message: pb.GetStatusResponse) -> _Status:
-        """Read a status from a message."""
+        """Convert a message to a status."""
         absent = {one.name for one in message.DESCRIPTOR.fields if one.has_presence and not message.HasField(one.name)}
         if not message.checkpoint:
             absent |= {"checkpoint_global_step", "checkpoint_time"}

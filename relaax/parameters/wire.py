@@ -1,6 +1,6 @@
-"""Write messages with one long vector with one copy of the vector, and read them with none.
+"""Serialization of messages with one long vector: one copy of the vector to write it, and none to read it.
 
-On the wire they are the messages of the .proto file: any reader of protobuf takes them, and any writer's are taken.
+The bytes are those of the messages in the .proto file, so that other protobuf implementations can read and write them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from relaax.rlx.wire.varint import varint
 M = TypeVar("M", bound=Message)
 
 ALIGNMENT = 16
-"""Bytes. A vector begins at a multiple of this in its message, so that it can be used without a copy."""
+"""Bytes. A vector begins at a multiple of it in its message, so that it can be used without a copy."""
 
 _PADDING = "padding"
 _MAX_FIELDS = 256
@@ -34,9 +34,9 @@ _NO_BYTES = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class Carrier(Generic[M]):
-    """A message whose long field is empty, and its content apart: contiguous bytes, or an array.
+    """A message without its long field, and the content of that field: contiguous bytes or an array.
 
-    What is read has a memoryview of bytes. What is to be written may not change until it is written.
+    After reading, `data` is a memoryview of bytes. Before writing, do not change `data` until it is written.
     """
 
     message: M
@@ -44,12 +44,12 @@ class Carrier(Generic[M]):
 
 
 def float32_of(data: memoryview) -> FlatVector:
-    """Return the numbers of a long field: read-only float32 [len(data) / 4], a copy only if they are not aligned.
+    """Return the numbers of a long field: read-only float32 [len(data) / 4]. Unaligned data is copied.
 
-    Raises ValueError if they are no whole numbers.
+    Raises ValueError if `data` ends within a number.
     """
     if len(data) % 4:
-        raise ValueError(f"a vector is float32, four bytes each, not {len(data)} bytes")
+        raise ValueError(f"a float32 vector must have a multiple of 4 bytes, not {len(data)}")
     vector: FlatVector = np.frombuffer(data, "<f4")
     if not vector.flags.aligned:
         vector = vector.copy()
@@ -58,9 +58,9 @@ def float32_of(data: memoryview) -> FlatVector:
 
 
 class LongMessageWire(Generic[M]):
-    """Writes and reads messages of one type that has a long `field` and one named padding.
+    """Writer and reader of one message type that has a long `field`, and a field named padding.
 
-    Both are of type bytes and have numbers up to 15, so that their tags are one byte each.
+    Both fields are of type bytes, with numbers up to 15, so that each tag is one byte.
     """
 
     def __init__(self, message_type: type[M], field: str) -> None:
@@ -70,7 +70,7 @@ class LongMessageWire(Generic[M]):
         self._tag, self._padding_tag = (fields[name].number << 3 | _BYTES for name in (field, _PADDING))
 
     def write(self, carrier: Carrier[M]) -> bytes:
-        """Return the message as bytes, the long field last and aligned."""
+        """Return the message as bytes, with the long field last and aligned."""
         head = carrier.message.SerializeToString()
         data = memoryview(carrier.data).cast("B")
         if not len(data):
@@ -80,9 +80,9 @@ class LongMessageWire(Generic[M]):
         return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data))
 
     def read(self, data: bytes) -> Carrier[M]:
-        """Return the message. Raises DecodeError if its own parser does.
+        """Return the message. Raises DecodeError if protobuf cannot parse it.
 
-        The long field is a view of `data` if it is the last field, as `write` makes it; else it is copied.
+        The long field is a view of `data` if it is the last field, as `write` places it; else it is copied.
         """
         last = self._last_field(data)
         if last is not None:
@@ -94,9 +94,9 @@ class LongMessageWire(Generic[M]):
         return Carrier(message, memoryview(long))
 
     def _last_field(self, data: bytes) -> tuple[int, int] | None:
-        """Return where the long field and its bytes begin, if it comes once and last, after a bounded number of others.
+        """Return the positions of the long field and of its bytes if it is the last of at most `_MAX_FIELDS` fields.
 
-        Else None, also if the bytes are no message: its own parser says so better.
+        Else return None. That includes malformed bytes, for which protobuf's parser raises the better error.
         """
         at, end = 0, len(data)
         try:
@@ -127,7 +127,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 
 
 class CarrierStub(pb_grpc.ParameterServerServiceStub):
-    """The service as its client sees it; Push takes a Carrier, and Push and Pull return one."""
+    """A client stub whose Push takes a Carrier, and whose Push and Pull return one."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]  # generated
@@ -144,7 +144,7 @@ class CarrierStub(pb_grpc.ParameterServerServiceStub):
 
 
 def add_to_server(servicer: Any, server: grpc.Server) -> None:
-    """Serve what has the service's methods; its Push takes a Carrier, its Push and Pull answer with one."""
+    """Add a servicer whose Push takes a Carrier, and whose Push and Pull return one."""
     readers = {"Push": PUSH_REQUEST.read}
     writers: dict[str, Any] = {"Push": PUSH_RESPONSE.write, "Pull": PULL_RESPONSE.write}
     handlers = {
@@ -159,18 +159,18 @@ def add_to_server(servicer: Any, server: grpc.Server) -> None:
 
 
 def _read_varint(data: bytes, at: int, longest: int = _LONGEST_LENGTH) -> tuple[int, int]:
-    """Return the number at `at`, and where it ends. Raises IndexError if it does not end, or not soon enough."""
+    """Return the number at `at` and the position after it. Raises IndexError if it has over `longest` bytes."""
     number = 0
     for index in range(longest):
         byte = data[at + index]
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return number, at + index + 1
-    raise IndexError(f"more than {longest} bytes of one number")
+    raise IndexError(f"a number has more than {longest} bytes")
 
 
 def statistics_to_messages(statistics: Mapping[str, Moments]) -> list[pb.Moments]:
-    """Return one message for each."""
+    """Return one message for each statistic."""
     return [
         pb.Moments(name=name, count=value.count, mean=_bytes(value.mean), m2=_bytes(value.m2))
         for name, value in statistics.items()
@@ -178,12 +178,12 @@ def statistics_to_messages(statistics: Mapping[str, Moments]) -> list[pb.Moments
 
 
 def statistics_from_messages(messages: Iterable[pb.Moments]) -> dict[str, Moments]:
-    """By name. Raises ValueError, with the name, if a name comes twice or moments are none (see `Moments`)."""
+    """Return the statistics by name. Raises ValueError if a name is repeated, or if moments are invalid."""
     statistics: dict[str, Moments] = {}
     for message in messages:
         name = message.name
         if name in statistics:
-            raise ValueError(f"statistic {name[:MAX_STATISTIC_NAME]!r} comes twice in one message")
+            raise ValueError(f"statistic {name[:MAX_STATISTIC_NAME]!r} is repeated in one message")
         try:
             statistics[name] = Moments(message.count, _vector(message.mean), _vector(message.m2))
         except ValueError as error:
@@ -197,5 +197,5 @@ def _bytes(vector: Float64Vector) -> bytes:
 
 def _vector(data: bytes) -> Float64Vector:
     if len(data) % 8:
-        raise ValueError(f"a vector is float64, eight bytes each, not {len(data)} bytes")
+        raise ValueError(f"a float64 vector must have a multiple of 8 bytes, not {len(data)}")
     return np.frombuffer(data, "<f8")

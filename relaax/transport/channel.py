@@ -1,4 +1,4 @@
-"""Channels to servers, over TLS and with a token if configured, and the reasons why one cannot be had."""
+"""gRPC channels to servers, with TLS and a token if configured, and the reasons for failed connections."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from relaax.tls import client_context, reason_of
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD, client_options
 
 FILE = "@"
-"""Begins the name of a file with the addresses of all shards, one on each line in their order, instead of one."""
+"""Prefix of a file name instead of an address. The file lists the shards' addresses in order, one a line."""
 AUTHORIZATION = "authorization"
-"""The metadata key under which the token goes, as `Bearer TOKEN`."""
+"""The metadata key of the token, whose value is `Bearer TOKEN`."""
 
-_NO_CONNECTION = "failed to connect"  # in contrast to one that was there and broke
-_AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+_CONNECT_FAILED = "failed to connect"  # gRPC's text if there was no connection, unlike one that broke
+_UNAVAILABLE_CODES = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+)
 
 
 def read_addresses(text: str) -> list[str]:
-    """Return the addresses, HOST:PORT, that are in the file of `@FILE`. Raises ValueError with a sentence."""
+    """Return the addresses, HOST:PORT, in the file of `@FILE`. Raises ValueError with a sentence."""
     file = Path(text.removeprefix(FILE))
     try:
         lines = read_bounded_text(file).split()
@@ -43,9 +45,9 @@ def read_addresses(text: str) -> list[str]:
 
 
 class MovingAddress:
-    """The address of one server, which line `index` of a file holds; the last one known if that cannot be read.
+    """The address of one server, read from line `index` of a file. If that fails, the last known address is used.
 
-    The file is replaced by another one (`relaax.files`), so that no half of it is read.
+    The file must be replaced atomically (see `relaax.files`), so that it is never read in part.
     """
 
     def __init__(self, text: str, index: int) -> None:
@@ -54,8 +56,8 @@ class MovingAddress:
         self._seen: tuple[int, int] | None = None
         self._address = read_addresses(text)[index]
 
-    def now(self) -> str:
-        """Return HOST:PORT."""
+    def current(self) -> str:
+        """Return the present address, HOST:PORT."""
         try:
             found = os.stat(self._text.removeprefix(FILE))
             seen = found.st_ino, found.st_mtime_ns
@@ -69,11 +71,11 @@ class MovingAddress:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The address of a server, with the credentials to connect to it, none of which appears in `repr`.
+    """The address of a server, and the credentials to connect to it, which `repr` does not show.
 
-    `ca`: the authority (PEM) that its certificate is checked by; TLS is used if it is given. `certificate` and `key`
-    (PEM): what this side shows, if the server asks for it. `service`: the kind of server, for messages; `keys`: what
-    the keys of this side's configuration for it begin with. `moving`: its present address, if it may move.
+    `ca`: the authority (PEM) that signs the server's certificate; if given, TLS is used. `certificate` and `key` (PEM):
+    this side's certificate, for a server that requests one. `service`: the kind of server, for messages. `keys`: the
+    prefix of this side's configuration keys for it. `moving`: the present address, if the server may move.
     """
 
     address: str
@@ -93,21 +95,21 @@ class Target:
         return replace(self, address=address)
 
     def following(self, moving: MovingAddress) -> Target:
-        """Return a copy for a server that may move."""
-        return replace(self, address=moving.now(), moving=moving)
+        """Return a copy whose address follows `moving`."""
+        return replace(self, address=moving.current(), moving=moving)
 
 
 def open_channel(target: Target, longest: int = MESSAGE_OVERHEAD) -> grpc.Channel:
-    """Return a channel for messages of up to so many bytes. Every call over it shows the target's token.
+    """Return a channel for messages of up to `longest` bytes. Every call sends the target's token.
 
-    Made in the process that uses it: a channel does not survive a fork. It connects with its first call.
+    Create it in the process that uses it, because a channel does not survive a fork. Its first call connects.
     """
     if target.moving is None and not target.token:
-        return _opened(target, longest)
+        return _open(target, longest)
     return TargetChannel(target, longest)
 
 
-def _opened(target: Target, longest: int) -> grpc.Channel:
+def _open(target: Target, longest: int) -> grpc.Channel:
     options = client_options(longest)
     if target.ca is None:
         return grpc.insecure_channel(target.address, options)
@@ -116,28 +118,28 @@ def _opened(target: Target, longest: int) -> grpc.Channel:
 
 
 class TargetChannel(grpc.Channel):
-    """A channel that adds the target's token to every call, and is opened anew when the target has moved.
+    """A channel that adds the target's token to every call, and is replaced when the target has moved.
 
-    A call that has failed finds the new place if it is made again. Calls that are under way end as cancelled.
+    If a failed call is repeated, it goes to the new address. Calls in flight during the replacement are cancelled.
     """
 
     def __init__(self, target: Target, longest: int) -> None:
         self._target, self._longest = target, longest
-        self._place = target.moving.now() if target.moving else target.address
-        self._channel = _opened(target.at(self._place), longest)
+        self._place = target.moving.current() if target.moving else target.address
+        self._channel = _open(target.at(self._place), longest)
         self._lock = threading.Lock()
         self.metadata = [(AUTHORIZATION, f"Bearer {target.token}")] if target.token else []
 
     def current(self) -> grpc.Channel:
-        """Return the channel to where the server is now."""
+        """Return the channel to the server's present address."""
         if self._target.moving is None:
             return self._channel
         with self._lock:
-            place = self._target.moving.now()
+            place = self._target.moving.current()
             if place != self._place:
                 before, self._channel, self._place = (
                     self._channel,
-                    _opened(self._target.at(place), self._longest),
+                    _open(self._target.at(place), self._longest),
                     place,
                 )
                 before.close()
@@ -180,7 +182,7 @@ class _Method:
         self._channel: grpc.Channel | None = None
         self._method: Any = None
 
-    def _now(self) -> Any:
+    def _current(self) -> Any:
         channel = self._owner.current()
         if channel is not self._channel:
             self._method = getattr(channel, self._kind)(*self._arguments, **self._options)
@@ -188,31 +190,31 @@ class _Method:
         return self._method
 
     def __call__(self, request: Any, timeout: float | None = None, metadata: Any = (), **options: Any) -> Any:
-        return self._now()(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
+        return self._current()(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
 
     def future(self, request: Any, timeout: float | None = None, metadata: Any = (), **options: Any) -> Any:
         """Return the call as a future."""
-        return self._now().future(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
+        return self._current().future(request, timeout, metadata=[*(metadata or ()), *self._owner.metadata], **options)
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Return whether the same call may succeed later: the server is away, slow or stopping, or was disconnected."""
+    """Return whether a retry may succeed: the server is unreachable, slow or stopping, or the connection broke."""
     if not isinstance(error, grpc.RpcError):
         return False
     code: grpc.StatusCode = error.code()
-    return code in _AWAY or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
+    return code in _UNAVAILABLE_CODES or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
 
 
 def was_never_sent(error: grpc.RpcError) -> bool:
-    """Return whether a call failed before it left: there was no connection."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in (error.details() or "")
+    """Return whether a call failed because there was no connection to send it on."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _CONNECT_FAILED in (error.details() or "")
 
 
 def authentication_trouble(error: BaseException, target: Target) -> str | None:
-    """Return a sentence if a call failed because one side could not prove its identity, or speaks no gRPC.
+    """Return a sentence if a call failed because one side could not prove its identity or does not support gRPC.
 
-    A retry does not help then. None if it failed for another reason. If the connection itself failed, it is dialled
-    once more to find out.
+    In these cases a retry does not help. Return None for other failures. If the call had no connection, this function
+    connects once more to find the reason.
     """
     if not isinstance(error, grpc.RpcError):
         return None
@@ -222,65 +224,65 @@ def authentication_trouble(error: BaseException, target: Target) -> str | None:
     return None if trouble is None else f"{target}: {trouble}"
 
 
-# gRPC often knows only that the socket was closed. What follows dials again to find out why.
+# gRPC often reports only that the socket was closed. The functions below connect again to find the reason.
 
 SECONDS = 3.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_NO_GRPC = "it speaks no gRPC: {} names the port of another server, perhaps that of an RLX server"
-_UNREACHABLE = "it is away"
-_SILENT = "it closes the connection when it was shown no certificate, or one that it does not accept"
+_NO_GRPC = "it does not support gRPC: {} names the port of another server, perhaps that of an RLX server"
+_UNREACHABLE = "it is unreachable"
+_NO_CERTIFICATE = "it closes the connection when it was shown no certificate, or one that it does not accept"
 
 
 def connection_trouble(target: Target) -> str | None:
-    """Connect once and return why no gRPC can be had, as half a sentence about "it"; None if no trouble was found.
+    """Connect once and return why gRPC is impossible, as a clause about "it"; None if no reason was found.
 
-    It takes `SECONDS` at most for each of three steps.
+    Each of three steps takes at most `SECONDS`.
     """
     host, _, port = target.address.rpartition(":")
     place = (host.strip("[]"), int(port))
     if target.ca is None:
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said over this connection
-        trouble = _dialled(place, context)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no data is sent over this connection
+        trouble = _tls_error(place, context)
         if trouble is None or "certificate" in trouble:
-            return f"it speaks TLS, and no authority is known to check its certificate by: set {target.keys}_ca"
+            return f"it uses TLS, and no authority is configured to check its certificate: set {target.keys}_ca"
         return _NO_GRPC.format(target.keys) if _answers_as_http1(place) else None
     context = client_context(target.ca.decode("ascii", "replace"))
     if target.certificate and target.key:
-        # Python reads them from a file only: here from one that nobody else can read.
+        # Python reads them from a file only. No other user can read this one.
         with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
             file.write(target.certificate + b"\n" + target.key)
             file.flush()
             context.load_cert_chain(file.name)
-    trouble = _dialled(place, context)
-    if trouble == _SILENT:  # what a server that ends just now does, too, but not twice
-        trouble = _dialled(place, context)
+    trouble = _tls_error(place, context)
+    if trouble == _NO_CERTIFICATE:  # a server that is ending does this too, but only once
+        trouble = _tls_error(place, context)
     if trouble is None or trouble == _UNREACHABLE:
         return None
     key = f"{target.keys}_certificate and {target.keys}_key" if "shown" in trouble else f"{target.keys}_ca"
     return f"{trouble} (see {key})"
 
 
-def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
-    """Return what was wrong with a TLS connection; None if nothing was."""
+def _tls_error(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
+    """Return why a TLS connection failed; None if it succeeded."""
     context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection(place, SECONDS) as plain:
             plain.settimeout(SECONDS)
             with context.wrap_socket(plain, server_hostname=place[0]) as secure:
-                if secure.version() is None:  # the peer has hung up already, and Python leaves the handshake out
+                if secure.version() is None:  # the peer has disconnected, and Python skips the handshake
                     return _UNREACHABLE
-                # With TLS 1.3 a client learns only now whether its certificate was accepted. A gRPC server sends first.
+                # With TLS 1.3, reading shows whether the certificate was accepted. A gRPC server sends first.
                 try:
-                    return None if secure.recv(1) else _SILENT
+                    return None if secure.recv(1) else _NO_CERTIFICATE
                 except (ConnectionError, ssl.SSLEOFError):
-                    return _SILENT
+                    return _NO_CERTIFICATE
     except OSError as error:
         return reason_of(error) or _UNREACHABLE
 
 
 def _answers_as_http1(place: tuple[str, int]) -> bool:
-    """Return whether a client of gRPC is answered in HTTP/1, as RLX servers and web servers do."""
+    """Return whether the server answers a gRPC client in HTTP/1, as RLX servers and web servers do."""
     try:
         with socket.create_connection(place, SECONDS) as plain:
             plain.settimeout(SECONDS)

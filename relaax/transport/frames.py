@@ -1,7 +1,7 @@
-"""Frames on the Unix socket between a worker and a shard of one host, whose vectors go through shared memory.
+"""Frames on the Unix socket between a client and a server on one host. Vectors are in shared memory.
 
-Both sides send frames of one form: the worker asks, the shard answers, in the order of the questions. A frame is a
-header of fixed length, then numbers of segments, then a message of the .proto file.
+The client sends requests and the server answers them in order. Both use the same form of frame: a header of fixed
+length, then segment numbers, then a message of the .proto file.
 """
 
 from __future__ import annotations
@@ -18,29 +18,32 @@ from typing import NamedTuple
 from relaax.transport.grpc_options import MESSAGE_OVERHEAD
 
 HELLO, PUSH, PULL, LIVE, INSERT, SAMPLE = 1, 2, 3, 4, 5, 6
-"""What a worker's frame is: who it is, the methods whose messages are long, of the parameter server and of the replay
-server, and between them a question for one of the shard's own vectors, by the frame's `segment`: 0 the parameters, then
-the optimizer's. Who asks for that says so as in a pull.
+"""Kinds of requests. HELLO introduces the client; the others are methods whose messages are long.
+
+PUSH, PULL and LIVE belong to the parameter server, INSERT and SAMPLE to the replay server. LIVE requests one of the
+shard's own vectors by the frame's `segment`: 0 is the parameters, then the optimizer's vectors. Its message is that of
+a pull.
 """
 
 CONNECTION_END = 1000
-"""What an answer is, beside a status code of gRPC: the shard ends the connection, its message says why."""
+"""Kind of an answer that is not a gRPC status code: the server ends the connection. The message is the reason."""
 
 PROOF_BYTES = 32
 WORKER_ID_BYTES = 32
 
 _HEADER = struct.Struct("<IHHIQ")  # bytes of the message, kind, how many numbers, segment, bytes of the vector
 _NUMBER_BYTES = 4
-_RECEIVED = 2**16
+_BUFFER_BYTES = 2**16
 _MAX_DESCRIPTORS = 1
 _DESCRIPTOR_BYTES = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsize)
 
 
 class Frame(NamedTuple):
-    """`kind`: of a question one of those above; of an answer a status code of gRPC, 0 if all is well.
+    """One message on the socket, and a reference to its vector in shared memory.
 
-    `vector`: how many bytes of a vector belong to it, 0 if there is none. `segment`: where the answer's vector is.
-    `numbers`: of a question, segments that the worker needs no more; of an answer, segments that are no more.
+    `kind`: a constant above for a request; for an answer, a gRPC status code (0 is success) or `CONNECTION_END`.
+    `vector`: bytes of the vector, 0 without one. `segment`: the segment that holds an answer's vector. `numbers`: in a
+    request, segments that the client no longer uses; in an answer, segments that no longer exist.
     """
 
     kind: int
@@ -51,24 +54,24 @@ class Frame(NamedTuple):
 
 
 class BrokenFrame(Exception):
-    """What was received is not a frame, or was cut off. The message says why."""
+    """The received bytes are not a whole frame. The message says why."""
 
 
 class FrameSocket:
-    """Sends and receives frames over a connected Unix socket, whose timeouts are its owner's to set.
+    """Sender and receiver of frames over a connected Unix socket. The owner sets the socket's timeouts.
 
-    Both raise OSError if the socket does. `descriptors`: whether the other side may send one with a frame; else the
-    system closes what comes.
+    Its methods raise OSError if the socket does. `descriptors`: whether the other side may send one with a frame; else
+    the system closes received descriptors.
     """
 
     def __init__(self, sock: socket.socket, *, descriptors: bool = False) -> None:
         self.socket = sock
-        self._takes = descriptors
-        self._buffer = bytearray(_RECEIVED)
-        self._got = 0  # bytes of the next frame that are there already
+        self._accepts_descriptors = descriptors
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._buffered = 0  # bytes of the next frame that were already received
 
     def send(self, frame: Frame, descriptor: int | None = None) -> None:
-        """Send a whole frame. `descriptor` goes with it: the other side gets a duplicate."""
+        """Send a whole frame. The other side receives a duplicate of `descriptor`."""
         header = _HEADER.pack(len(frame.message), frame.kind, len(frame.numbers), frame.segment, frame.vector)
         data = b"".join((header, struct.pack(f"<{len(frame.numbers)}I", *frame.numbers), frame.message))
         sent = 0
@@ -78,24 +81,26 @@ class FrameSocket:
         if sent < len(data):
             self.socket.sendall(memoryview(data)[sent:])
 
-    def receive(self, most: int = MESSAGE_OVERHEAD, deadline: float | None = None) -> tuple[Frame, int | None]:
-        """Return the next frame, and the descriptor that came with it, which is the caller's to close.
+    def receive(self, max_bytes: int = MESSAGE_OVERHEAD, deadline: float | None = None) -> tuple[Frame, int | None]:
+        """Return the next frame, and the descriptor that was sent with it. The caller closes the descriptor.
 
-        `most`: bytes of its message, and of its numbers. `deadline`: of all of it, by the monotonic clock; the socket's
-        own timeout is for each part, and is another one afterwards. Raises BrokenFrame.
+        `max_bytes`: limit of the message and of the numbers. `deadline`: for the whole frame, by the monotonic clock.
+        It changes the socket's timeout, which applies to each part. Raises BrokenFrame.
         """
         descriptors: list[int] = []
         try:
-            got, self._got = self._got, 0
+            got, self._buffered = self._buffered, 0
             while got < _HEADER.size:
                 got += self._read(memoryview(self._buffer)[got:], descriptors, deadline)
             length, kind, count, segment, vector = _HEADER.unpack_from(self._buffer)
-            if max(length, count * _NUMBER_BYTES) > most:
-                raise BrokenFrame(f"a message of {length} bytes, {count} numbers before it; {most} bytes are the most")
+            if max(length, count * _NUMBER_BYTES) > max_bytes:
+                raise BrokenFrame(
+                    f"a frame has a message of {length} bytes and {count} numbers; the limit is {max_bytes} bytes each"
+                )
             start = _HEADER.size + count * _NUMBER_BYTES
             end = start + length
             if got > end and descriptors:
-                raise BrokenFrame("a descriptor came with more than a frame")
+                raise BrokenFrame("a descriptor was received with more than one frame")
             data = self._buffer if end <= len(self._buffer) else bytearray(end)
             if data is not self._buffer:
                 data[:got] = self._buffer[:got]
@@ -104,15 +109,15 @@ class FrameSocket:
             numbers = struct.unpack_from(f"<{count}I", data, _HEADER.size) if count else ()
             frame = Frame(kind, bytes(memoryview(data)[start:end]), vector, segment, numbers)
             if got > end:
-                self._got = got - end
-                self._buffer[: self._got] = self._buffer[end:got]
+                self._buffered = got - end
+                self._buffer[: self._buffered] = self._buffer[end:got]
             return frame, descriptors.pop() if descriptors else None
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """Wake the threads that wait in the other methods. Thread-safe."""
+        """Shut the socket down, which wakes threads that wait in the other methods. Thread-safe."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(how)
 
@@ -124,14 +129,16 @@ class FrameSocket:
         if deadline is not None:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError("it took too long")
+                raise TimeoutError("the frame was not received in time")
             self.socket.settimeout(left)
-        count = self._read_both(into, descriptors) if self._takes else self.socket.recv_into(into)
+        count = (
+            self._read_with_descriptors(into, descriptors) if self._accepts_descriptors else self.socket.recv_into(into)
+        )
         if not count:
-            raise BrokenFrame("the connection was closed")
+            raise BrokenFrame("the other side closed the connection")
         return count
 
-    def _read_both(self, into: memoryview, descriptors: list[int]) -> int:
+    def _read_with_descriptors(self, into: memoryview, descriptors: list[int]) -> int:
         count, ancillary, flags, _ = self.socket.recvmsg_into([into], _DESCRIPTOR_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -139,7 +146,7 @@ class FrameSocket:
                 found.frombytes(data[: len(data) - len(data) % found.itemsize])
                 descriptors += found
         if len(descriptors) > _MAX_DESCRIPTORS:
-            raise BrokenFrame("more than one descriptor came with a frame")
+            raise BrokenFrame("more than one descriptor was received with a frame")
         if flags & socket.MSG_CTRUNC:
-            raise BrokenFrame("a descriptor was lost: this process may have no more of them (ulimit -n)")
+            raise BrokenFrame("a descriptor was lost: this process has reached its limit of descriptors (ulimit -n)")
         return count

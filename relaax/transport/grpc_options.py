@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 MESSAGE_OVERHEAD = 2**20
-"""Bytes of a message beside its vector: metrics, a fingerprint, numbers."""
+"""Bytes of a message in addition to its vector: metrics, a fingerprint, counters."""
 
 MAX_PARAMETERS = 50_000_000
-"""Longest flat vector: 200 MB in one message. What is longer must be split over shards."""
+"""Longest flat vector: 200 MB in one message. A longer one must be split over shards."""
 
 MAX_STATISTICS = 2**15
-"""Numbers of all statistics together: with their mean and m2 they take half of the bytes beside the vector."""
+"""Numbers of all statistics together. Their means and m2 take half of `MESSAGE_OVERHEAD`."""
 
 MAX_CALLS = 16
-"""Calls in flight of one connection to a server; a client's further ones wait in the client. A worker has four."""
+"""Calls in flight on one connection to a server. Further calls wait in the client. A worker needs four."""
 
 MAX_PENDING = 128
-"""Calls of all connections that the server has not yet looked at; past it a call is refused, and can be made again."""
+"""Calls of all connections that the server has not started. Further calls are refused and can be retried."""
 
 MAX_HEADER_BYTES = 2**13
-"""Bytes of the headers of a call, references to earlier headers counted as what they stand for. A token takes 4 KiB."""
+"""Bytes of the headers of a call, with references to earlier headers expanded. A token takes 4 KiB."""
 
 Options = list[tuple[str, int]]
 
 
 def message_bytes(parameters: int) -> int:
-    """Return the longest message that a shard of so many parameters sends or takes."""
+    """Return the limit, in bytes, of the messages of a shard with `parameters` parameters."""
     return 4 * parameters + MESSAGE_OVERHEAD
 
 
 def common_options(longest: int) -> Options:
-    """Message limits, flow control and keepalive for messages of up to so many bytes.
+    """Return the options for message limits, flow control and keepalive. `longest`: message limit in bytes.
 
-    A fixed window as large as the message lets a message through without waiting for window updates: measured, a round
-    trip of 2.7 MB each way takes two thirds of the time that it takes with gRPC's own estimate of the window.
+    With a fixed window as large as the message, a message does not wait for window updates. Measured for 2.7 MB in each
+    direction, a round trip takes two thirds of the time that it takes with gRPC's own estimate of the window.
     """
     return [
         ("grpc.max_receive_message_length", longest),
@@ -41,16 +41,19 @@ def common_options(longest: int) -> Options:
         ("grpc.http2.lookahead_bytes", min(max(longest, 2**20), 2**24)),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.ping_timeout_ms", 10_000),  # a second limit, 60 s by default: keepalive's own does not shorten it
+        (
+            "grpc.http2.ping_timeout_ms",
+            10_000,
+        ),  # a separate limit, 60 s by default, which the keepalive timeout does not shorten
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
 
 
 def client_options(longest: int) -> Options:
-    """Return the options of a channel. A server that is back is noticed within two seconds.
+    """Return the options of a channel. It finds a restarted server within two seconds.
 
-    The shortest pause is also what one attempt to connect gets, with TLS, on a machine with too much to do.
+    The minimum pause is also the timeout of one attempt to connect, which must suffice for TLS on a busy machine.
     """
     return [
         *common_options(longest),
@@ -63,10 +66,10 @@ def client_options(longest: int) -> Options:
 
 
 def server_options(longest: int) -> Options:
-    """Return the options of a server. A port that is in use is refused instead of shared.
+    """Return the options of a server. A port that is in use is an error; it is not shared.
 
-    gRPC reads the headers of a call before anybody can refuse it, and a byte of them may refer to 4 KB sent earlier: a
-    frame of 16 KiB takes up to a megabyte while it is read. So the number of calls of a connection is bounded.
+    gRPC reads the headers of a call before the server can refuse it. One byte of them may refer to 4 KB sent earlier,
+    so a frame of 16 KiB may take up to a megabyte while it is read. Therefore the calls of a connection are limited.
     """
     return [
         *common_options(longest),

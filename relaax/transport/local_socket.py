@@ -1,4 +1,4 @@
-"""Talk to a server of the same host: messages over the Unix socket that it offers, vectors in memory of both."""
+"""Client connections to a server on the same host: messages over a Unix socket, vectors in shared memory."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ CONNECT_SECONDS = 5.0
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _SENTENCE_BYTES = 4096
 _NUMBER_BYTES = 4
-_UNHEARD = "nobody listens at its socket: it has ended, or is under another kernel or in another network namespace"
+_NO_LISTENER_TEXT = (
+    "no process listens at its socket: it has ended, or it is on another host or in another network namespace"
+)
 
 
 class FailureKind(enum.Enum):
-    """Reasons for no shared memory, by what helps."""
+    """Kinds of failures of shared memory, by remedy."""
 
     TEMPORARY = enum.auto()
     """A later attempt may succeed."""
     NO_LISTENER = enum.auto()
-    """Nobody listens: a new registration helps if the shard is another process now, else nothing does."""
+    """No process listens. A new registration helps only if the shard has restarted as another process."""
     UNKNOWN_WORKER = enum.auto()
-    """A new registration helps: the shard does not know the worker, or is of another incarnation."""
+    """A new registration helps: the worker is not registered with the shard, or has an old incarnation."""
     PERMANENT = enum.auto()
     """Only another configuration helps."""
 
@@ -48,7 +50,7 @@ _TROUBLES = {
 
 
 class NoSharedMemory(Exception):
-    """Shared memory with the shard is impossible, or no longer possible. The message says why."""
+    """Shared memory with the server is impossible or has failed. The message says why."""
 
     def __init__(self, why: str, trouble: FailureKind = FailureKind.TEMPORARY) -> None:
         super().__init__(why)
@@ -56,7 +58,7 @@ class NoSharedMemory(Exception):
 
 
 class CallRefused(grpc.RpcError):
-    """The refusal of a call, with the status code that gRPC would have."""
+    """A refused call, with the status code that gRPC would have."""
 
     def __init__(self, frame: Frame) -> None:
         self._code, self._details = _CODES.get(frame.kind, grpc.StatusCode.UNKNOWN), error_text(frame)
@@ -72,7 +74,7 @@ class CallRefused(grpc.RpcError):
 
 
 class Introduction(NamedTuple):
-    """The name of a caller, as the server knows it, and what each side proves itself by."""
+    """The name of a registered caller, and the proofs of both sides."""
 
     name: str
     own_proof: bytes
@@ -80,37 +82,37 @@ class Introduction(NamedTuple):
 
 
 class MemoryConnection:
-    """One connection. It ends with the first failure: what was asked can be asked again by gRPC, of the same server.
+    """A shared-memory connection to one server. The first failure ends it; then requests can be repeated by gRPC.
 
-    Vectors that were received are views of segments, to which the server does not write while one is in use here. Not
+    Received vectors are views of segments. The server does not write to a segment while it is in use here. Not
     thread-safe.
     """
 
     _at_once = True
-    """See `segments.map_`: for the segments that come with answers."""
+    """The argument of `segments.map_` for segments received with answers."""
 
-    def __init__(self, name: bytes, who: Introduction, size: int) -> None:
-        """Connect to the socket of this name. Raises NoSharedMemory."""
+    def __init__(self, name: bytes, introduction: Introduction, size: int) -> None:
+        """Connect to the socket `name`. `size`: float32 elements of `memory`. Raises NoSharedMemory."""
         self._segments: dict[int, FlatVector] = {}
         self._unanswered = 0
-        self._reading = False  # an answer may be there in part, if its reader was interrupted
+        self._reading = False  # true after an interrupted read, when an answer may be partly read
         self._timeout = CONNECT_SECONDS
-        self._frames, self.memory = connect(name, who, size, self._timeout)
-        """`memory`: float32 [size], which both sides write to."""
+        self._frames, self.memory = connect(name, introduction, size, self._timeout)
+        """`memory`: float32 [size], which both sides can write to."""
 
     def close(self) -> None:
-        """Close the socket. Memory is freed when no vector is in use."""
+        """Close the socket. Memory is freed when no vector in it is in use."""
         self._frames.shut()
         with contextlib.suppress(OSError):
             self._frames.close()
 
     def _check_unanswered(self, unanswered: int) -> None:
-        """Raise NoSharedMemory unless so many questions are unanswered: a caller was interrupted while it waited."""
+        """Raise NoSharedMemory if the count of unanswered requests is wrong, after a caller was interrupted."""
         if self._unanswered != unanswered or self._reading:
-            raise self._close_with_error("another question has no answer yet")
+            raise self._close_with_error("another request has no answer yet")
 
     def _send_request(self, frame: Frame, timeout: float) -> None:
-        """Send a question, whose answer has `timeout` seconds. Raises NoSharedMemory."""
+        """Send a request whose answer must arrive within `timeout` seconds. Raises NoSharedMemory."""
         self._unanswered += 1
         try:
             if timeout != self._timeout:
@@ -121,7 +123,7 @@ class MemoryConnection:
             raise self._close_with_error(failure_text(error)) from None
 
     def _receive_answer(self, kind: Any) -> tuple[Any, Frame]:
-        """Return the answer to the first unanswered question: a message of type `kind`, and its frame.
+        """Return the answer to the oldest unanswered request: a message of type `kind`, and its frame.
 
         Raises NoSharedMemory, and CallRefused.
         """
@@ -150,14 +152,14 @@ class MemoryConnection:
                 os.close(descriptor)
 
     def _vector_bytes(self, frame: Frame) -> memoryview:
-        """Return the bytes of the vector that an answer names. Raises NoSharedMemory."""
+        """Return the bytes of an answer's vector. Raises NoSharedMemory."""
         segment = self._segments.get(frame.segment)
         if segment is None or frame.vector > segment.nbytes:
-            raise self._close_with_error(f"segment {frame.segment} holds no vector of {frame.vector} bytes")
+            raise self._close_with_error(f"segment {frame.segment} does not hold a vector of {frame.vector} bytes")
         return segment.data.cast("B")[: frame.vector]
 
     def _unused(self, numbers: Iterable[int]) -> list[int]:
-        """Return the segments among `numbers` of which no view is left in this process."""
+        """Return the segments in `numbers` that have no view in this process."""
         return [number for number in numbers if sys.getrefcount(self._segments[number]) == _ALONE]
 
     def _close_with_error(self, why: str, trouble: FailureKind = FailureKind.TEMPORARY) -> NoSharedMemory:
@@ -167,27 +169,27 @@ class MemoryConnection:
 
 _probe = {0: np.empty(0)}
 _ALONE = sys.getrefcount(_probe[0])
-"""References to an array that only its dictionary knows, as Python counts them."""
+"""Python's reference count of an array that is referenced only by its dictionary."""
 
 
-def connect(name: bytes, who: Introduction, size: int, timeout: float) -> tuple[FrameSocket, FlatVector]:
-    """Return a connection to the socket of this name, and memory that both sides may write to: float32 [size].
+def connect(name: bytes, introduction: Introduction, size: int, timeout: float) -> tuple[FrameSocket, FlatVector]:
+    """Return a connection to the socket `name`, and memory that both sides can write to: float32 [size].
 
-    `timeout`: seconds for each of the two. Raises NoSharedMemory.
+    `timeout`: seconds for the connection, and again for the handshake. Raises NoSharedMemory.
     """
     if not segments.SUPPORTED:
-        raise NoSharedMemory("this system has no memory that can be handed over", FailureKind.PERMANENT)
+        raise NoSharedMemory("this system cannot share memory by descriptor", FailureKind.PERMANENT)
     try:
         frames = FrameSocket(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), descriptors=True)
     except OSError as error:
-        raise NoSharedMemory(f"no socket can be had: {failure_text(error)}") from None
+        raise NoSharedMemory(f"no socket is available: {failure_text(error)}") from None
     try:
         frames.socket.settimeout(timeout)
         try:
             frames.socket.connect(b"\0" + name)
         except ConnectionRefusedError:
-            raise NoSharedMemory(_UNHEARD, FailureKind.NO_LISTENER) from None
-        memory = _shake_hands(frames, who, size, time.monotonic() + timeout)
+            raise NoSharedMemory(_NO_LISTENER_TEXT, FailureKind.NO_LISTENER) from None
+        memory = _shake_hands(frames, introduction, size, time.monotonic() + timeout)
         frames.socket.settimeout(timeout)
         return frames, memory
     except (OSError, BrokenFrame, ValueError) as error:
@@ -198,33 +200,33 @@ def connect(name: bytes, who: Introduction, size: int, timeout: float) -> tuple[
         raise
 
 
-def _shake_hands(frames: FrameSocket, who: Introduction, size: int, deadline: float) -> FlatVector:
-    frames.send(Frame(HELLO, who.name.encode() + who.own_proof, _NUMBER_BYTES * size))
+def _shake_hands(frames: FrameSocket, introduction: Introduction, size: int, deadline: float) -> FlatVector:
+    frames.send(Frame(HELLO, introduction.name.encode() + introduction.own_proof, _NUMBER_BYTES * size))
     frame, descriptor = frames.receive(_SENTENCE_BYTES, deadline)
     if descriptor is None:
         raise missing_descriptor_error(frame)
     try:
-        if len(frame.message) != PROOF_BYTES or not hmac.compare_digest(frame.message, who.server_proof):
-            raise BrokenFrame("whoever answered did not prove to be the shard")
+        if len(frame.message) != PROOF_BYTES or not hmac.compare_digest(frame.message, introduction.server_proof):
+            raise BrokenFrame("the process that answered did not prove that it is the server")
         return segments.map_(descriptor, size, writable=True, at_once=False)
     finally:
         os.close(descriptor)
 
 
 def missing_descriptor_error(frame: Frame) -> NoSharedMemory:
-    """Return what came without the descriptor that was asked for."""
+    """Return the error for an answer without the requested descriptor."""
     if frame.kind == OK:
-        return NoSharedMemory("this system hands over no descriptors", FailureKind.PERMANENT)
+        return NoSharedMemory("this system does not pass descriptors between processes", FailureKind.PERMANENT)
     return NoSharedMemory(error_text(frame), _TROUBLES.get(frame.kind, FailureKind.TEMPORARY))
 
 
 def error_text(frame: Frame) -> str:
-    """Return what a frame says instead of an answer."""
+    """Return the error text in a frame."""
     return frame.message.decode("utf-8", "replace")
 
 
 def failure_text(error: Exception) -> str:
-    """Return why there is no answer, in half a sentence."""
+    """Return why there is no answer, as a clause."""
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

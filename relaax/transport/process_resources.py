@@ -1,4 +1,4 @@
-"""Raise the limit of descriptors of a process: each vector that it shares, or that is shared with it, takes some."""
+"""Limits of a process: open descriptors (each shared vector needs some), and memory that the allocator keeps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ _ENOUGH = 2**16
 
 
 def allow_descriptors() -> None:
-    """As many as the system lets it have: a worker takes up to six of either side, and 1024 are a common limit."""
+    """Raise the limit of open descriptors, up to `_ENOUGH`.
+
+    A worker needs up to six in each process, and 1024 is a common limit.
+    """
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _ENOUGH if most == resource.RLIM_INFINITY else min(_ENOUGH, most)
     if limit != resource.RLIM_INFINITY and limit < enough:
-        with contextlib.suppress(OSError, ValueError):  # the system allows fewer than it says
+        with contextlib.suppress(OSError, ValueError):  # the system may allow fewer than its stated maximum
             resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
 
 
@@ -30,11 +33,11 @@ _COPIES = 16
 
 @functools.cache
 def keep_freed_memory(message_bytes: int) -> None:
-    """Make the C library keep freed memory of messages of this length instead of returning it to the kernel.
+    """Make glibc keep the freed memory of messages of this length instead of returning it to the kernel.
 
-    Every message is copied a few times on its way, and glibc maps fresh pages for each long copy: touching them costs
-    more than copying. Measured for 2.7 MB each way: 6 ms a round trip instead of 10. Does nothing if messages are
-    short or the C library is another.
+    Every message is copied a few times, and glibc maps new pages for each long copy. Touching these costs more than
+    copying. Measured for 2.7 MB in each direction, a round trip takes 6 ms instead of 10. Has no effect if messages are
+    short, or if the C library is not glibc.
     """
     if message_bytes < _DEFAULT_MMAP_THRESHOLD:
         return
@@ -43,18 +46,18 @@ def keep_freed_memory(message_bytes: int) -> None:
 
 
 def share_one_arena() -> None:
-    """Make all threads of a worker allocate from one heap: memory that one has freed is reused by the others.
+    """Make all threads of a worker allocate from one heap, so that they reuse each other's freed memory.
 
-    For a process in which one thread works and few others wait: 11 MB less for the Atari network, and not slower. To be
-    called before there are other threads. Does nothing if the C library is not glibc.
+    For a process in which one thread works and a few others wait: it saves 11 MB for the Atari network, and is not
+    slower. Call it before other threads start. Has no effect if the C library is not glibc.
     """
     _set(_M_ARENA_MAX, 1)
 
 
 def return_freed_memory() -> None:
-    """Return freed memory of all heaps to the kernel, that of `keep_freed_memory` included.
+    """Return the freed memory of all heaps to the kernel, including that of `keep_freed_memory`.
 
-    Does nothing if the C library is not glibc.
+    Has no effect if the C library is not glibc.
     """
     if sys.platform.startswith("linux"):
         with contextlib.suppress(OSError, AttributeError):

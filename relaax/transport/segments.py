@@ -1,4 +1,4 @@
-"""Unnamed memory that processes of one host share: it is passed by descriptor and ends with its last holder."""
+"""Unnamed memory shared by processes of one host. It is passed by descriptor, and freed after its last use."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SUPPORTED = (
     and hasattr(os, "memfd_create")
     and hasattr(fcntl, "F_ADD_SEALS")
 )
-"""Whether the system has memory of this kind, and numbers in it as they are on the wire."""
+"""Whether the system supports such memory, and stores numbers in the wire's byte order."""
 
 _NUMBER_BYTES = 4
-# Python 3.13 names it: who is handed the descriptor can map the memory to read it, and not to write to it.
+# Named in Python 3.13. A process that receives the descriptor can map the memory for reading only.
 _F_SEAL_FUTURE_WRITE = 0x10
 
 
 def make(size: int, *, at_once: bool = True) -> tuple[int, FlatVector]:
-    """Memory of zeros, float32 [size], and its descriptor, which is the caller's to close. It never changes its length:
-    nobody who maps it can be made to fall off its end. `at_once`: see `map_`.
+    """Create memory of zeros, float32 [size]. Return its descriptor, which the caller closes, and the array.
 
-    Raises OSError if there is no more memory, or there are no more descriptors.
+    The memory is sealed against changes of its length, so that a process that maps it cannot be made to access memory
+    beyond its end. `at_once`: see `map_`. Raises OSError if memory or descriptors are exhausted.
     """
     descriptor = os.memfd_create("relaax", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -44,27 +44,28 @@ def make(size: int, *, at_once: bool = True) -> tuple[int, FlatVector]:
 
 
 def forbid_writing(descriptor: int) -> None:
-    """Make later mappings read-only, as far as the system can (Linux 5.1); existing ones stay. Allow no more seals."""
+    """Make later mappings read-only if the system supports it (Linux 5.1), and forbid further seals.
+
+    Existing mappings do not change.
+    """
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
 
 
 def forbid_seals(descriptor: int) -> None:
-    """Seal the seals: no process that has the descriptor can make the memory read-only."""
+    """Forbid further seals, so that no process with the descriptor can make the memory read-only."""
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
 
 
 def map_(descriptor: int, size: int, *, writable: bool, at_once: bool = True) -> FlatVector:
-    """Return the memory behind a descriptor, which can be closed afterwards: float32 [size].
+    """Map the memory of a descriptor, which can be closed afterwards. Return float32 [size].
 
-    `at_once`: the kernel gives all of it now, which costs a fraction of touching it page by page; else what is never
-    touched takes no memory.
-
-    Raises OSError, and ValueError if it is not of this length.
+    `at_once`: the kernel allocates all pages now, which is much faster than page by page at first use. Otherwise unused
+    pages take no memory. Raises OSError, and ValueError if the memory has another length.
     """
     if os.fstat(descriptor).st_size != _NUMBER_BYTES * size:
-        raise ValueError(f"memory of {os.fstat(descriptor).st_size} bytes was handed over for {size} numbers")
+        raise ValueError(f"received memory of {os.fstat(descriptor).st_size} bytes for {size} float32 numbers")
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if at_once else 0)
     mapped: FlatVector = np.frombuffer(mmap.mmap(descriptor, _NUMBER_BYTES * size, flags, protection), "<f4")

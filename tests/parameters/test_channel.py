@@ -123,7 +123,7 @@ def test_tls_on_one_side_only() -> None:
     with serving() as address:
         assert "does not speak TLS" in refused(Target(address, TOKEN, HERE.certificate))
     with serving(tls()) as address:
-        assert "it speaks TLS" in refused(Target(address, TOKEN))
+        assert "it uses TLS" in refused(Target(address, TOKEN))
 
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
@@ -198,6 +198,6 @@ class AsRlxServer(socketserver.BaseRequestHandler):
 def test_a_server_that_speaks_no_grpc_is_named_with_the_key() -> None:
     with handling(AsRlxServer) as address:
         assert refused(Target(address)) == (
-            f"parameter server {address}: it speaks no gRPC: relaax-rlx-server.parameter_server names the port of "
-            "another server, perhaps that of an RLX server"
+            f"parameter server {address}: it does not support gRPC: relaax-rlx-server.parameter_server names the port "
+            "of another server, perhaps that of an RLX server"
         )

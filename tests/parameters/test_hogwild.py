@@ -368,7 +368,9 @@ class Compensating(Models):
     ],
 )
 def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
-    refused = pytest.raises(ParameterServerUnusable, match=f"cannot do with bridge hogwild: {says}; set bridge to auto")
+    refused = pytest.raises(
+        ParameterServerUnusable, match=f"does not support bridge hogwild: {says}; set bridge to auto"
+    )
     with running(models) as server, closing(ParameterClient(server.address, transport="hogwild")) as bridge, refused:
         bridge.register(registration())
 
@@ -376,7 +378,7 @@ def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> No
 def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running(MODELS) as server, hogwild(server.address):
-        assert f"parameter server {server.address}: updated in that memory, without locks" in caplog.text
+        assert f"parameter server {server.address}: updating its memory directly, without locks" in caplog.text
 
 
 def test_it_is_never_by_grpc() -> None:
@@ -393,7 +395,7 @@ def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
     with running(MODELS) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
         bridge.pull()
-        common = bridge._common(1, True, False)
+        common = bridge._common_request(1, True, False)
         common.applied = True
         with pytest.raises(ParameterServerError, match="memory for it is shared before"):
             bridge._push(common, None)

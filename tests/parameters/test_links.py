@@ -35,9 +35,9 @@ def test_all_shards_must_be_named_in_their_order() -> None:
     with sharded(2) as shards:
         first, second = shards.addresses
         for addresses, sentence in (
-            ([first], "is one of 2 shards, and 1 address was given: name them all, shard 0 first"),
-            ([first, second, second], "is one of 2 shards, and 3 addresses were given"),
-            ([second, first], "is shard 1, and it was named where shard 0 belongs"),
+            ([first], "is one of 2 shards, but 1 address was given: name them all, shard 0 first"),
+            ([first, second, second], "is one of 2 shards, but 3 addresses were given"),
+            ([second, first], "is shard 1, but it is listed as shard 0"),
         ):
             with bridge_to(addresses) as bridge, pytest.raises(ParameterServerError, match=sentence):
                 bridge.register(registration())

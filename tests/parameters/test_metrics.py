@@ -14,7 +14,7 @@ def test_it_is_taken_once() -> None:
     gathered.scalar("loss", 1.0)
     gathered.scalar("loss", 2.5)
     assert gathered
-    report = gathered.take()
+    report = gathered.take_report()
     assert [(e.episode_return, e.length) for e in report.episodes] == [(10.0, 4), (20.0, 5)]
     assert [(s.name, s.sum, s.count) for s in report.scalars] == [("loss", 3.5, 2)]
     assert not gathered
@@ -24,7 +24,7 @@ def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -
     gathered = MetricsCollector(max_episodes=5000)
     for number in range(6000):
         gathered.episode(number, 1)
-    first, second = gathered.take(), gathered.take()
+    first, second = gathered.take_report(), gathered.take_report()
     returns = [episode.episode_return for episode in [*first.episodes, *second.episodes]]
     assert len(first.episodes) == 4096
     assert returns == list(range(1000, 6000))
@@ -37,7 +37,7 @@ def test_samples_are_counted_and_the_newest_gauge_is_kept() -> None:
     assert gathered
     for value in (3.0, 4.0):
         gathered.gauge("worker/memory_mb", value)
-    report = gathered.take()
+    report = gathered.take_report()
     (histogram,) = report.histograms
     assert histogram.name == "latency/act_ms"
     assert dict(zip(histogram.buckets, histogram.counts, strict=True)) == {0: 2, 94: 1}

@@ -66,9 +66,9 @@ def test_what_it_holds_is_its_own_and_never_changes() -> None:
         (np.inf, [0], [0], "not inf"),
         (1, [np.nan], [0], "not finite"),
         (1, [0], [np.inf], "not finite"),
-        (1, [0], [-0.5], "never negative: -0.5"),
+        (1, [0], [-0.5], "must be at least 0, not -0.5"),
         (1, [0, 0], [0], r"not \(2,\) and \(1,\)"),
-        (1, [[0]], [[0]], r"one shape \[D\]"),
+        (1, [[0]], [[0]], r"the same shape \[D\]"),
     ],
 )
 def test_numbers_that_no_samples_have(count: float, mean: list[float], m2: list[float], sentence: str) -> None:
@@ -123,14 +123,14 @@ def test_lengths_that_a_shard_holds() -> None:
 @pytest.mark.parametrize(
     ("declared", "sentence"),
     [
-        ({"a b": 1}, "'a b' is no name of a statistic"),
-        ({"": 1}, "'' is no name"),
-        ({"/a": 1}, "'/a' is no name"),
-        ({"a" * 65: 1}, "up to 64 characters"),
+        ({"a b": 1}, "'a b' is not a valid name of a statistic"),
+        ({"": 1}, "'' is not a valid name"),
+        ({"/a": 1}, "'/a' is not a valid name"),
+        ({"a" * 65: 1}, "at most 64 characters"),
         ({"a": 0}, "statistic a is declared with 0 numbers"),
         ({"a": 1.0}, r"statistic a is declared with 1\.0 numbers"),
-        ({"a": MAX_STATISTICS, "b": 1}, "have 32769 numbers together, one shard holds up to 32768"),
-        ({f"a{i}": 1 for i in range(65)}, "65 statistics are declared, one shard holds up to 64"),
+        ({"a": MAX_STATISTICS, "b": 1}, "have 32769 numbers together; the limit is 32768"),
+        ({f"a{i}": 1 for i in range(65)}, "65 statistics are declared; the limit is 64"),
     ],
 )
 def test_lengths_that_no_shard_holds(declared: dict[str, int], sentence: str) -> None:

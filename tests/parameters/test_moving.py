@@ -46,13 +46,13 @@ def test_a_file_that_cannot_be_read_leaves_the_address_as_it_was(tmp_path: Path)
     book = tmp_path / "book"
     put(book, "a:1", "b:2")
     moving = MovingAddress(f"@{book}", 1)
-    assert moving.now() == "b:2"
+    assert moving.current() == "b:2"
     put(book, "a:1")
-    assert moving.now() == "b:2"
+    assert moving.current() == "b:2"
     put(book, "a:1", "c:3")
-    assert moving.now() == "c:3"
+    assert moving.current() == "c:3"
     book.unlink()
-    assert moving.now() == "c:3"
+    assert moving.current() == "c:3"
 
 
 @pytest.mark.parametrize(

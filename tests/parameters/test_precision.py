@@ -123,17 +123,17 @@ def test_numbers_that_are_too_large_are_said_once(name: str, caplog: pytest.LogC
     for vector in (gradient(LARGEST[name], np.inf, np.nan), gradient(3.4028e38, -3.4028e38), gradient(3.4028e38)):
         narrow(vector, PRECISIONS[name])
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert caplog.messages[0].startswith(f"2 of 8 parameters are too large for {name}, and are sent as")
+    assert caplog.messages[0].startswith(f"2 of 8 parameters are too large for {name} and are sent as")
 
 
 @short
 def test_half_a_number_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}, two bytes each, not 5 bytes"):
+    with pytest.raises(ValueError, match=f"a {name} vector must have a multiple of 2 bytes, not 5"):
         widened(memoryview(bytes(5)), PRECISIONS[name])
 
 
 def test_an_unknown_precision_is_refused_with_those_that_are_known() -> None:
-    sentence = r"precision 7 is none: 0 \(float32\), 1 \(float16\), 2 \(bfloat16\) are"
+    sentence = r"precision 7 is not supported; use one of 0 \(float32\), 1 \(float16\), 2 \(bfloat16\)"
     unknown: Any = 7
     uses: list[Callable[[], Any]] = [
         lambda: check_precision(unknown),
@@ -234,13 +234,13 @@ def test_through_memory_everything_is_float32_and_the_log_says_so(caplog: pytest
 @every
 def test_a_server_that_knows_float32_only_is_understood(name: str) -> None:
     link = ShardClient(Target("127.0.0.1:1"), precision=PRECISIONS[name])
-    link.take_range(pb.RegisterResponse(range_end=SIZE, parameters=SIZE))
+    link.set_range(pb.RegisterResponse(range_end=SIZE, parameters=SIZE))
     try:
         answer = Carrier(pb.PullResponse(version=3), memoryview(gradient(1 + 2**-20)).cast("B"))
         np.testing.assert_array_equal(link.received(answer), gradient(1 + 2**-20))
-        with pytest.raises(ParameterServerError, match="sent 4 numbers where 8 are its"):
+        with pytest.raises(ParameterServerError, match="sent 4 numbers for its range of 8"):
             link.received(Carrier(pb.PullResponse(version=3), memoryview(bytes(16))))
-        with pytest.raises(ParameterServerError, match="precision 9 is none"):
+        with pytest.raises(ParameterServerError, match="precision 9 is not supported"):
             link.received(Carrier(pb.PullResponse(precision=9), memoryview(bytes(16))))  # type: ignore[arg-type]
     finally:
         link.close()

@@ -197,7 +197,7 @@ def test_memory_that_is_handed_over_never_changes_its_length() -> None:
         for length in (0, 4096):
             with pytest.raises(PermissionError):
                 os.ftruncate(descriptor, length)
-        with pytest.raises(ValueError, match=f"memory of {4 * SIZE} bytes was handed over for {SIZE + 1} numbers"):
+        with pytest.raises(ValueError, match=f"received memory of {4 * SIZE} bytes for {SIZE + 1} float32 numbers"):
             segments.map_(descriptor, SIZE + 1, writable=True)
         segments.map_(descriptor, SIZE, writable=True)[0] = 3
         assert memory[0] == 3
@@ -231,7 +231,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
         assert not bridge.shares_memory
         lost = [record.message for record in caplog.records if "no longer shared" in record.message]
         assert [text.partition(": ")[2] for text in lost] == [
-            "by gRPC for now, memory is no longer shared: the connection was closed"
+            "vectors are sent by gRPC for now, memory is no longer shared: the other side closed the connection"
         ]
 
 
@@ -273,7 +273,7 @@ def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None
             bridge.push(None, 1)
         assert bridge.pull().version == 0
         server.core.access.close("shards are away")
-        with pytest.raises(ParameterServerUnavailable, match=r"was away for 0\.2 s: shards are away"):
+        with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 0\.2 s: shards are away"):
             bridge.pull()
         server.core.access.open()
         assert bridge.pull().version == 0
@@ -314,7 +314,7 @@ def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: 
         monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
-        assert "by gRPC, memory is not shared: no socket can be had: no more descriptors" in caplog.text
+        assert "by gRPC, memory is not shared: no socket is available: no more descriptors" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["sockets", "threads"])
@@ -382,7 +382,10 @@ def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
             bridge.register(registration())
             assert bridge.pull().version == 0
             assert not bridge.shares_memory
-        assert f"parameter server {server.address}: by gRPC, memory is not shared: it offers none" in caplog.text
+        assert (
+            f"parameter server {server.address}: vectors are sent by gRPC, memory is not shared: it offers none"
+            in caplog.text
+        )
         told = r"bridge is shared_memory: it offers none; run both on one host and in one network namespace"
         with (
             bridge_to(server.address, transport="shared_memory") as bridge,
@@ -392,7 +395,7 @@ def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_offer_of_another_host_leads_nowhere() -> None:
-    with running() as server, pytest.raises(NoSharedMemory, match="nobody listens at its socket"):
+    with running() as server, pytest.raises(NoSharedMemory, match="no process listens at its socket"):
         SharedMemory(offer(server, socket=b"relaax-of-another-host"), WORKER, SIZE)
 
 
@@ -419,7 +422,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
 
 
 def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
-    says = "bridge is shared_memory: nobody listens at its socket.* run both on one host"
+    says = "bridge is shared_memory: no process listens at its socket.* run both on one host"
     with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
         server.server._local._offers.socket = b"relaax-of-another-host"
         with pytest.raises(ParameterServerUnusable, match=says):
@@ -464,7 +467,7 @@ def test_a_stranger_is_not_heard(mistake: str) -> None:
 
 
 def test_who_answers_must_prove_to_be_the_shard() -> None:
-    with running() as server, pytest.raises(NoSharedMemory, match="did not prove to be the shard"):
+    with running() as server, pytest.raises(NoSharedMemory, match="did not prove that it is the server"):
         SharedMemory(offer(server, shard_proof=bytes(32)), WORKER, SIZE)
 
 
@@ -533,7 +536,7 @@ def test_a_frame_that_comes_by_drips_has_one_deadline(
         return now
 
     monkeypatch.setattr("relaax.transport.frames.time.monotonic", drip)
-    with pytest.raises(TimeoutError, match="it took too long"):
+    with pytest.raises(TimeoutError, match="the frame was not received in time"):
         frames.receive(deadline=5.0)
     assert now == 5.0
 
@@ -542,7 +545,7 @@ def test_a_frame_that_comes_by_drips_has_one_deadline(
 def test_a_frame_is_no_longer_than_is_waited_for(pair: tuple[socket.socket, FrameSocket], frame: Frame) -> None:
     one, frames = pair
     FrameSocket(one).send(frame)
-    with pytest.raises(BrokenFrame, match="64 bytes are the most"):
+    with pytest.raises(BrokenFrame, match="the limit is 64 bytes each"):
         frames.receive(64)
 
 
@@ -558,7 +561,7 @@ def test_a_descriptor_comes_with_one_frame(pair: tuple[socket.socket, FrameSocke
     one, frames = pair
     FrameSocket(one).send(Frame(0, b""))
     FrameSocket(one).send(Frame(0, b""), one.fileno())
-    with pytest.raises(BrokenFrame, match="a descriptor came with more than a frame"):
+    with pytest.raises(BrokenFrame, match="a descriptor was received with more than one frame"):
         frames.receive()
     assert copies(one) == 1, "its own"
 
@@ -570,7 +573,7 @@ def test_a_frame_brings_one_descriptor_and_others_are_closed(
     one, frames = pair
     for _ in range(1 if together else 2):
         socket.send_fds(one, [b"\0"], [one.fileno()] * (2 if together else 1))
-    with pytest.raises(BrokenFrame, match="more than one descriptor came with a frame"):
+    with pytest.raises(BrokenFrame, match="more than one descriptor was received with a frame"):
         frames.receive()
     assert copies(one) == 1, "its own"
 
@@ -585,7 +588,7 @@ def test_a_descriptor_for_which_there_is_no_place_is_missed(pair: tuple[socket.s
         with pytest.raises(OSError, match="Too many open files"):
             while True:
                 filling.append(os.dup(one.fileno()))
-        with pytest.raises(BrokenFrame, match="a descriptor was lost: this process may have no more of them"):
+        with pytest.raises(BrokenFrame, match="a descriptor was lost: this process has reached its limit"):
             frames.receive()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

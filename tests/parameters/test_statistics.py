@@ -27,9 +27,9 @@ def test_the_bytes_are_little_endian_float64() -> None:
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [
-        ([pb.Moments(name="a", mean=bytes(7), m2=bytes(8))], "statistic 'a': a vector is float64, .* not 7 bytes"),
-        ([pb.Moments(name="a", count=-1, mean=bytes(8), m2=bytes(8))], r"statistic 'a': a count .* not -1\.0"),
-        ([pb.Moments(name="a")] * 2, "statistic 'a' comes twice"),
+        ([pb.Moments(name="a", mean=bytes(7), m2=bytes(8))], "statistic 'a': a float64 vector .* not 7"),
+        ([pb.Moments(name="a", count=-1, mean=bytes(8), m2=bytes(8))], r"statistic 'a': the count .* not -1\.0"),
+        ([pb.Moments(name="a")] * 2, "statistic 'a' is repeated"),
     ],
 )
 def test_messages_that_are_none(messages: list[pb.Moments], sentence: str) -> None:

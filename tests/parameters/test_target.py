@@ -190,7 +190,7 @@ def test_a_shard_that_never_catches_up_ends_the_wait(monkeypatch: pytest.MonkeyP
     with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
         monkeypatch.setattr(TargetNetwork, "hear", lambda *_: None)
         shard_of(shards.leader).push(Push("other", 1, 0, None, 10, 10, 0))
-        with pytest.raises(ParameterServerUnavailable, match=r"target networks are of the generations 1, 0 \(tried"):
+        with pytest.raises(ParameterServerUnavailable, match=r"target networks of different generations: 1, 0 \(tried"):
             bridge.pull()
 
 
@@ -285,7 +285,7 @@ def test_a_roll_back_between_a_push_and_the_fetch_is_one_of_the_push(
         bridge.pull()
         bridge.push(ONES, env_steps=1)
         assert shards.save()
-        follow, once = bridge._target.follow, [True]
+        refreshed, once = bridge._target.refreshed, [True]
 
         def rolled_back(*arguments: Any) -> Any:
             if once:
@@ -293,9 +293,9 @@ def test_a_roll_back_between_a_push_and_the_fetch_is_one_of_the_push(
                 shards.all[1].vanish()
                 shards.again(1)
                 shards.wait_serving()
-            return follow(*arguments)
+            return refreshed(*arguments)
 
-        monkeypatch.setattr(bridge._target, "follow", rolled_back)
+        monkeypatch.setattr(bridge._target, "refreshed", rolled_back)
         pushed = bridge.push(ONES, env_steps=10)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 1)
         assert pushed.pulled is not None

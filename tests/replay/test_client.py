@@ -267,9 +267,9 @@ def test_a_table_that_does_not_fit_is_refused() -> None:
 def test_addresses_in_another_order_are_refused() -> None:
     with serving(2) as shards:
         addresses = [shard.address for shard in shards]
-        with pytest.raises(ReplayError, match="is shard 1, and it was named where shard 0 belongs"):
+        with pytest.raises(ReplayError, match="is shard 1, but it is listed as shard 0"):
             ReplayClient(addresses[::-1], numbered())
-        with pytest.raises(ReplayError, match="is one of 2 shards, and 1 address was given"):
+        with pytest.raises(ReplayError, match="is one of 2 shards, but 1 address was given"):
             ReplayClient(addresses[:1], numbered())
 
 

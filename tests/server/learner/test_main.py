@@ -64,7 +64,7 @@ def test_a_signal_ends_it_while_it_waits_for_the_first_worker(
 def test_a_signal_ends_it_while_the_parameter_server_is_away(processes: Processes, tmp_path: Path) -> None:
     with nobody() as address:
         learner = start(processes, tmp_path, address)
-        wait_until(lambda: "is away, waiting up to 60 s" in learner.stderr, "it waits", timeout=60)
+        wait_until(lambda: "is unavailable, retrying for 60 s" in learner.stderr, "it waits", timeout=60)
         assert learner.stop(signal.SIGTERM) == 0
     assert learner.lines == []
 
@@ -73,7 +73,7 @@ def test_it_ends_if_the_parameter_server_is_away_for_too_long(processes: Process
     with nobody() as address:
         learner = start(processes, tmp_path, address, "--set", "learner.parameter_server_patience=0.2")
         assert learner.wait(60) == 1
-    assert f"relaax-learner: parameter server {address} was away for 0.2 s" in learner.stderr
+    assert f"relaax-learner: parameter server {address} was unavailable for 0.2 s" in learner.stderr
     assert "Traceback" not in learner.stderr
 
 

@@ -91,7 +91,7 @@ def test_parameters_that_are_no_flat_vector_are_refused() -> None:
 
 
 def test_statistics_that_no_shard_holds_are_refused() -> None:
-    with pytest.raises(ModelRefused, match="the statistics have 40000 numbers together, one shard holds up to 32768"):
+    with pytest.raises(ModelRefused, match="the statistics have 40000 numbers together; the limit is 32768"):
         spec_of(Nonsense)
 
 

@@ -166,7 +166,7 @@ def test_the_status_tells_the_spaces_of_the_model() -> None:
 def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
     with running() as server, bridge_to(server.address) as learner:
         learner.register(registration(**LEARNER))
-        with pytest.raises(RuntimeError, match="pull before the first push"):
+        with pytest.raises(RuntimeError, match="call pull before the first push"):
             learner.push(gradient(1), env_steps=0)
         with pytest.raises(ParameterServerError, match="has no environments"):
             learner.register(registration(**{**LEARNER, "environments": 1}))

@@ -89,15 +89,15 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
     ("changes", "code", "sentence"),
     [
         ({"gradient": bytes(4 * (SIZE + 1))}, "INVALID_ARGUMENT", "a gradient of 8 elements is needed, not 9"),
-        ({"gradient": bytes(5)}, "INVALID_ARGUMENT", "not 5 bytes"),
-        ({"gradient": bytes(2 * SIZE + 1), "precision": 1}, "INVALID_ARGUMENT", "not 17 bytes"),
+        ({"gradient": bytes(5)}, "INVALID_ARGUMENT", "must have a multiple of 4 bytes, not 5"),
+        ({"gradient": bytes(2 * SIZE + 1), "precision": 1}, "INVALID_ARGUMENT", "a multiple of 2 bytes, not 17"),
         (
             {"gradient": bytes(4 * SIZE), "precision": 1},
             "INVALID_ARGUMENT",
             "a gradient of 8 elements is needed, not 16",
         ),
-        ({"precision": 3}, "INVALID_ARGUMENT", "precision 3 is none"),
-        ({"precision": 3, "gradient": b""}, "INVALID_ARGUMENT", "precision 3 is none"),
+        ({"precision": 3}, "INVALID_ARGUMENT", "precision 3 is not supported"),
+        ({"precision": 3, "gradient": b""}, "INVALID_ARGUMENT", "precision 3 is not supported"),
         ({"push_id": 2}, "FAILED_PRECONDITION", "push 2 after push 0"),
         ({"push_id": 0}, "FAILED_PRECONDITION", "push 0 after push 0"),
         ({"base_version": 1}, "INVALID_ARGUMENT", "yet to come"),
@@ -200,7 +200,7 @@ def test_pulls(stub: Stub, incarnation: int) -> None:
     code, details = refused(lambda: pull(vector="target"))
     assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "there is no vector named 'target'")
     code, details = refused(lambda: pull(precision=-1))
-    assert (code, details[:20]) == (grpc.StatusCode.INVALID_ARGUMENT, "precision -1 is none")
+    assert (code, details[:29]) == (grpc.StatusCode.INVALID_ARGUMENT, "precision -1 is not supported")
 
 
 def test_gradients_that_are_not_finite_are_logged(

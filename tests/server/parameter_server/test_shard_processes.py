@@ -105,7 +105,7 @@ def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) ->
         bridge.register(worker(config))
         size = len(trained(bridge, 1))
         shards.running[1].kill()
-        with pytest.raises(ParameterServerUnavailable, match=r"was away for 1 s"):
+        with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 1 s"):
             push(bridge, size)
     with (
         bridge_to(shards.addresses, unavailable_after=0.5) as bridge,

@@ -158,7 +158,7 @@ class _Statistic:
         if moments.count < 1:
             return
         if client in self.outlying:
-            moments.usable()
+            moments.checked()
         else:
             self.merged = self.merged.merged(moments)
         samples = self._apart.get(client)
@@ -228,7 +228,7 @@ def _sum(parts: Iterable[Moments]) -> Moments:
 
 def _usable(name: str, moments: Moments) -> Moments:
     try:
-        return moments.usable()
+        return moments.checked()
     except MomentsOutOfRange as why:
         _log.warning("the checkpoint's statistic %s is unusable and starts empty: %s", name, why)
         return Moments.zeros(moments.size)

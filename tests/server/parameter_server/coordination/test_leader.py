@@ -110,7 +110,7 @@ def test_a_place_is_taken_by_one_process_which_may_take_it_again(
 
 
 def test_workers_are_told_who_is_away(leader: OneShard) -> None:
-    sentence = r"was away for 0\.2 s: shard 1 of 2 is away: waiting for it"
+    sentence = r"was unavailable for 0\.2 s: shard 1 of 2 is away: waiting for it"
     with (
         bridge_to(leader.address, unavailable_after=0.2) as bridge,
         pytest.raises(ParameterServerUnavailable, match=sentence),
