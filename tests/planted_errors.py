@@ -1663,7 +1663,7 @@ ERRORS = (
     planted(
         "heard-and-lost",
         "what the heartbeat hears while the worker is busy is dropped",
-        [(PEER_PY, "                self._heard.append(event)\n", "                pass\n")],
+        [(PEER_PY, "                self._received.append(event)\n", "                pass\n")],
         f"{RLX_SERVER_TESTS}/test_peer.py",
     ),
     planted(
@@ -1693,7 +1693,7 @@ ERRORS = (
     planted(
         "request-with-the-handshake",
         "an HTTP request that comes with the end of TLS' handshake and is refused is a failure of the worker",
-        [(CLIENT_ENTRY_PY, "(PeerGone, PeerSilent, TlsFailed, HttpRefused)", "(PeerGone, PeerSilent, TlsFailed)")],
+        [(CLIENT_ENTRY_PY, "PeerTimeout, TlsFailed, HttpRefused)", "PeerTimeout, TlsFailed)")],
         f"{RLX_SERVER_TESTS}/test_guarded.py",
     ),
     planted(
@@ -1753,7 +1753,7 @@ ERRORS = (
     planted(
         "newest-leaver-ended",
         "of those that wait for a client to close the newest is ended",
-        [(CHILDREN_PY, "leaving.sort(key=", "leaving.sort(reverse=True, key=")],
+        [(CHILDREN_PY, "closing.sort(key=", "closing.sort(reverse=True, key=")],
         f"{RLX_SERVER_TESTS}/test_children.py",
     ),
     planted(
@@ -1786,7 +1786,7 @@ ERRORS = (
         "environments of connections whose clients have left count until their workers have ended, and beyond",
         [
             (CLAIMS_PY, "connection = self._by_pid.pop(pid, None)", "connection = self._by_pid.get(pid)"),
-            (CLAIMS_PY, "self._by_pid[pid].left = True", "self._by_pid[pid].left = False"),
+            (CLAIMS_PY, "self._by_pid[pid].released = True", "self._by_pid[pid].released = False"),
         ],
         f"{RLX_SERVER_TESTS}/test_client_accounts.py",
     ),
@@ -2076,13 +2076,13 @@ ERRORS = (
     planted(
         "drain-in-no-time",
         "connections of a server that ends are cut in the middle of their episodes",
-        [(LISTENER_PY, "self._is_undisturbed() and time.monotonic() < until", "False")],
+        [(LISTENER_PY, "self._is_uninterrupted() and time.monotonic() < until", "False")],
         "tests/server/rlx_server/test_end.py",
     ),
     planted(
         "full-server-skips-the-upgrade",
         "a full server says in plain RLX to a WebSocket that it has no room",
-        [(LISTENER_PY, "arrival is PendingConnection.WHOLE and not finished", "not finished")],
+        [(LISTENER_PY, "state is PendingState.HELLO and not finished", "not finished")],
         f"{RLX_SERVER_TESTS}/test_websocket.py",
     ),
     planted(

@@ -18,8 +18,8 @@ import pytest
 
 from relaax import rlx
 from relaax.conformance.websocket import Masker, request
-from relaax.server.rlx_server.listening.admission import FREE, MORE
-from relaax.server.rlx_server.listening.children import MAX_LEAVING
+from relaax.server.rlx_server.listening.admission import EXTRA_PLACES, FREE_PLACES
+from relaax.server.rlx_server.listening.children import MAX_CLOSING
 from relaax.server.rlx_server.listening.listener import MAX_WAITING
 from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
 from support.fuzz_run import ALGORITHM
@@ -185,11 +185,11 @@ def test_a_crowd_whose_frames_have_a_length_and_no_sense(
 def test_a_crowd_that_says_hello_and_never_reads(server: Served) -> None:
     """What that costs those who train, and a newcomer: tests/benchmarks/deaf_crowd.py."""
     with Deaf(server.address, 300) as crowd:
-        wait_until(lambda: len(server.running.children()) >= FREE, "places are taken", 60)
+        wait_until(lambda: len(server.running.children()) >= FREE_PLACES, "places are taken", 60)
         with guests(server.address) as honest:
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 120)
             workers = len(server.running.children())
-        assert workers <= FREE + MORE + MAX_LEAVING + len(honest) + 2  # two may be on their way
+        assert workers <= FREE_PLACES + EXTRA_PLACES + MAX_CLOSING + len(honest) + 2  # two may be on their way
         wait_until(lambda: crowd.reconnects > 0, "the oldest of the crowd were ended", 60)
     wait_until(lambda: not server.running.children(), "nobody serves those that have left", 60)
 

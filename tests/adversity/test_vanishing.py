@@ -100,7 +100,7 @@ def test_an_rlx_server_notices_a_client_that_vanished(
     (worker,) = rlx_server.children()
     there.vanish()
     wait_until(lambda: not worker.is_running(), "its worker has ended", timeout=VANISHED_SECONDS + SLACK, interval=0.2)
-    assert "the client has gone" in rlx_server.stderr
+    assert "the client disconnected without a bye" in rlx_server.stderr
     assert rlx_server.returncode is None
 
 

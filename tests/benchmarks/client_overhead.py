@@ -24,7 +24,7 @@ from relaax import rlx
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.plan import make_plan
 from relaax.client import run
-from relaax.server.rlx_server.connection.channel import PeerGone
+from relaax.server.rlx_server.connection.channel import PeerDisconnected
 from relaax.server.rlx_server.connection.peer import Peer
 from relaax.supervision.process import Process, StartError
 
@@ -118,7 +118,7 @@ def serve(listener: socket.socket) -> None:
                 peer.answer(answer)
             elif isinstance(message, rlx.Ping):
                 peer.send(rlx.Pong(message.nonce))
-    except PeerGone:
+    except PeerDisconnected:
         pass
     finally:
         peer.close()

@@ -109,7 +109,7 @@ def test_a_token_for_a_client_with_a_name_of_its_own(tmp_path: Path) -> None:
     file.write_text("\n".join(lines[begin : lines.index("", begin)]))
     authentication = Authentication(names={})
     ClientAccounts(str(file), authentication)
-    assert {name: authentication.identified(token) for name, token in tokens.items()} == {
+    assert {name: authentication.identify(token) for name, token in tokens.items()} == {
         name: Identity(name, hashlib.sha256(token.encode()).hexdigest()) for name, token in tokens.items()
     }
     assert f"--token-file {folder}/lab.token" in made.output

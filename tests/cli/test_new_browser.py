@@ -238,7 +238,7 @@ def test_the_page_asks_for_a_token_and_outlasts_a_server(
     browser.go(url)
     for token, sentence in (
         ("", "asks for a token"),
-        ("a-wrong-one", "is not this server's"),
+        ("a-wrong-one", "is not valid for this server"),
         ("the-right-one-of-all", "learns"),
     ):
         if token:

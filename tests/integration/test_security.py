@@ -108,7 +108,7 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
     assert refusal(guarded.client(token=OTHER_TOKEN)).code is ErrorCode.UNAUTHENTICATED
     assert "cannot be trusted" in str(refusal(guarded.client(tls_ca=tmp_path / "stranger.pem")))
     plain = Client(guarded.address, **SPACES, token=keys.token, retry_seconds=0.0)  # type: ignore[arg-type]
-    assert "this port speaks TLS" in str(refusal(plain))
+    assert "this port uses TLS" in str(refusal(plain))
     for token, says in (("", "none was shown"), (OTHER_TOKEN, "is not this parameter server's")):
         with open_channel(guarded.target(token)) as channel, pytest.raises(grpc.RpcError, match=says):
             rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)

@@ -191,7 +191,7 @@ class AsRlxServer(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         layer = WebSocketLayer(())
         with contextlib.suppress(HttpRefused):
-            layer.received(self.request.recv(1 << 16), 1 << 16)
+            layer.decode(self.request.recv(1 << 16), 1 << 16)
         self.request.sendall(layer.to_send())
 
 

@@ -12,7 +12,7 @@ from relaax.server.access import shard_target, targets
 from relaax.server.address import AddressError
 from relaax.server.command.configuration import require_private_ports
 from relaax.server.parameter_server.command.credentials import read_credentials
-from relaax.server.rlx_server.clients.accounts import NO_TOKEN, NOBODY, read_authentication
+from relaax.server.rlx_server.clients.accounts import NO_TOKEN, UNNAMED_CLIENT, read_authentication
 from relaax.server.security.certificates import LOCAL, Authority
 from relaax.server.security.tokens import Token, read_token
 from support.keys import OTHER_TOKEN, Keys
@@ -105,9 +105,9 @@ def test_what_the_command_makes_is_taken_by_both_servers(keys: Keys) -> None:
     rlx_server = RlxServerSection(parameter_server=["a:1", "b:2"], **keys.rlx_server())
     authentication = read_authentication(rlx_server)
     assert (
-        authentication.asks
-        and authentication.identified(keys.token) == NOBODY
-        and authentication.identified("") == NO_TOKEN
+        authentication.is_required
+        and authentication.identify(keys.token) == UNNAMED_CLIENT
+        and authentication.identify("") == NO_TOKEN
     )
     first, second = targets(rlx_server)
     assert (first.address, second.address) == ("a:1", "b:2")
@@ -117,7 +117,7 @@ def test_what_the_command_makes_is_taken_by_both_servers(keys: Keys) -> None:
 
 def test_without_keys_nothing_is_asked() -> None:
     assert not read_credentials(ParameterServerSection()).authenticate
-    assert not read_authentication(RlxServerSection()).asks
+    assert not read_authentication(RlxServerSection()).is_required
     (target,) = targets(RlxServerSection())
     assert (target.token, target.ca) == ("", None)
 

@@ -153,7 +153,7 @@ def run_case(address: str, seed: int, number: int, report: Report, websocket: bo
         elif not websocket and client.data.startswith(
             TLS
         ):  # to the state machine it is a long frame; the server says what it is
-            wanted.answers[:] = [Error(ErrorCode.MALFORMED, "this port does not speak TLS")]
+            wanted.answers[:] = [Error(ErrorCode.MALFORMED, "this port does not use TLS")]
         answers = wanted.answers[: len(heard.answers)] if heard.reset else wanted.answers
         if wanted.early and not heard.reset and isinstance(heard.answers[-1], Error):
             answers = [*answers[:-1], *heard.answers[len(answers) - 1 :]]

@@ -209,7 +209,7 @@ def _url() -> object:
 def _browser() -> object:
     from relaax.server.rlx_server.connection.channel import WebSocketLayer
 
-    return WebSocketLayer(()).received(b"GET / HTTP/1.1\r\nHost: localhost:7001\r\n\r\n", 1000)
+    return WebSocketLayer(()).decode(b"GET / HTTP/1.1\r\nHost: localhost:7001\r\n\r\n", 1000)
 
 
 @mistake("a port in use")

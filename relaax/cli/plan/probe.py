@@ -17,7 +17,7 @@ from relaax.cli.bench.programs import processor_seconds
 from relaax.client.program.agents import RandomAgent
 from relaax.configuration import ConfigurationError
 from relaax.metrics.system import MEGABYTE
-from relaax.server.rlx_server.connection.channel import PeerGone
+from relaax.server.rlx_server.connection.channel import PeerDisconnected
 from relaax.server.rlx_server.connection.peer import Peer
 from relaax.supervision.process import EXIT_REFUSED, Process, StartError
 
@@ -49,7 +49,7 @@ def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds:
         peer = Peer(_accepted(address, process), rlx.ServerConnection(), lifeline)
         try:
             return _asked(peer, process, seconds)
-        except (PeerGone, rlx.RemoteProtocolError) as gone:
+        except (PeerDisconnected, rlx.RemoteProtocolError) as gone:
             process.wait(2.0)
             raise StartError(f"the environment left: {gone}\n{process.last_words()}") from None
         finally:

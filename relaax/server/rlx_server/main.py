@@ -20,7 +20,7 @@ from relaax.server.rlx_server.clients.claims import Claims
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.listening.admission import FORKED, SPAWNED, Admission
 from relaax.server.rlx_server.listening.listener import Listener, Spawner
-from relaax.server.rlx_server.listening.status import StatusLine
+from relaax.server.rlx_server.listening.status import StatusPipe
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
 from relaax.server.rlx_server.workers.plan import plan_workers
 from relaax.server.rlx_server.workers.spawners import ForkSpawner, SpawnSpawner, UnsafeFork, device_refusal
@@ -48,7 +48,7 @@ def serve(configuration: Configuration) -> int:
     announce(RLX_SERVER, listening=name_of(sock))
     status = None
     if status_sock is not None:
-        status = StatusLine(status_sock, settings.log_level, settings.log_format)
+        status = StatusPipe(status_sock, settings.log_level, settings.log_format)
         announce(RLX_SERVER, status=name_of(status_sock))
     spawns = settings.worker_start == "spawn"
     listener = Listener(
@@ -65,23 +65,23 @@ def serve(configuration: Configuration) -> int:
         drain=settings.drain,
     )
     if settings.clients_file is not None:
-        signal.signal(signal.SIGHUP, lambda *_: clients.read_at_once())
+        signal.signal(signal.SIGHUP, lambda *_: clients.request_reload())
     try:
         ended_by = listener.run()
     except UnsafeFork as error:
         raise CommandError(error, 1) from None
-    _log.info("ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
+    _log.info("RLX server ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
     return 130 if ended_by == signal.SIGINT else 0
 
 
-def _configuration_beside(keys: Mapping[str, Any]) -> str:
-    """Return the configuration of the run directory that --checkpoint names. Raises ConfigurationError."""
+def _configuration_in_run_directory(keys: Mapping[str, Any]) -> str:
+    """Return the path of the configuration in the run directory of --checkpoint. Raises ConfigurationError."""
     checkpoint = keys["relaax-rlx-server.checkpoint"]
     file = Path(checkpoint or "") / "configuration.yaml"
     if checkpoint is None or not file.is_file():
         raise ConfigurationError(
-            "--config is missing: the YAML file of the experiment, or the name of a bundled one. Only --checkpoint "
-            "with a run directory, which has one, does without"
+            "--config is missing: give the YAML file of the experiment or the name of a bundled one, or name a run "
+            "directory, which has a configuration, with --checkpoint"
         )
     return str(file)
 
@@ -110,11 +110,11 @@ app = role_app(
         Annotated[
             str | None,
             typer.Option(
-                help="The YAML file of the experiment, or the name of a bundled one; not needed if --checkpoint is a "
-                "run directory, which has it."
+                help="The YAML file of the experiment, or the name of a bundled one. Not needed if --checkpoint is a "
+                "run directory, which has a configuration."
             ),
         ],
-        _configuration_beside,
+        _configuration_in_run_directory,
     ),
 )  # fmt: skip
 

@@ -1,10 +1,10 @@
 """Folders for temporary files of workers, which the server removes.
 
-A worker exits without the interpreter's cleanup, perhaps by a signal, so it may leave files behind. So may a server
-that is killed: the next one to start removes its folder. A folder is locked (flock) while its server, or a worker that
-it forked, is alive; as no process ids are recorded, none can be stale.
+A worker exits without the interpreter's cleanup, or by a signal, so it may leave files behind. The folder of a server
+that was killed is removed by the next server that starts. A folder is locked (flock) while its server, or a worker
+that it forked, is alive. No process ids are recorded, so none can be stale.
 
-Nothing here raises: clients are served even if no folder can be written.
+The public functions do not raise: clients are served even if no folder can be written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 PREFIX = "relaax-rlx-workers-"
-"""Every version that uses this prefix locks its folders while they are in use."""
+"""All versions with this prefix lock their folders while they use them."""
 _ATTEMPTS = 4
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -35,8 +35,8 @@ class WorkerFolders:
         self._lock = -1
         self._warned = False
 
-    def made(self) -> Path | None:
-        """Return the folder, created if missing; None if it cannot be created, which is logged once."""
+    def ensure(self) -> Path | None:
+        """Return the folder, created if missing; None if it cannot be created. The failure is logged once."""
         try:
             if self._path is None or not self._path.is_dir():
                 self._unlock()
@@ -44,7 +44,7 @@ class WorkerFolders:
         except OSError as error:
             self._path = None
             if not self._warned:
-                _log.warning("no folder for the workers' temporary files: %s", error)
+                _log.warning("cannot create the folder for the workers' temporary files: %s", error)
             self._warned = True
         return self._path
 
@@ -54,7 +54,7 @@ class WorkerFolders:
             shutil.rmtree(self._path / str(pid), ignore_errors=True)
 
     def close(self) -> None:
-        """Remove the folder, as all workers have ended."""
+        """Remove the folder. All workers must have ended."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
         self._unlock()
@@ -71,11 +71,11 @@ def _locked_folder() -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
             descriptor = os.open(path, _OPEN)
-        except FileNotFoundError:  # a starting server has just removed it as a leftover
+        except FileNotFoundError:  # a starting server has removed it as unused
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # the same
+        except BlockingIOError:  # the starting server has locked it, to remove it
             os.close(descriptor)
             continue
         except OSError:
@@ -84,11 +84,11 @@ def _locked_folder() -> tuple[Path, int]:
         if path.is_dir():
             return path, descriptor
         os.close(descriptor)
-    raise FileNotFoundError("every folder created was removed again")
+    raise FileNotFoundError(f"{_ATTEMPTS} new folders in {tempfile.gettempdir()} were removed by other processes")
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of killed servers: those of this user in the temporary directory that are not locked."""
+    """Remove the folders of killed servers: unlocked folders of this user in the temporary directory."""
     folder = Path(tempfile.gettempdir())
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(PREFIX)]
@@ -96,10 +96,10 @@ def remove_leftovers() -> None:
         return
     for name in names:
         with contextlib.suppress(OSError):
-            _remove_if_left(folder / name)
+            _remove_if_unused(folder / name)
 
 
-def _remove_if_left(path: Path) -> None:
+def _remove_if_unused(path: Path) -> None:
     """Remove an unused folder. Raises OSError if it is not a folder (or is a link), cannot be opened, or is in use."""
     descriptor = os.open(path, _OPEN)
     try:
@@ -110,12 +110,15 @@ def _remove_if_left(path: Path) -> None:
         shutil.rmtree(path)
     finally:
         os.close(descriptor)
-    _log.info("removed %s, which a server left that was killed", path)
+    _log.info("removed the temporary folder of a killed server: %s", path)
 
 
 @contextlib.contextmanager
 def own_folder(parent: Path | None) -> Iterator[None]:
-    """Keep a worker's temporary files in a subfolder of `parent`, if any, that is removed after the block."""
+    """Keep this worker's temporary files in a subfolder of `parent`, and remove it after the block.
+
+    If `parent` is None, the block runs without such a folder.
+    """
     if parent is None:
         yield
         return
@@ -123,7 +126,7 @@ def own_folder(parent: Path | None) -> Iterator[None]:
     try:
         own.mkdir(mode=0o700)
     except OSError as error:
-        _log.warning("no folder for temporary files: %s", error)
+        _log.warning("cannot create this worker's temporary folder: %s", error)
         yield
         return
     tempfile.tempdir = str(own)
@@ -131,7 +134,7 @@ def own_folder(parent: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
-        shutil.rmtree(own, ignore_errors=True)  # the server does so too, but may have died
+        shutil.rmtree(own, ignore_errors=True)  # the server also removes it, but may have died
         if os.getppid() != server:
             with contextlib.suppress(OSError):  # other workers may still use it
                 parent.rmdir()

@@ -1,10 +1,11 @@
-"""Reports of a worker to its server about its client: that it was admitted, welcomed, and has proved that it reads.
+"""Reports of a worker to its server about its client: admitted, welcomed, proved that it reads.
 
-A worker that closes the line earlier reports that its client was refused or has gone. A server tells the worker of an
-unproven client to end by closing the line, and any worker by sending REVOKED.
+Reports use a pair of sockets. If the worker closes its end earlier, its client was refused or has disconnected. The
+server tells the worker of an unproven client to end by closing its own end, and any worker by sending REVOKED.
 
-Two reports are answered: the claim of the client's hello (see `claims`); and RESUMES of a worker that had to wait for
-its client: the server decides only then whether there is room, as a waiting worker takes none.
+The server answers two reports: CLAIMS, the claim of a client's hello (see `clients.claims`), and RESUMED, sent by a
+worker that had to wait for its client. A waiting worker takes no room, so the server decides only then whether there
+is room.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Any, NamedTuple
 from relaax.rlx.errors import ErrorCode
 
 ADMITTED = b"1"
-GREETED = b"g"  # the welcome has been sent
-PROVEN = b"p"  # the client has sent init, and so has read its welcome
-WAITS = b"w"  # for its client's hello in a layer: the worker does nothing until it resumes
-RESUMES = b"r"
+WELCOMED = b"g"  # the welcome has been sent
+PROVEN = b"p"  # the client has sent init, so it has read its welcome
+STALLED = b"w"  # the worker waits for the client's hello over TLS or WebSocket, until RESUMED
+RESUMED = b"r"  # the client has sent its hello
 FAILED = b"x"  # the client broke the protocol or failed to authenticate
 CLAIMS = b"c"  # followed by a Claim
 REVOKED = b"u"
-_ENDS = b"\n"
+_END = b"\n"
 NO_ROOM_RETRY_SECONDS = 5.0
 
 
@@ -39,14 +40,14 @@ class Claim(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Admission: the row of the connection and the bucket of the client (see `meters`)."""
+    """A granted claim: the row of the connection and the bucket of the client (see `clients.meters`)."""
 
     row: int
     bucket: int
 
 
 class ClaimRefusal(NamedTuple):
-    """Refusal, with the reason."""
+    """A refusal of a claim, with the reason."""
 
     code: ErrorCode
     sentence: str
@@ -57,20 +58,20 @@ class NoAnswer(Exception):
     """The server is stopping its workers, or has died."""
 
 
-def report_line() -> tuple[int, int]:
-    """Return descriptors of the server's end and of the worker's. Raises OSError."""
+def report_sockets() -> tuple[int, int]:
+    """Return two connected descriptors: the server's end and the worker's end. Raises OSError."""
     server, worker = socket.socketpair()
     return server.detach(), worker.detach()
 
 
 def answer(descriptor: int, value: object) -> None:
-    """Answer a worker at the server's `descriptor`: one that `resumes` gets why there is no room, or None."""
-    with contextlib.suppress(OSError):  # the worker has died, which is noticed elsewhere
-        os.write(descriptor, json.dumps(value).encode() + _ENDS)
+    """Answer a report at the server's `descriptor`. After RESUMED, `value` is why there is no room, or None."""
+    with contextlib.suppress(OSError):  # the worker has died, which `Children.reap` detects
+        os.write(descriptor, json.dumps(value).encode() + _END)
 
 
 def claim_at(descriptor: int) -> Claim:
-    """Return the claim that a worker sent after CLAIMS."""
+    """Read the claim that a worker sends after CLAIMS."""
     return Claim(*json.loads(os.read(descriptor, 4096)))
 
 
@@ -86,57 +87,57 @@ def revoke(descriptor: int) -> None:
 
 
 class WorkerReports:
-    """The worker's end of the line, `descriptor`, which this object takes over."""
+    """The worker's end of the report sockets. This object owns `descriptor`."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        """Readable once the server has closed the line; -1 once the worker has."""
+        """Readable once the server has closed its end; -1 once the worker has closed this end."""
 
     def admitted(self) -> None:
         """Report that the client has been admitted. Raises BrokenPipeError if the server has died."""
         os.write(self.descriptor, ADMITTED)
 
-    def say(self, word: bytes) -> None:
-        """Report GREETED, PROVEN, WAITS or FAILED, unless the server has closed the line or died."""
+    def send(self, report: bytes) -> None:
+        """Report WELCOMED, PROVEN, STALLED or FAILED. Does nothing if either end is closed."""
         if self.descriptor >= 0:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self.descriptor, word)
+                os.write(self.descriptor, report)
 
-    def resumes(self, lifeline: int) -> str | None:
-        """Report that the client has sent its hello. Returns why there is no room for it; None if there is.
+    def resume(self, lifeline: int) -> str | None:
+        """Report that the client has sent its hello. Return why there is no room for it; None if there is room.
 
-        Also returns None if the descriptor `lifeline` signals that the worker must end and the server does not answer.
+        Returns None as well if the server does not answer and `lifeline` (a descriptor) tells the worker to end.
         """
         try:
-            return None if (refusal := self._ask(RESUMES, lifeline)) is None else str(refusal)
+            return None if (refusal := self._ask(RESUMED, lifeline)) is None else str(refusal)
         except NoAnswer:
             return None
 
-    def claims(self, claim: Claim, lifeline: int) -> Grant | ClaimRefusal:
-        """Return the server's decision on a claim. Raises NoAnswer."""
+    def request_grant(self, claim: Claim, lifeline: int) -> Grant | ClaimRefusal:
+        """Send a claim and return the server's decision. Raises NoAnswer."""
         granted, *decision = self._ask(CLAIMS + json.dumps(claim).encode(), lifeline)
         if granted:
             return Grant(*decision)
         code, *more = decision
         return ClaimRefusal(ErrorCode(code), *more)
 
-    def _ask(self, word: bytes, lifeline: int) -> Any:
-        self.say(word)
+    def _ask(self, report: bytes, lifeline: int) -> Any:
+        self.send(report)
         poll = select.poll()
         poll.register(lifeline, select.POLLIN)
         poll.register(self.descriptor, select.POLLIN)
         if self.descriptor not in dict(poll.poll()):
             raise NoAnswer
-        said = b""
-        while not said.endswith(_ENDS):  # REVOKED may follow, which is handled elsewhere
+        data = b""
+        while not data.endswith(_END):  # REVOKED may follow; Peer reads it
             piece = os.read(self.descriptor, 1)
             if not piece:
                 raise NoAnswer
-            said += piece
-        return json.loads(said)
+            data += piece
+        return json.loads(data)
 
     def close(self) -> None:
-        """Close the line. May be called repeatedly."""
+        """Close the worker's end. May be called repeatedly."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

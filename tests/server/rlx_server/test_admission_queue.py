@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from relaax.server.rlx_server.listening.admission import NEW_SECONDS, STALE_SECONDS, AdmissionQueue
-from relaax.server.rlx_server.listening.pending_connections import PendingConnection
+from relaax.server.rlx_server.listening.pending_connections import PendingState
 
 
 class Scene:
@@ -59,7 +59,7 @@ def served(scene: Scene, crowd: dict[str, int]) -> list[socket.socket]:
 def test_without_layers_whole_hellos_are_served_only(scene: Scene) -> None:
     layered, whole = scene.add(), scene.add()
     scene.waiting.remove(layered)
-    scene.waiting.add(layered, PendingConnection.LAYERED)
+    scene.waiting.add(layered, PendingState.LAYERED)
     assert scene.waiting.next({}, layered=False) is whole
     scene.waiting.remove(whole)
     assert scene.waiting.next({}, layered=False) is None

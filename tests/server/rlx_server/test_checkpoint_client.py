@@ -22,7 +22,7 @@ from relaax.parameters.interfaces import (
     ParameterServerUnavailable,
     Registration,
 )
-from relaax.server.rlx_server.workers.checkpoint_client import LOOK_SECONDS, CheckpointClient
+from relaax.server.rlx_server.workers.checkpoint_client import CHECK_SECONDS, CheckpointClient
 from support.policy_files import bundled
 from support.processes import Processes, wait_until
 from support.programs import program
@@ -73,10 +73,10 @@ def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     now = 0.0
     client = CheckpointClient(LocalStore(tmp_path), checkpoints.config, clock=lambda: now)
-    with pytest.raises(ParameterServerUnavailable, match="there is no checkpoint in .* that can be used"):
+    with pytest.raises(ParameterServerUnavailable, match="contains no usable checkpoint"):
         client.register(registration(checkpoints))
     checkpoints.save(100, 0)
-    now += LOOK_SECONDS
+    now += CHECK_SECONDS
     registered = client.register(registration(checkpoints))
     assert (registered.parameters, registered.global_step) == (checkpoints.size, 100)
     other = CheckpointClient(LocalStore(tmp_path), checkpoints.config)
@@ -84,7 +84,7 @@ def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
     first = client.pull()
     newer = checkpoints.save(200, 1)
     assert client.pull() is first, "it does not look all the time"
-    now += LOOK_SECONDS
+    now += CHECK_SECONDS
     second = client.pull()
     assert (second.global_step, second.version, client.global_step) == (200, first.version + 1, 200)
     assert (second.parameters != first.parameters).any()
@@ -93,9 +93,9 @@ def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
     (damaged,) = (path for path in tmp_path.iterdir() if path.name.startswith("00000003"))
     (damaged / "shard-1.safetensors").write_bytes(b"nothing")
     shutil.rmtree(tmp_path / newer)
-    now += LOOK_SECONDS
+    now += CHECK_SECONDS
     assert client.pull().global_step in (200, 100)
-    with pytest.raises(ParameterServerError, match="do not learn"):
+    with pytest.raises(ParameterServerError, match="accepts no gradients"):
         client.push(None, 5)
 
 
@@ -146,7 +146,7 @@ def test_a_server_of_checkpoints_acts_and_trains_nobody(
         assert acted(address) == [1, 1]
         checkpoints.save(200, 0)
         assert acted(address) == [0, 0], "whoever connects gets the newest"
-        with pytest.raises(Failure, match="for clients that act and teach nothing: connect in exploit mode"):
+        with pytest.raises(Failure, match="only accepts clients that do not train: connect in exploit mode"):
             Client(address, retry_seconds=0, **SPACES).init(np.zeros(3, np.float32))
         assert server.stop(signal.SIGTERM) == 0, server.report()
     assert checkpoints.manager.published() == ["00000002-200", "00000001-100"]

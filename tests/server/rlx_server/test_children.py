@@ -14,7 +14,7 @@ import pytest
 from relaax.server.rlx_server.listening import admission, children
 from relaax.server.rlx_server.listening.admission import UnprovenClients
 from relaax.server.rlx_server.listening.children import Children
-from relaax.server.rlx_server.worker_reports import FAILED, GREETED, PROVEN, WAITS, WorkerReports, report_line
+from relaax.server.rlx_server.worker_reports import FAILED, PROVEN, STALLED, WELCOMED, WorkerReports, report_sockets
 from support.processes import wait_until
 
 
@@ -33,7 +33,7 @@ class Nursery:
         self._lifeline, self._server = os.pipe()
 
     def add(self, serves: bool = True, host: str = "") -> int:
-        read, write = report_line()
+        read, write = report_sockets()
         os.set_blocking(read, False)
         pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ)
         self.children.add(pid, read, serves, host)
@@ -47,7 +47,7 @@ class Nursery:
     def resume(self, pid: int) -> str | None:
         """The worker's client has gone on; what the worker is answered."""
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(self._reports[pid].resumes, self._lifeline)
+            answer = pool.submit(self._reports[pid].resume, self._lifeline)
             wait_until(lambda: (self.turn(), answer.done())[1], "it was answered")
             return answer.result()
 
@@ -65,7 +65,7 @@ class Nursery:
 
     def turn(self) -> None:
         for key, _ in self.selector.select(0):
-            self.children.reports(key.fd)
+            self.children.read_report(key.fd)
         self.children.reap()
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ def test_a_place_is_free_once_it_is_known_whether_the_client_is_let_in(nursery: 
 def test_only_so_many_wait_for_clients_that_were_told(
     nursery: Nursery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(children, "MAX_LEAVING", 2)
+    monkeypatch.setattr(children, "MAX_CLOSING", 2)
     workers = [nursery.add() for _ in range(4)]
     for index, pid in enumerate(workers):
         nursery.news_of(pid).close()
@@ -120,7 +120,7 @@ def test_only_so_many_wait_for_clients_that_were_told(
 def test_who_waits_for_its_client_takes_no_place(nursery: Nursery) -> None:
     pid = nursery.add()
     assert (nursery.children.handshakes, nursery.children.serving) == (1, [pid])
-    nursery.news_of(pid).say(WAITS)
+    nursery.news_of(pid).send(STALLED)
     nursery.turn_until(handshakes=0)
     assert nursery.children.serving == []
     assert nursery.resume(pid) is None
@@ -134,7 +134,7 @@ def test_who_waits_for_its_client_takes_no_place(nursery: Nursery) -> None:
 
 def test_whether_there_is_room_is_decided_when_the_client_has_gone_on(nursery: Nursery) -> None:
     here, waiting = nursery.add(), nursery.add()
-    nursery.news_of(waiting).say(WAITS)
+    nursery.news_of(waiting).send(STALLED)
     nursery.turn_until(handshakes=1)
     nursery.no_room = "this server is full"
     assert nursery.resume(waiting) == "this server is full"
@@ -149,7 +149,7 @@ def test_no_more_are_started_while_those_that_wait_have_hardly_begun(
     monkeypatch.setattr(children, "STALL_SECONDS", 3600.0)
     for handshakes in (0, 0):
         assert not nursery.children.crowded
-        nursery.news_of(nursery.add()).say(WAITS)
+        nursery.news_of(nursery.add()).send(STALLED)
         nursery.turn_until(handshakes)
     assert nursery.children.crowded
     monkeypatch.setattr(children, "STALL_SECONDS", 0.0)
@@ -162,7 +162,7 @@ def test_of_too_many_that_wait_the_oldest_is_ended_and_its_client_has_failed(
     monkeypatch.setattr(children, "MAX_STALLED", 2)
     pids = [nursery.add(host=f"10.0.0.{i}") for i in range(3)]
     for i, pid in enumerate(pids):
-        nursery.news_of(pid).say(WAITS)
+        nursery.news_of(pid).send(STALLED)
         nursery.turn_until(handshakes=2 - i)
     assert nursery.failed == ["10.0.0.0"]
 
@@ -175,7 +175,7 @@ def test_of_too_many_that_wait_the_oldest_is_ended_and_its_client_has_failed(
 
 def test_a_client_that_failed_is_told_of_by_its_host(nursery: Nursery) -> None:
     pid = nursery.add(host="10.0.0.9")
-    nursery.news_of(pid).say(FAILED)
+    nursery.news_of(pid).send(FAILED)
     nursery.news_of(pid).close()
     nursery.turn_until(handshakes=0)
     assert nursery.failed == ["10.0.0.9"]
@@ -187,18 +187,18 @@ def greeted(nursery: Nursery, count: int, host: str = "10.0.0.1") -> list[int]:
     for _ in range(count):
         pids.append(nursery.add(host=host))
         nursery.news_of(pids[-1]).admitted()
-        nursery.news_of(pids[-1]).say(GREETED)
+        nursery.news_of(pids[-1]).send(WELCOMED)
         wait_until(lambda: (nursery.turn(), len(nursery.places) == len(pids))[1], "it was heard")
     return pids
 
 
 def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
-    monkeypatch.setattr(admission, "MORE", 1)
+    monkeypatch.setattr(admission, "EXTRA_PLACES", 1)
     first, second = greeted(nursery, 2)
     assert nursery.children.handshakes == 0
     assert nursery.children.serving == [first, second]
-    nursery.children.take_place()
+    nursery.children.reserve_place()
     assert nursery.children.serving == [second]
     assert nursery.children.pids == [first, second]
     assert nursery.children.counts["crowded_out"] == 1
@@ -212,15 +212,15 @@ def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytes
     monkeypatch.setattr(admission, "UNPROVEN_SECONDS", 0.0)
     pids = greeted(nursery, 2)
     for pid in pids:
-        nursery.news_of(pid).say(PROVEN)
+        nursery.news_of(pid).send(PROVEN)
     wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "they were heard")
-    assert not nursery.children.make_room()
+    assert not nursery.children.free_place()
     assert nursery.children.serving == pids
 
 
 def test_who_leaves_without_a_word_more_frees_its_place_and_has_not_failed(nursery: Nursery) -> None:
     (pid,) = greeted(nursery, 1)
-    nursery.news_of(pid).say(FAILED)  # a mistake, but none of the handshake
+    nursery.news_of(pid).send(FAILED)  # a mistake, but none of the handshake
     nursery.news_of(pid).close()
     wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "it was heard")
     assert nursery.failed == []

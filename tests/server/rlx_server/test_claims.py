@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.clients.accounts import LOOK_SECONDS, Authentication, ClientAccounts, Identity
-from relaax.server.rlx_server.clients.claims import LOGGED_REFUSALS, SAY_SECONDS, STUCK_SECONDS, WINDOW_SECONDS, Claims
+from relaax.server.rlx_server.clients.accounts import CHECK_SECONDS, Authentication, ClientAccounts, Identity
+from relaax.server.rlx_server.clients.claims import LOG_SECONDS, LOGGED_REFUSALS, STUCK_SECONDS, WINDOW_SECONDS, Claims
 from relaax.server.rlx_server.clients.meters import WRITING, Meter
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant
 from support.named_clients import ClientsFile, token_of
@@ -60,8 +60,8 @@ class Server:
         self.file.write(**clients)
         revoked = []
         for _ in range(3):
-            self.now += LOOK_SECONDS
-            revoked += self.claims.look()
+            self.now += CHECK_SECONDS
+            revoked += self.claims.check()
         return revoked
 
     def meter(self, grant: Grant) -> Meter:
@@ -80,8 +80,8 @@ def test_max_connections_bounds_a_client_until_one_leaves(server: Server) -> Non
     server.granted("room")
     refusal = server.refused("lab")
     assert (refusal.code, refusal.retry_after_seconds > 0) == (ErrorCode.OVERLOADED, True)
-    assert "client lab has 2 connections, at most 2 are allowed (max-connections in" in refusal.sentence
-    server.claims.leave(first)
+    assert "client lab has 2 connections, and at most 2 are allowed (max-connections in" in refusal.sentence
+    server.claims.release(first)
     server.granted("lab")
     assert server.refused("lab").code is ErrorCode.OVERLOADED
 
@@ -90,7 +90,7 @@ def test_quotas_of_a_client_ignore_other_clients(server: Server) -> None:
     server.open(lab={"max-connections": 1, "max-environments": 10}, room={"max-environments": 90})
     for name in ("room", "room", "lab"):
         server.granted(name, 10)
-    assert "have 10 environments, this one 1 more, and at most 10" in server.refused("lab", 1).sentence
+    assert "have 10 environments, this one has 1, and at most 10" in server.refused("lab", 1).sentence
     server.granted("room", 70)
     assert "have 90 environments" in server.refused("room", 1).sentence
 
@@ -118,14 +118,14 @@ def test_make_room_is_called_at_the_address_limit_only(tmp_path: Path) -> None:
     pid, _ = server.granted("lab", 10)
     asked: list[int] = []
 
-    def make_room() -> bool:
+    def free_place() -> bool:
         asked.append(pid)
-        server.claims.leave(pid)
+        server.claims.release(pid)
         return True
 
     digest = hashlib.sha256(token_of("lab").encode()).hexdigest()
     for host, environments in ((THERE, 1), (HERE, 10)):
-        decision = server.claims.decide(500 + environments, host, Claim("lab", digest, environments), make_room)
+        decision = server.claims.decide(500 + environments, host, Claim("lab", digest, environments), free_place)
         assert isinstance(decision, Grant)
     assert asked == [pid], "at the limit only"
 
@@ -141,12 +141,12 @@ def test_replaced_token_is_revoked(server: Server) -> None:
     refusal = server.refused("lab", shown_as=old)  # it was identified just before the file was read again
     assert (refusal.code, refusal.sentence) == (
         ErrorCode.UNAUTHENTICATED,
-        "the token that was shown is no longer valid",
+        "the client's token is no longer valid",
     )
     _, decision = server.claim("lab", shown_as=new)
     assert isinstance(decision, Grant)
-    assert server.authentication.identified(token_of("lab")) != Identity("lab", old)
-    assert server.authentication.identified("another token of lab") == Identity("lab", new)
+    assert server.authentication.identify(token_of("lab")) != Identity("lab", old)
+    assert server.authentication.identify("another token of lab") == Identity("lab", new)
 
 
 def test_removed_client_is_revoked(server: Server) -> None:
@@ -178,12 +178,12 @@ def test_clients_with_names_have_buckets_of_their_own(server: Server) -> None:
 def test_rows_of_ended_workers_are_cleared_and_reused(server: Server) -> None:
     server.open(lab={"steps-per-second": 10})
     pid, before = server.granted("lab")
-    server.meter(before).pay(5, 100)
-    server.claims.bury(pid)
+    server.meter(before).charge(5, 100)
+    server.claims.remove(pid)
     for _ in range(1000):  # far more than there are rows
         pid, grant = server.granted("lab")
         assert server.claims.meters.read(grant.row).steps == 0
-        server.claims.bury(pid)
+        server.claims.remove(pid)
     assert server.claims.sample()["lab"]["steps"] == 5, "what it has done counts on"
 
 
@@ -191,7 +191,7 @@ def test_bucket_is_kept_while_its_client_is_connected(server: Server) -> None:
     server.open(lab={"steps-per-second": 10}, room={"steps-per-second": 99})
     first, grant = server.granted("lab")
     server.granted("lab")
-    server.claims.bury(first)
+    server.claims.remove(first)
     _, other = server.granted("room")
     assert other.bucket != grant.bucket
 
@@ -201,10 +201,10 @@ def test_sample_has_open_connections_and_totals(server: Server) -> None:
     first, one = server.granted("lab", 3)
     _, two = server.granted("lab", 4)
     server.refused("lab", 9)
-    server.meter(one).pay(3, 100)
-    server.meter(two).pay(4, 1000)
-    server.claims.leave(first)
-    server.claims.bury(first)
+    server.meter(one).charge(3, 100)
+    server.meter(two).charge(4, 1000)
+    server.claims.release(first)
+    server.claims.remove(first)
     found = server.claims.sample()
     expected = {"connections": 1, "environments": 4, "stuck": 0, "steps": 7, "bytes": 1100, "refusals": 1}
     assert found["lab"] == expected | {"throttled_seconds": 0.0}
@@ -220,7 +220,7 @@ def test_logged_refusals_are_bounded_per_client(server: Server, caplog: pytest.L
     server.refused("room")
     assert caplog.text.count("refused client lab") == LOGGED_REFUSALS
     assert caplog.text.count("refused client room") == 1
-    server.now += SAY_SECONDS
+    server.now += LOG_SECONDS
     server.refused("lab")
     assert caplog.text.count("refused client lab") == LOGGED_REFUSALS + 1
     assert server.claims.sample()["lab"]["refusals"] == 2 * LOGGED_REFUSALS + 1, "all are counted"
@@ -232,16 +232,16 @@ def test_stuck_connection_is_logged_once(
     monkeypatch.setattr("relaax.server.rlx_server.clients.meters.time.monotonic", lambda: server.now)
     server.open(lab={})
     _, grant = server.granted("lab")
-    server.meter(grant).stuck(WRITING)
+    server.meter(grant).set_stuck(WRITING)
     for seconds, stuck in ((STUCK_SECONDS - 1.0, 0), (STUCK_SECONDS, 1)):
         server.now = 1000.0 + seconds
-        server.claims.look()
+        server.claims.check()
         assert server.claims.sample()["lab"]["stuck"] == stuck
         assert caplog.text.count("client lab (127.0.0.1) does not read its answers, for 10 s by now") == stuck
     server.now += 30.0
-    server.claims.look()
+    server.claims.check()
     assert caplog.text.count("does not read") == 1, "not each second"
-    server.meter(grant).goes_on()
+    server.meter(grant).clear_stuck()
     assert server.claims.sample()["lab"]["stuck"] == 0
 
 
@@ -255,8 +255,8 @@ def test_throttled_client_is_logged_with_its_rates(server: Server, caplog: pytes
     for window, waited in enumerate((0.0, 4.0)):
         numbers[at] += 50.0  # steps
         numbers[at + 2] += waited  # seconds that its quota of steps made it wait
-        server.meter(room).pay(10, 0)
+        server.meter(room).charge(10, 0)
         server.now += WINDOW_SECONDS
-        server.claims.look()
+        server.claims.check()
         assert caplog.text.count("throttled") == window
     assert "client lab (127.0.0.1) is throttled: about 50 steps/s asked, 10 allowed" in caplog.text

@@ -29,8 +29,8 @@ PREFIX = "relaax_rlx_server_client_"
 MANY = 60_000
 OWN_TOKEN = "the-token-of-all-others-0123456789"
 SOON = {
-    "clients.accounts.LOOK_SECONDS": 0.2,
-    "clients.claims.LOOK_SECONDS": 0.2,
+    "clients.accounts.CHECK_SECONDS": 0.2,
+    "clients.claims.CHECK_SECONDS": 0.2,
     "clients.claims.STUCK_SECONDS": 1.0,
     "clients.claims.WINDOW_SECONDS": 1.0,
     "listening.listener.TICK_SECONDS": 0.1,
@@ -71,7 +71,7 @@ def test_each_name_has_a_token_of_its_own(serve, clients: ClientsFile, tmp_path:
         error = refused(line, token=token_of("stranger"))
         assert (error.code, error.retryable) == (ErrorCode.UNAUTHENTICATED, False)
     with Line(address) as line:
-        assert "none was shown" in refused(line).message
+        assert "the client sent none" in refused(line).message
     assert token_of("lab") not in server.stderr
 
 
@@ -139,7 +139,7 @@ def test_environments_of_a_connection_and_of_an_address_are_bounded(serve) -> No
         with Line(address, source="127.0.0.2") as other:
             other.open(environments=10)
     assert "actors [0-9]" in server.stderr, "in short"
-    assert server.stderr.count("refused a client without a name (127.0.0.1)") == 2
+    assert server.stderr.count("refused unnamed client (127.0.0.1)") == 2
 
 
 @pytest.mark.slow
@@ -330,7 +330,7 @@ def test_a_name_that_is_taken_out_is_put_out_within_seconds(serve, clients: Clie
         with Line(address) as line:
             assert refused(line, token=token_of("lab")).code is ErrorCode.UNAUTHENTICATED
         room.step()
-        assert "read again: 1 clients" in server.stderr
+        assert f"reloaded the file of clients {clients.path}: 1 clients" in server.stderr
         clients.write(room={}, lab={})
         wait_until(lambda: _lets_in(address, "lab"), "it is let in again", 60)
 
@@ -343,7 +343,7 @@ def _lets_in(address: str, name: str) -> bool:
 
 def test_another_token_of_a_name_ends_what_came_with_the_old_one(serve, clients: ClientsFile) -> None:  # type: ignore[no-untyped-def]
     clients.write(lab={})
-    server, address = serve(clients_file=str(clients.path), constants={"clients.accounts.LOOK_SECONDS": 600})
+    server, address = serve(clients_file=str(clients.path), constants={"clients.accounts.CHECK_SECONDS": 600})
     with Line(address) as line:
         line.open(token=token_of("lab"))
         line.init()

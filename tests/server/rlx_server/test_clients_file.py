@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relaax.configuration import ConfigurationError
-from relaax.server.rlx_server.clients.accounts import NOBODY, Authentication, ClientAccounts, Identity
+from relaax.server.rlx_server.clients.accounts import UNNAMED_CLIENT, Authentication, ClientAccounts, Identity
 from relaax.server.security.tokens import Token
 from support.named_clients import ClientsFile, token_of
 
@@ -39,9 +39,9 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
     assert lab is not None and room is not None
     assert (lab.digest, lab.steps_per_second, lab.max_connections, lab.bytes_per_second) == (LAB, 1000.0, 4, None)
     assert (room.bytes_per_second, room.max_environments) == (1.5e6, 64)
-    assert guard.identified(token_of("lab")) == Identity("lab", LAB)
-    assert guard.identified("of-all-others-0123456789") == NOBODY
-    assert isinstance(guard.identified("anything else"), str)
+    assert guard.identify(token_of("lab")) == Identity("lab", LAB)
+    assert guard.identify("of-all-others-0123456789") == UNNAMED_CLIENT
+    assert isinstance(guard.identify("anything else"), str)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
         (f"lab: {{token-sha256: {LAB}, steps-per-second: true}}", "a number is needed"),
         ("lab: {token-sha256: the-token-itself-0123}", "64 hexadecimal digits in quotes"),
         ("lab: {token-sha256: 12345678901234567890}", "64 hexadecimal digits in quotes"),
-        ("lab: {}", "one of token-file and token-sha256 is needed"),
-        (f"lab: {{token-sha256: {LAB}, token-file: x}}", "one of token-file and token-sha256 is needed"),
+        ("lab: {}", "set exactly one of token-file and token-sha256"),
+        (f"lab: {{token-sha256: {LAB}, token-file: x}}", "set exactly one of token-file and token-sha256"),
         (f"lab: {{token-sha256: {LAB}}}\nroom: {{token-sha256: {LAB}}}", "room and lab have the same token"),
         (f"lab: {{token-sha256: {LAB}}}\nlab: {{token-sha256: {LAB}}}", "appears twice"),
-        (f"'la b': {{token-sha256: {LAB}}}", "'la b' is no name of a client"),
+        (f"'la b': {{token-sha256: {LAB}}}", "'la b' is not a valid client name"),
         ("lab: {token-file: nowhere}", "cannot be read"),
-        ("- lab", "names with keys and values are needed"),
-        ("", "names with keys and values are needed"),
+        ("- lab", "expected client names with keys and values"),
+        ("", "expected client names with keys and values"),
     ],
 )
 def test_what_is_refused(file: ClientsFile, text: str, says: str) -> None:
@@ -72,7 +72,7 @@ def test_what_is_refused(file: ClientsFile, text: str, says: str) -> None:
 
 def test_the_token_of_all_others_is_nobodys_own(file: ClientsFile) -> None:
     file.write(lab={})
-    with pytest.raises(ConfigurationError, match="lab has the token of clients without a name"):
+    with pytest.raises(ConfigurationError, match="lab has the token of unnamed clients"):
         ClientAccounts(str(file.path), authentication(token_of("lab")))
 
 
@@ -80,7 +80,7 @@ def test_whoever_may_change_it_is_warned_of(file: ClientsFile, caplog: pytest.Lo
     file.write(lab={})
     file.path.chmod(0o666)
     ClientAccounts(str(file.path), authentication())
-    assert "can let clients in" in caplog.text
+    assert "can add clients" in caplog.text
 
 
 def test_it_is_read_again_once_it_has_changed_and_is_written_no_more(
@@ -95,35 +95,35 @@ def test_it_is_read_again_once_it_has_changed_and_is_written_no_more(
     guard = authentication()
     clients = ClientAccounts(str(file.path), guard, lambda: clock[0])
 
-    def look() -> bool:
+    def check() -> bool:
         clock[0] += 1.0
-        return clients.look()
+        return clients.reload_if_changed()
 
-    assert not look() and not look()
+    assert not check() and not check()
     with file.path.open("a") as writing:  # as an editor would, a part at a time
         writing.write("\nroom:\n")
         writing.flush()
-        assert not look(), "it may be being written"
+        assert not check(), "it may be being written"
         writing.write(f"  token-sha256: {'ab' * 32}\n")
         writing.flush()
-        assert not look()
+        assert not check()
     assert clients.get("room") is None
-    assert look()
+    assert check()
     assert clients.get("room") is not None
     token.write_text(token_of("other"))
-    assert not look()
-    assert look(), "a token's file counts as well"
-    assert isinstance(guard.identified(token_of("lab")), str)
-    assert guard.identified(token_of("other")) != NOBODY
+    assert not check()
+    assert check(), "a token's file counts as well"
+    assert isinstance(guard.identify(token_of("lab")), str)
+    assert guard.identify(token_of("other")) != UNNAMED_CLIENT
     file.path.unlink()
-    assert not look() and not look() and not look()
+    assert not check() and not check() and not check()
     assert caplog.text.count("keeping the previous 2 clients") == 1, "it says so once"
-    assert isinstance(guard.identified(token_of("other")), Identity)
-    clients.read_at_once()
-    assert not clients.look()
+    assert isinstance(guard.identify(token_of("other")), Identity)
+    clients.request_reload()
+    assert not clients.reload_if_changed()
     assert caplog.text.count("keeping the previous 2 clients") == 2, "whoever asks is answered"
     os.close(os.open(file.path, os.O_CREAT | os.O_WRONLY))
     file.write()
-    assert not look()
-    assert look()
+    assert not check()
+    assert check()
     assert list(clients) == []

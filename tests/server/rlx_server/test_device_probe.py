@@ -15,12 +15,12 @@ from relaax.server.rlx_server.workers import spawners
 descriptors = len(os.listdir("/proc/self/fd"))
 print(spawners.device_refusal("cpu"))
 print(spawners.device_refusal("gpu:99"))
-look = spawners._look_for
-spawners._look_for = lambda device, answer: os.kill(os.getpid(), signal.SIGSEGV)
+look = spawners._send_device_error
+spawners._send_device_error = lambda device, answer: os.kill(os.getpid(), signal.SIGSEGV)
 print(spawners.device_refusal("gpu"))
-spawners._look_for = lambda device, answer: 1 / 0
+spawners._send_device_error = lambda device, answer: 1 / 0
 print(spawners.device_refusal("gpu"))
-spawners._look_for = lambda device, answer: look("cpu", answer)
+spawners._send_device_error = lambda device, answer: look("cpu", answer)
 print(spawners.device_refusal("gpu"))
 print(spawners.thread_count(), len(os.listdir("/proc/self/fd")) - descriptors, flush=True)
 pid = os.fork()
@@ -40,7 +40,7 @@ def test_the_child_looks_and_the_parent_stays_as_it_was() -> None:
     cpu, missing, crashed, failed, there, parent, forked = answer.stdout.splitlines()
     assert (cpu, there) == ("None", "None")
     assert missing.startswith("gpu:99 was asked for, but TensorFlow finds ")
-    assert crashed.startswith("gpu was asked for, but the process that looked for it was ended by SIGSEGV: use cpu")
+    assert crashed.startswith("the process that checked for device gpu was ended by SIGSEGV: use cpu")
     assert "failed, as logged above" in failed
     assert "ZeroDivisionError" in answer.stderr
     assert parent == "1 0", "one thread, and no descriptor more than before"

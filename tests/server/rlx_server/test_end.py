@@ -65,7 +65,7 @@ def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve,
             assert "about to stop" in error.message
             each.expect_end()
     assert server.wait(30) == 0
-    assert "2 connections end with their episodes, within 600 s" in server.stderr
+    assert "draining 2 connections: each ends with its episode, within 600 s" in server.stderr
     assert "Traceback" not in server.stderr
 
 

@@ -70,6 +70,6 @@ def test_an_episode_lasts_from_its_first_observation_to_its_end() -> None:
     counter = EpisodeCounter(2)
     counter.start(None, 10.0)
     assert [seconds for *_, seconds in counter.end(mask(1, 0), 12.0)] == [2.0]
-    counter.begin(mask(1, 0), 13.0)  # NEXT_STEP: the reset came a step later
+    counter.set_start(mask(1, 0), 13.0)  # NEXT_STEP: the reset came a step later
     assert [seconds for *_, seconds in counter.end(mask(1, 1), 16.0)] == [3.0, 6.0]
     assert [seconds for *_, seconds in counter.end(mask(1, 1), 17.0)] == [1.0, 1.0]

@@ -86,7 +86,9 @@ def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys, w
             line.step(0)
 
 
-@pytest.mark.parametrize(("token", "says"), [("", "none was shown"), (OTHER_TOKEN, "is not this server's")])
+@pytest.mark.parametrize(
+    ("token", "says"), [("", "the client sent none"), (OTHER_TOKEN, "is not valid for this server")]
+)
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
 @both_ways
 def test_nobody_else_is(guarded: Server, keys: Keys, token: str, says: str, codec: str, websocket: bool) -> None:
@@ -110,7 +112,7 @@ def test_plain_text_gets_a_clear_answer_in_plain_text(guarded: Server, keys: Key
         line.say(make_hello(token=keys.token))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.MALFORMED
-        assert "this port speaks TLS" in error.message
+        assert "this port uses TLS" in error.message
         assert not error.retryable
         line.expect_end()
     assert keys.token not in server.stderr
@@ -129,7 +131,7 @@ def test_what_is_neither_gets_one_too(guarded: Server, said: bytes, begins: byte
         while piece := line.socket.recv(1 << 16):
             answer += piece
         assert answer.startswith(begins)
-        assert b"his port speaks TLS" in answer
+        assert b"his port uses TLS" in answer
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,9 @@ def test_a_request_that_comes_with_the_end_of_the_handshake(guarded: Server, key
                 while part := tls.read(1 << 16):
                     answer += part
     assert answer.startswith((b"HTTP/1.1 426 ", b"HTTP/1.1 403 "))
-    wait_until(lambda: f"refused a client: HTTP {answer[9:12].decode()}" in server.stderr, "the log says so")
+    wait_until(
+        lambda: f"refused a client before its hello: HTTP {answer[9:12].decode()}" in server.stderr, "the log says so"
+    )
     assert "Traceback" not in server.stderr
 
 
@@ -164,7 +168,7 @@ def test_tls_on_a_plain_port_ends_with_its_reason(shared: Server, keys: Keys) ->
     server, address = shared
     with pytest.raises(ssl.SSLError):
         Line(address, tls=keys.context())
-    wait_until(lambda: "this port does not speak TLS" in server.stderr, "the log says so")
+    wait_until(lambda: "this port does not use TLS" in server.stderr, "the log says so")
 
 
 def test_a_client_of_another_authority_leaves_and_the_log_says_so(guarded: Server) -> None:

@@ -41,7 +41,7 @@ def served(clock: Clock, connections: list[tuple[Meter, int]], seconds: float, p
     while due:
         clock.now, index = heapq.heappop(due)
         meter, environments = connections[index]
-        end = clock.now + meter.pay(environments, 0) + pace
+        end = clock.now + meter.charge(environments, 0) + pace
         if end <= began + seconds:
             steps[index] += environments
             heapq.heappush(due, (end, index))
@@ -51,7 +51,7 @@ def served(clock: Clock, connections: list[tuple[Meter, int]], seconds: float, p
 
 def test_connections_of_one_name_share_its_rate_exactly(clock: Clock) -> None:
     shared = Meters(rows=3, buckets=2)
-    shared.allow(LAB, RATE, None)
+    shared.set_rates(LAB, RATE, None)
     first, second, other = (shared.meter(row, bucket) for row, bucket in ((0, LAB), (1, LAB), (2, ROOM)))
     steps = served(clock, [(first, 4), (second, 30), (other, 4)], 12.0, PACE)
     assert steps[0] + steps[1] == pytest.approx(RATE * (12.0 + BURST_SECONDS), abs=34)
@@ -61,7 +61,7 @@ def test_connections_of_one_name_share_its_rate_exactly(clock: Clock) -> None:
 
 def test_rate_that_was_not_used_is_lost_but_for_a_burst(clock: Clock) -> None:
     shared = Meters(rows=1, buckets=1)
-    shared.allow(0, RATE, None)
+    shared.set_rates(0, RATE, None)
     meter = shared.meter(0, 0)
     for _ in range(2):
         clock.now += 100.0

@@ -17,8 +17,8 @@ import pytest
 
 from relaax import rlx
 from relaax.server.rlx_server.connection import peer as peer_module
-from relaax.server.rlx_server.connection.channel import PeerGone, TlsLayer
-from relaax.server.rlx_server.connection.peer import Peer, PeerLeft, PeerSilent, ServerStopping
+from relaax.server.rlx_server.connection.channel import PeerDisconnected, TlsLayer
+from relaax.server.rlx_server.connection.peer import Peer, PeerSentBye, PeerTimeout, ServerStopping
 from support.keys import Keys
 from support.rlx_pair import make_hello
 
@@ -75,7 +75,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_silent_all_the_same(pair: Pa
     sender = threading.Thread(target=trickle)
     sender.start()
     started = time.monotonic()
-    with pytest.raises(PeerSilent):
+    with pytest.raises(PeerTimeout):
         pair.peer.receive(0.3)
     done.set()
     sender.join()
@@ -84,7 +84,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_silent_all_the_same(pair: Pa
 
 def test_a_client_that_has_gone_is_told_from_one_that_is_silent(pair: Pair) -> None:
     pair.client.close()
-    with pytest.raises(PeerGone):
+    with pytest.raises(PeerDisconnected):
         pair.peer.receive(20)
 
 
@@ -119,7 +119,7 @@ def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pyt
     pair = Pair()
     try:
         begin_episode(pair, 5_000_000)
-        with pytest.raises(PeerGone):
+        with pytest.raises(PeerDisconnected):
             pair.peer.send(rlx.Actions([np.zeros((1, 5_000_000), np.float32)]))
     finally:
         pair.close()
@@ -311,13 +311,13 @@ def test_what_ends_the_connection_of_a_busy_worker_interrupts_it(
     pair.peer.start_heartbeat(0.02)
     assert interrupted.wait(20)
     raised = {
-        "a bye": PeerLeft,
+        "a bye": PeerSentBye,
         "nonsense": rlx.RemoteProtocolError,
-        "it has gone": PeerGone,
+        "it has gone": PeerDisconnected,
         "the server stops": ServerStopping,
     }[end]
     for wants in (
-        pair.peer.raise_end,
+        pair.peer.raise_pending_error,
         lambda: pair.peer.receive(20),
         lambda: pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)])),
     ):
@@ -339,7 +339,7 @@ def test_a_client_that_has_ended_its_stream_and_listens_has_its_answer(
         if event is rlx.NEED_DATA:
             pair.connection.receive_data(pair.client.recv(1 << 16))
     assert isinstance(event, rlx.Actions)
-    with pytest.raises(PeerGone):
+    with pytest.raises(PeerDisconnected):
         pair.peer.receive(20)
 
 
@@ -364,13 +364,13 @@ def test_over_tls_that_has_failed_nothing_can_be_said(tmp_path: Path) -> None:
     layer = TlsLayer(context)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = keys.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
-    while not layer.agreed:
+    while not layer.is_agreed:
         with contextlib.suppress(ssl.SSLWantReadError):
             client.do_handshake()
-        layer.received(outgoing.read())
+        layer.decode(outgoing.read())
         incoming.write(layer.to_send())
-    assert layer.sealed(b"something")
-    with pytest.raises(PeerGone):
-        layer.received(b"\x17\x03\x03\x00\x20" + bytes(32))
-    with pytest.raises(PeerGone):
-        layer.sealed(b"something")
+    assert layer.encode(b"something")
+    with pytest.raises(PeerDisconnected):
+        layer.decode(b"\x17\x03\x03\x00\x20" + bytes(32))
+    with pytest.raises(PeerDisconnected):
+        layer.encode(b"something")

@@ -11,11 +11,11 @@ import pytest
 
 from relaax.server.rlx_server.connection.channel import MAX_REQUEST_BYTES
 from relaax.server.rlx_server.listening import pending_connections as module
-from relaax.server.rlx_server.listening.pending_connections import PendingConnection, PendingConnections
+from relaax.server.rlx_server.listening.pending_connections import PendingConnections, PendingState
 
 
 def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CRUMB_SECONDS", 60.0)
+    monkeypatch.setattr(module, "UNWATCHED_CHECK_SECONDS", 60.0)
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -29,9 +29,9 @@ def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: p
         near.setblocking(True)
         near.recv(1, socket.MSG_PEEK | socket.MSG_WAITALL)  # it is there
         near.setblocking(False)
-        assert arrivals.look(near) is PendingConnection.WAITING
+        assert arrivals.check(near) is PendingState.WAITING
         assert arrivals.due == 0.0
-        assert arrivals.look_again() == []
+        assert arrivals.check_unwatched() == []
         assert 0.0 < arrivals.due <= 60.0
         assert arrivals.drop_oldest()
         assert arrivals.due == math.inf
@@ -71,45 +71,45 @@ RECORD = b"\x16\x03\x01\x00\x05hello"
 @pytest.mark.parametrize(
     ("said", "becomes"),
     [
-        (RECORD, PendingConnection.LAYERED),
-        (RECORD + b"more", PendingConnection.LAYERED),
-        (RECORD[:-1], PendingConnection.WAITING),
-        (RECORD[:4], PendingConnection.WAITING),
+        (RECORD, PendingState.LAYERED),
+        (RECORD + b"more", PendingState.LAYERED),
+        (RECORD[:-1], PendingState.WAITING),
+        (RECORD[:4], PendingState.WAITING),
         (
             b"\x16\x03\x01\xff\xff" + bytes(module.RECORD_BYTES),
-            PendingConnection.LAYERED,
+            PendingState.LAYERED,
         ),  # longer than one may be: TLS will say so
-        (b"\x16\x03\x01\xff\xff" + bytes(100), PendingConnection.WAITING),
-        (b"\0\0\0\x05hello", PendingConnection.WRONG),
+        (b"\x16\x03\x01\xff\xff" + bytes(100), PendingState.WAITING),
+        (b"\0\0\0\x05hello", PendingState.MALFORMED),
         (
             b"\0\0\0\x05hell",
-            PendingConnection.WAITING,
+            PendingState.WAITING,
         ),  # the codec of its first byte is to be answered in, so it is heard out
-        (b"GET / HTTP/1.1\r\n", PendingConnection.WRONG),
+        (b"GET / HTTP/1.1\r\n", PendingState.MALFORMED),
     ],
 )
-def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, becomes: PendingConnection) -> None:
+def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, becomes: PendingState) -> None:
     expect_after(said, becomes, tls=True)
 
 
 @pytest.mark.parametrize(
     ("said", "becomes"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", PendingConnection.LAYERED),
-        (b"POST / HTTP/1.1\r\n\r\nmore", PendingConnection.LAYERED),
-        (b"GET / HTTP/1.1\r\n", PendingConnection.WAITING),
-        (b"GET / HTTP/1.1\r\n\r", PendingConnection.WAITING),
-        (b"GET", PendingConnection.WAITING),
-        (b"G" * (MAX_REQUEST_BYTES - 1), PendingConnection.WAITING),
-        (b"G" * MAX_REQUEST_BYTES, PendingConnection.WRONG),
-        (b"get / HTTP/1.1\r\n\r\n", PendingConnection.WRONG),
+        (b"GET / HTTP/1.1\r\n\r\n", PendingState.LAYERED),
+        (b"POST / HTTP/1.1\r\n\r\nmore", PendingState.LAYERED),
+        (b"GET / HTTP/1.1\r\n", PendingState.WAITING),
+        (b"GET / HTTP/1.1\r\n\r", PendingState.WAITING),
+        (b"GET", PendingState.WAITING),
+        (b"G" * (MAX_REQUEST_BYTES - 1), PendingState.WAITING),
+        (b"G" * MAX_REQUEST_BYTES, PendingState.MALFORMED),
+        (b"get / HTTP/1.1\r\n\r\n", PendingState.MALFORMED),
     ],
 )
-def test_a_request_is_waited_for_to_the_end_of_its_header(said: bytes, becomes: PendingConnection) -> None:
+def test_a_request_is_waited_for_to_the_end_of_its_header(said: bytes, becomes: PendingState) -> None:
     expect_after(said, becomes)
 
 
-def expect_after(said: bytes, becomes: PendingConnection, tls: bool = False) -> None:
+def expect_after(said: bytes, becomes: PendingState, tls: bool = False) -> None:
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -122,8 +122,8 @@ def expect_after(said: bytes, becomes: PendingConnection, tls: bool = False) -> 
         near.setblocking(True)
         near.recv(len(said), socket.MSG_PEEK | socket.MSG_WAITALL)  # it is there
         near.setblocking(False)
-        assert arrivals.look(near) is becomes
-        assert (near in arrivals) is (becomes is PendingConnection.WAITING)
+        assert arrivals.check(near) is becomes
+        assert (near in arrivals) is (becomes is PendingState.WAITING)
         near.close()
 
 
@@ -140,6 +140,6 @@ def test_part_of_a_hello_that_expires_is_logged_with_its_length(caplog: pytest.L
         near.setblocking(True)
         near.recv(15, socket.MSG_PEEK | socket.MSG_WAITALL)
         near.setblocking(False)
-        assert arrivals.look(near) is PendingConnection.WAITING
+        assert arrivals.check(near) is PendingState.WAITING
         arrivals.expire()
-    assert "15 of 18 bytes (4 of length, which do not count themselves, and 14)" in caplog.text
+    assert "15 of 18 bytes arrived (4 bytes of length and a frame of 14 bytes)" in caplog.text

@@ -21,7 +21,7 @@ from relaax.rlx import ErrorCode
 from relaax.server.access import ReplayUse, replay_source
 from relaax.server.rlx_server.child_process import EXIT_DONE
 from relaax.server.rlx_server.clients.meters import Meters
-from relaax.server.rlx_server.worker_reports import Grant, WorkerReports, answer_claim, report_line
+from relaax.server.rlx_server.worker_reports import Grant, WorkerReports, answer_claim, report_sockets
 from relaax.server.rlx_server.workers import worker
 from relaax.server.rlx_server.workers.plan import WorkerPlan, plan_workers
 from support import replay_algorithm
@@ -103,7 +103,7 @@ class Talk:
 def talk(load: Callable[[], WorkerPlan], mode: rlx.Mode = rlx.Mode.TRAIN) -> tuple[list[Any], int]:
     """What a client hears, and the worker's exit code."""
     near, far = socket.socketpair()
-    (lifeline, server), (said, reports) = os.pipe(), report_line()
+    (lifeline, server), (said, reports) = os.pipe(), report_sockets()
     answer_claim(said, Grant(0, 0))
     with far:
         client = Talk(far, mode)

@@ -71,7 +71,7 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     )
     forks = ForkSpawner(plan, folders, METERS)
     monkeypatch.setattr(os, "fork", fail)
-    folders.made()  # which has a lock
+    folders.ensure()  # which has a lock
     before = descriptors()
     with pytest.raises(OSError, match="no more processes"):
         forks.spawn(ends[0], None, False, lambda: None)
@@ -91,10 +91,10 @@ def spawns(folders: WorkerFolders, section: dict[str, str] | None = None) -> Spa
 def test_a_spawn_without_descriptors_leaves_none(
     monkeypatch: pytest.MonkeyPatch, folders: WorkerFolders, ends: tuple[socket.socket, socket.socket], free: int
 ) -> None:
-    monkeypatch.setattr(SpawnSpawner, "_look", lambda _: None)
+    monkeypatch.setattr(SpawnSpawner, "_check_start", lambda _: None)
     monkeypatch.setattr(spawners, "COMMAND", ("/there/is/no/such/program",))
     started = spawns(folders)
-    folders.made()
+    folders.ensure()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = descriptors()
     highest = max(map(int, before))

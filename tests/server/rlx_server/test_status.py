@@ -16,7 +16,7 @@ import pytest
 from relaax import rlx
 from relaax.server.address import listen
 from relaax.server.rlx_server.listening import status, status_process
-from relaax.server.rlx_server.listening.status import StatusLine
+from relaax.server.rlx_server.listening.status import StatusPipe
 from relaax.server.rlx_server.listening.status_process import FAMILIES
 from relaax.server.rlx_server.workers.spawners import thread_count
 from support.metrics_page import documented_for_prometheus
@@ -115,7 +115,7 @@ def test_one_that_died_is_started_again(serve) -> None:  # type: ignore[no-untyp
     first.kill()
     wait_until(lambda: sibling_of_or_none(server) not in (None, first), "there is another one", timeout=60)
     ready(url)
-    assert "has died and is started again" in server.stderr
+    assert "the status process died: restarting it" in server.stderr
     with Line(address) as line:
         line.open()
     assert server.stop() == 0
@@ -169,26 +169,26 @@ class TestTheLine:
     def line(self, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
         monkeypatch.setattr(status, "RESTART_SECONDS", 0.0)
         monkeypatch.setattr(status, "END_SECONDS", 0.2)
-        line = StatusLine(listen("127.0.0.1:0"), "INFO", "text")
+        line = StatusPipe(listen("127.0.0.1:0"), "INFO", "text")
         yield line
         line.stop()
 
-    def test_a_stopped_sibling_holds_nobody_up(self, line: StatusLine) -> None:
+    def test_a_stopped_sibling_holds_nobody_up(self, line: StatusPipe) -> None:
         os.kill(line._pid, signal.SIGSTOP)
         try:
             threads = thread_count()
             for number in range(2000):  # far more than a pipe holds
-                line.tell({"serving": True, "number": number})
+                line.send({"serving": True, "number": number})
             assert thread_count() <= threads  # one of an earlier test may end meanwhile
         finally:
             os.kill(line._pid, signal.SIGCONT)
 
-    def test_a_dead_sibling_is_noticed_and_replaced(self, line: StatusLine) -> None:
+    def test_a_dead_sibling_is_noticed_and_replaced(self, line: StatusPipe) -> None:
         first = line._pid
         os.kill(first, signal.SIGKILL)
-        wait_until(lambda: line.tell({"serving": True}) or line._pid not in (0, first), "there is another one")
+        wait_until(lambda: line.send({"serving": True}) or line._pid not in (0, first), "there is another one")
 
-    def test_nobody_is_left(self, line: StatusLine) -> None:
+    def test_nobody_is_left(self, line: StatusPipe) -> None:
         pid = line._pid
         line.stop()
         with pytest.raises(ProcessLookupError):
@@ -198,12 +198,12 @@ class TestTheLine:
         """As that of a thousand clients is. What comes while one is under way is left out."""
         read, write = os.pipe()
         os.set_blocking(write, False)
-        monkeypatch.setattr(StatusLine, "_start", lambda line: setattr(line, "_write", write))
-        line = StatusLine(listen("127.0.0.1:0"), "INFO", "text")
+        monkeypatch.setattr(StatusPipe, "_start", lambda line: setattr(line, "_write", write))
+        line = StatusPipe(listen("127.0.0.1:0"), "INFO", "text")
         said = b""
         samples = [{"number": number, "clients": "x" * 200_000} for number in range(5)]
         for sample in samples:
-            line.tell(sample)
+            line.send(sample)
             said += os.read(read, 65_536)
         line.stop()
         while piece := os.read(read, 65_536):

@@ -79,11 +79,11 @@ def test_a_worker_leaves_nothing_in_the_temporary_directory(processes: Processes
 
 def test_a_folder_that_was_tidied_away_is_made_anew(temporary: Path) -> None:
     folders = WorkerFolders()
-    first = folders.made()
+    first = folders.ensure()
     assert first is not None
-    assert folders.made() == first
+    assert folders.ensure() == first
     first.rmdir()
-    second = folders.made()
+    second = folders.ensure()
     assert second is not None
     (second / "7").mkdir()
     (second / "7" / "left").touch()
@@ -101,8 +101,8 @@ def test_without_a_folder_workers_serve_all_the_same(
     with monkeypatch.context() as full:
         full.setattr(tempfile, "mkdtemp", _fail)
         folders = WorkerFolders()
-        assert folders.made() is None
-        assert folders.made() is None
+        assert folders.ensure() is None
+        assert folders.ensure() is None
         folders.remove(7)
         folders.close()
     assert len(caplog.records) == 1
@@ -153,7 +153,7 @@ def test_what_a_killed_server_leaves_the_next_one_removes_and_a_living_ones_stay
         assert len(folders()) == 2
         server, _ = started()
         assert folders() == {kept}
-        assert "which a server left that was killed" in server.stderr
+        assert "removed the temporary folder of a killed server" in server.stderr
         assert line.step() == 0
         assert kept.is_dir()
 
@@ -196,7 +196,7 @@ def test_a_folder_that_a_starting_server_took_for_anothers_is_made_again(
 
     monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
     folders = WorkerFolders()
-    path = folders.made()
+    path = folders.ensure()
     assert path == Path(made[1])
     remove_leftovers()
     assert path.is_dir(), "it is in use"

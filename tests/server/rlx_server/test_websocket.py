@@ -162,10 +162,10 @@ def test_pages_of_an_origin_that_is_listed_are_let_in(serve) -> None:  # type: i
         (request().replace(b"HTTP/1.1", b"HTTP/1.0"), "", ""),
         (request().replace(b"Version: 13", b"Version: 8"), "400 ", "Sec-WebSocket-Version"),
         (request().replace(b"-Key: ", b"-Key: 0"), "400 ", "Sec-WebSocket-Key"),
-        (b"GET / HTTP/1.1\r\nno header\r\n\r\n", "400 ", "no HTTP request"),
-        (b"A\r\n\r\n", "400 ", "no HTTP request"),
+        (b"GET / HTTP/1.1\r\nno header\r\n\r\n", "400 ", "HTTP request is malformed"),
+        (b"A\r\n\r\n", "400 ", "HTTP request is malformed"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400 ", NO_GRPC),
-        (b"HELLO, WORLD\r\n\r\n", "400 ", "no HTTP request"),
+        (b"HELLO, WORLD\r\n\r\n", "400 ", "HTTP request is malformed"),
         (b"GET /" + b"x" * MAX_REQUEST_BYTES + b" HTTP/1.1\r\n\r\n", "431 ", "longer than"),
         (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000, "431 ", "longer than"),
     ],
@@ -289,12 +289,12 @@ def test_a_closed_websocket_is_a_client_that_has_gone(shared: Server, line: Line
 def test_silence_is_ended_with_a_sentence(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(handshake_timeout=1.0, idle_timeout=1.0)
     with Line(address, websocket=True) as line:
-        expect_error(line, ErrorCode.TIMEOUT, "nothing was received", 1000)
+        expect_error(line, ErrorCode.TIMEOUT, "received no message from the client in time", 1000)
     with Line(address, websocket=True) as line:
         line.open()
         line.init()
         line.socket.raw.sendall(message(b"are you there?", PING))  # type: ignore[attr-defined]  # no word of RLX
-        expect_error(line, ErrorCode.TIMEOUT, "nothing was received", 1000)
+        expect_error(line, ErrorCode.TIMEOUT, "received no message from the client in time", 1000)
 
 
 def test_those_who_ask_and_say_nothing_keep_nobody_waiting(serve) -> None:  # type: ignore[no-untyped-def]

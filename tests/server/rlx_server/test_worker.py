@@ -35,11 +35,11 @@ from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.worker_reports import (
     ADMITTED,
     CLAIMS,
-    GREETED,
+    WELCOMED,
     Grant,
     WorkerReports,
     answer_claim,
-    report_line,
+    report_sockets,
 )
 from relaax.server.rlx_server.workers import worker
 from support.offline import ALGORITHM, write_config
@@ -136,7 +136,7 @@ def test_an_agent_whose_action_is_none_is_its_own_mistake(shared: Server) -> Non
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
         assert error.message == failure(
-            "the agent returned no actions of its space: action holds -1, not a value of Discrete(3)"
+            "the agent returned actions outside its action space: action holds -1, not a value of Discrete(3)"
         )
 
 
@@ -179,7 +179,7 @@ def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: P
 def told_by(load: Callable[[], worker.WorkerPlan]) -> tuple[rlx.Error, int, bytes]:
     """What the client of a worker in this process is told, the worker's exit code, and its reports."""
     near, client = socket.socketpair()
-    (lifeline, server), (said, reports) = os.pipe(), report_line()
+    (lifeline, server), (said, reports) = os.pipe(), report_sockets()
     answer_claim(said, Grant(0, 0))
     connection = rlx.ClientConnection()
     with client:
@@ -222,7 +222,7 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: bridge
     )
     near, client = socket.socketpair()
-    (lifeline, server), (said, reports) = os.pipe(), report_line()
+    (lifeline, server), (said, reports) = os.pipe(), report_sockets()
     answer_claim(said, Grant(0, 0))
     connection = rlx.ClientConnection()
     heard = b""
@@ -232,7 +232,7 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
         assert os.read(said, 1) == CLAIMS
         while os.read(said, 1) != b"]":
             pass
-        while not heard.endswith(GREETED):
+        while not heard.endswith(WELCOMED):
             heard += os.read(said, 1)
         os.close(said)  # the server wants it to end
 
@@ -254,7 +254,7 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
     assert isinstance(error, rlx.Error)
     assert (error.code, error.retryable, error.retry_after_seconds) == (ErrorCode.OVERLOADED, True, 1.0)
     assert "no init" in error.message
-    assert (code, heard) == (EXIT_DONE, ADMITTED + GREETED)
+    assert (code, heard) == (EXIT_DONE, ADMITTED + WELCOMED)
     assert bridge.closed
 
 

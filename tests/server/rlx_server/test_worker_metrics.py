@@ -28,14 +28,14 @@ class Recorded(OfflineMetrics):
 def test_answers_to_steps_and_the_ways_between_them() -> None:
     metrics = Recorded()
     measures = WorkerMetrics(metrics, Sampler())
-    measures.answered(INIT, ACTIONS, 1.0, 1.5)  # the first answer of an episode is no step's
-    measures.answered(STEP, ACTIONS, 2.0, 2.01)
-    measures.answered(Ping(1), Pong(1), 2.015, 2.016)  # may come between
-    measures.answered(STEP, ACTIONS, 2.03, 2.05)
-    measures.answered(RESET, RETURNS, 3.0, 3.1)
-    measures.answered(INIT, ACTIONS, 9.0, 9.1)
-    measures.answered(STEP, ACTIONS, 9.2, 9.3)
-    measures.tell()
+    measures.record_answer(INIT, ACTIONS, 1.0, 1.5)  # the first answer of an episode is no step's
+    measures.record_answer(STEP, ACTIONS, 2.0, 2.01)
+    measures.record_answer(Ping(1), Pong(1), 2.015, 2.016)  # may come between
+    measures.record_answer(STEP, ACTIONS, 2.03, 2.05)
+    measures.record_answer(RESET, RETURNS, 3.0, 3.1)
+    measures.record_answer(INIT, ACTIONS, 9.0, 9.1)
+    measures.record_answer(STEP, ACTIONS, 9.2, 9.3)
+    measures.report()
     of = {name: [value for other, value in metrics.scalars if other == name] for name, _ in metrics.scalars}
     assert of["latency/act_ms"] == pytest.approx([10.0, 20.0, 100.0])
     assert of["latency/turnaround_ms"] == pytest.approx([500.0, 20.0, 100.0])
@@ -44,13 +44,13 @@ def test_answers_to_steps_and_the_ways_between_them() -> None:
 def test_figures_go_with_the_next_step() -> None:
     metrics, sampler = Recorded(), Sampler()
     measures = WorkerMetrics(metrics, sampler)
-    measures.answered(STEP, ACTIONS, 1.0, 1.1)
+    measures.record_answer(STEP, ACTIONS, 1.0, 1.1)
     assert metrics.gauges == {}
     sampler.beat()
-    measures.answered(INIT, ACTIONS, 2.0, 2.1)
+    measures.record_answer(INIT, ACTIONS, 2.0, 2.1)
     assert metrics.gauges == {}
-    measures.answered(STEP, ACTIONS, 3.0, 3.1)
-    measures.tell()  # and nothing is left to tell
+    measures.record_answer(STEP, ACTIONS, 3.0, 3.1)
+    measures.report()  # and nothing is left to tell
     assert {"worker/memory_mb", "server/memory_mb", "machine/available_memory_mb"} <= metrics.gauges.keys()
 
 
@@ -58,11 +58,11 @@ def test_metrics_are_told_now_and_then_and_of_the_rest_at_the_end() -> None:
     metrics = Recorded()
     measures = WorkerMetrics(metrics, Sampler())
     for begin in (10.0, 10.1, 10.2):  # the first step is told at once
-        measures.answered(STEP, ACTIONS, begin, begin + 0.01)
+        measures.record_answer(STEP, ACTIONS, begin, begin + 0.01)
     assert len(metrics.scalars) == 1
-    measures.answered(STEP, ACTIONS, 10.6, 10.61)
+    measures.record_answer(STEP, ACTIONS, 10.6, 10.61)
     assert len(metrics.scalars) == 1 + 3 + 3
-    measures.answered(STEP, ACTIONS, 10.7, 10.71)
-    measures.tell()
-    measures.tell()
+    measures.record_answer(STEP, ACTIONS, 10.7, 10.71)
+    measures.report()
+    measures.report()
     assert len(metrics.scalars) == 1 + 3 + 3 + 2

@@ -1,1 +1,4 @@
-"""The clients of an RLX server: their tokens and quotas, what they hold, and what they use."""
+"""Clients of an RLX server: tokens, quotas, claimed resources and usage.
+
+Begin with `accounts` (the file of clients), then `claims` (admission) and `meters` (usage).
+"""

@@ -1,6 +1,6 @@
-"""Clients: how they authenticate, and those with names, tokens and quotas from a file that is reread as it changes.
+"""Authentication of clients, and the file of named clients with tokens and quotas, which is reloaded when it changes.
 
-Authentication precedes everything else that an RLX server does for a client.
+An RLX server authenticates a client before it does anything else for it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 
 KEY = "relaax-rlx-server.clients_file"
 MAX_CLIENTS = 1024
-LOOK_SECONDS = 1.0
-NO_TOKEN = "this server asks for a token, and none was shown: --token-file or RELAAX_TOKEN gives a client one"
-WRONG_TOKEN = "the token that was shown is not this server's"
-SPEAKS_TLS = "this port speaks TLS, and the client does not: --tls makes it"
-NO_TLS = "this port does not speak TLS, and the client does"
+CHECK_SECONDS = 1.0
+NO_TOKEN = "this server requires a token, and the client sent none: set --token-file or RELAAX_TOKEN at the client"
+WRONG_TOKEN = "the client's token is not valid for this server"
+SPEAKS_TLS = "this port uses TLS, and the client does not: start it with --tls"
+NO_TLS = "this port does not use TLS, and the client does"
 
 
 class Identity(NamedTuple):
@@ -43,15 +43,16 @@ class Identity(NamedTuple):
     digest: str
 
 
-NOBODY = Identity("", "")
+UNNAMED_CLIENT = Identity("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """Required credentials: `token` is None if there is no common token, `tls` is None if the port is plain text.
+    """The credentials that a server requires.
 
-    `names`: client names by the digests of their tokens in hex, updated with their file; None if there is no file.
-    `origins`: of the web pages that may connect, beside those that this computer shows itself.
+    `token`: the token of unnamed clients; None if there is none. `tls`: None if the port is plain text. `names`: client
+    names by the digests of their tokens in hex, updated when the file of clients is reloaded; None if there is no file.
+    `origins`: origins of web pages that may connect, in addition to pages of localhost.
     """
 
     token: Token | None = None
@@ -60,28 +61,31 @@ class Authentication:
     origins: tuple[str, ...] = ()
 
     @property
-    def asks(self) -> bool:
-        """Whether a client must authenticate or encrypt."""
+    def is_required(self) -> bool:
+        """Whether a client must authenticate or use TLS."""
         return self.token is not None or self.tls is not None or self.names is not None
 
-    def identified(self, shown: str) -> Identity | str:
-        """Return the identity that this token proves; a sentence if the token is not valid."""
+    def identify(self, token: str) -> Identity | str:
+        """Return the identity that `token` proves, or an error text if it is not valid."""
         if self.names is not None:
-            shown_as = digest(shown).hex()  # no timing leak: nobody can choose the first bytes of a digest
-            name = self.names.get(shown_as)
+            hex_digest = digest(token).hex()  # no timing leak: a client cannot choose the first bytes of a digest
+            name = self.names.get(hex_digest)
             if name is not None:
-                return Identity(name, shown_as)
-        if self.names is None if self.token is None else self.token.matches(shown):
-            return NOBODY
-        return WRONG_TOKEN if shown else NO_TOKEN
+                return Identity(name, hex_digest)
+        if self.names is None if self.token is None else self.token.matches(token):
+            return UNNAMED_CLIENT
+        return WRONG_TOKEN if token else NO_TOKEN
 
 
 OPEN = Authentication()
-"""Requires nothing."""
+"""No authentication and no TLS."""
 
 
 def read_authentication(settings: RlxServerSection, names: dict[str, str] | None = None) -> Authentication:
-    """Return what the configuration requires; `names`: the known named clients. Raises ConfigurationError."""
+    """Return the credentials that the configuration requires. Raises ConfigurationError.
+
+    `names`: client names by digest, if the file of clients has been read already.
+    """
     secret = rlx_server_token(settings)
     known = None if settings.clients_file is None else names or {}
     token = None if secret is None else Token(secret)
@@ -89,10 +93,10 @@ def read_authentication(settings: RlxServerSection, names: dict[str, str] | None
 
 
 class ClientEntry(Section):
-    """The file's entry for one name. Without a quota, only the server's own limits apply."""
+    """The entry of one client in the file. Without quotas, only the limits of the server apply."""
 
     token_file: str | None = Field(None, description="File with its token, relative to the folder of this file.")
-    token_sha256: Any = Field(None, description="SHA-256 of its token in hex.")  # errors must not quote it: see below
+    token_sha256: Any = Field(None, description="SHA-256 of its token in hex.")  # errors must not quote it
     max_connections: int | None = Field(None, ge=1, description="Maximum simultaneous connections.")
     max_environments: int | None = Field(None, ge=1, description="Maximum environments of all its connections.")
     steps_per_second: float | None = Field(None, gt=0, description="Environment steps of all its connections.")
@@ -101,13 +105,15 @@ class ClientEntry(Section):
     @model_validator(mode="after")
     def _one_token(self) -> ClientEntry:
         if (self.token_file is None) == (self.token_sha256 is None):
-            raise ValueError("one of token-file and token-sha256 is needed; `relaax keys DIR --client NAME` makes both")
+            raise ValueError(
+                "set exactly one of token-file and token-sha256; `relaax keys DIR --client NAME` makes both"
+            )
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAccount:
-    """A client: its name, the digest of its token in hex, and its quotas; None means no quota."""
+    """A named client: the digest of its token in hex, and its quotas; None means no quota."""
 
     name: str
     digest: str
@@ -118,7 +124,7 @@ class ClientAccount:
 
 
 class ClientAccounts:
-    """The clients of a file, by name. Keeps the names in `authentication` up to date. `clock` gives seconds."""
+    """The clients of a file, by name. `authentication.names` is updated with the file. `clock` gives seconds."""
 
     def __init__(
         self, file: str | None, authentication: Authentication, clock: Callable[[], float] = time.monotonic
@@ -127,53 +133,56 @@ class ClientAccounts:
         self._path = None if file is None else with_home(file, KEY)
         self._authentication = authentication
         self._clock = clock
-        self._look_at = clock() + LOOK_SECONDS
+        self._next_check = clock() + CHECK_SECONDS
         self._by_name: dict[str, ClientAccount] = {}
         self._files: tuple[Path, ...] = ()
-        self._read_as: object = None
-        self._seen_as: object = None
-        self._asked = False
+        self._read_signature: object = None
+        self._seen_signature: object = None
+        self._reload_requested = False
         if self._path is not None:
             self._read(self._path)
 
     def get(self, name: str) -> ClientAccount | None:
-        """Return the client of that name; None if there is none, or no longer one."""
+        """Return the client with this name; None if the file has none."""
         return self._by_name.get(name)
 
     def __iter__(self) -> Iterator[ClientAccount]:
         return iter(self._by_name.values())
 
-    def read_at_once(self) -> None:
-        """Make the next `look` read the file, changed or not."""
-        self._asked = True
+    def request_reload(self) -> None:
+        """Make the next `reload_if_changed` read the file, even if it has not changed."""
+        self._reload_requested = True
 
-    def look(self) -> bool:
-        """Read the file again if it or a token file has changed, and return whether it was; a wrong one is logged."""
-        if self._path is None or (not self._asked and self._clock() < self._look_at):
+    def reload_if_changed(self) -> bool:
+        """Reload the file if it or a token file has changed. Return whether it was reloaded.
+
+        If the new file is invalid, an error is logged and the previous clients are kept.
+        """
+        if self._path is None or (not self._reload_requested and self._clock() < self._next_check):
             return False
-        self._look_at = self._clock() + LOOK_SECONDS
-        signature, before = self._signature(), self._seen_as
-        self._seen_as = signature
-        if not self._asked and (signature == self._read_as or signature != before):
+        self._next_check = self._clock() + CHECK_SECONDS
+        signature, before = self._signature(), self._seen_signature
+        self._seen_signature = signature
+        if not self._reload_requested and (signature == self._read_signature or signature != before):
             return False
-        self._asked = False
+        self._reload_requested = False
         try:
             self._read(self._path)
         except ConfigurationError as error:
-            self._read_as = signature
+            self._read_signature = signature
             _log.error("%s; keeping the previous %d clients", error, len(self._by_name))
             return False
-        _log.info("%s was read again: %d clients", self._path, len(self._by_name))
+        _log.info("reloaded the file of clients %s: %d clients", self._path, len(self._by_name))
         return True
 
     def _read(self, path: Path) -> None:
-        before = _stamp(path)  # a write during the read is noticed at the next look
+        before = _stamp(path)  # a write during the read is detected by the next check
         found, self._files = read_clients(path, self._authentication)
         self._by_name = {client.name: client for client in found}
         assert self._authentication.names is not None
         self._authentication.names.clear()
         self._authentication.names.update((client.digest, client.name) for client in found)
-        self._read_as = self._seen_as = before, *map(_stamp, self._files)
+        self._read_signature = self._seen_signature = before, *map(_stamp, self._files)
 
     def _signature(self) -> tuple[object, ...]:
         assert self._path is not None
@@ -196,30 +205,30 @@ def read_clients(path: Path, authentication: Authentication) -> tuple[list[Clien
     except ConfigurationError as error:
         raise ConfigurationError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigurationError(f"{where}: names with keys and values are needed; {{}} means no clients")
+        raise ConfigurationError(f"{where}: expected client names with keys and values, or {{}} for no clients")
     if len(data) > MAX_CLIENTS:
         raise ConfigurationError(f"{where}: {len(data)} names exceed the maximum of {MAX_CLIENTS}")
     if path.stat().st_mode & stat.S_IWOTH:
-        _log.warning("%s: everybody on this machine can let clients in; chmod 600 helps", where)
+        _log.warning("%s: every user of this machine can add clients: set mode 600 (chmod 600)", where)
     found: dict[str, ClientAccount] = {}
     files = []
     for name, entry in data.items():
         if not isinstance(name, str) or not re.fullmatch(CLIENT_NAME, name):
-            raise ConfigurationError(f"{where}: {name!r} is no name of a client: use {CLIENT_NAME_RULE}")
-        said = validate_section(ClientEntry, entry, f"{where}: {name}")
-        if said.token_file is not None:
-            files.append(path.parent / with_home(said.token_file, where))
-            shown = _digest_of(files[-1], f"{where}: {name}.token_file")
+            raise ConfigurationError(f"{where}: {name!r} is not a valid client name: use {CLIENT_NAME_RULE}")
+        given = validate_section(ClientEntry, entry, f"{where}: {name}")
+        if given.token_file is not None:
+            files.append(path.parent / with_home(given.token_file, where))
+            token = _digest_of(files[-1], f"{where}: {name}.token_file")
         else:
-            shown = str(said.token_sha256)
-        if not re.fullmatch("[0-9a-fA-F]{64}", shown):  # not quoted: it may be the token itself
-            raise ConfigurationError(f"{where}: {name}.token_sha256: 64 hexadecimal digits in quotes are needed")
-        client = ClientAccount(name, shown.lower(), **said.model_dump(exclude={"token_file", "token_sha256"}))
+            token = str(given.token_sha256)
+        if not re.fullmatch("[0-9a-fA-F]{64}", token):  # not quoted: it may be the token itself
+            raise ConfigurationError(f"{where}: {name}.token_sha256: expected 64 hexadecimal digits in quotes")
+        client = ClientAccount(name, token.lower(), **given.model_dump(exclude={"token_file", "token_sha256"}))
         other = found.setdefault(client.digest, client)
         if other is not client:
-            raise ConfigurationError(f"{where}: {name} and {other.name} have the same token: make one for each")
+            raise ConfigurationError(f"{where}: {name} and {other.name} have the same token: create one for each")
         if authentication.token is not None and authentication.token.hex == client.digest:
-            raise ConfigurationError(f"{where}: {name} has the token of clients without a name: make one of its own")
+            raise ConfigurationError(f"{where}: {name} has the token of unnamed clients: create a separate one")
     return list(found.values()), tuple(files)
 
 

@@ -1,7 +1,7 @@
-"""Resources that connections hold, by client and by network address, and which clients are throttled or stuck.
+"""Claims of clients on resources, by client and by network address, and logs of throttled or stuck clients.
 
-When a worker has received its client's hello, the server's process decides here whether the client may have what it
-asks for; if so, the worker gets a row and a bucket (see `meters`).
+When a worker has received its client's hello, the server's process decides here whether to grant the claim. If it does,
+the worker gets a row and a bucket (see `meters`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from relaax.server.security.strikes import network_of
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 WINDOW_SECONDS = 5.0
-"""The period over which demand beyond quotas is measured."""
+"""Period over which demand beyond quotas is measured."""
 STUCK_SECONDS = 10.0
 """A connection is stuck if it waits this long for its client in the middle of a message or an answer."""
-SAY_SECONDS = 60.0
-"""Minimum time between two log lines that a client is throttled, or stuck."""
+LOG_SECONDS = 60.0
+"""Minimum time between two log lines about one client, separately for throttled and stuck."""
 LOGGED_REFUSALS = 20
 """Maximum logged refusals of a client per minute."""
 SPARE_ROWS = 256
 RETRY_SECONDS = 5.0
-REVOKED = "the token that was shown is no longer valid"
+REVOKED = "the client's token is no longer valid"
 UNNAMED = "(unnamed)"
-"""The name of clients without a name in metrics."""
+"""Label of unnamed clients in metrics."""
 _SECTION = "relaax-rlx-server"
 
 
@@ -47,18 +47,18 @@ class _Claimant:
     row: int
     before: MeterReading
     """The reading at the start of the window."""
-    left: bool = False
+    released: bool = False
 
 
 @dataclass(slots=True)
 class _Refused:
-    """Rate limit of logged refusals of a client. Metrics count all refusals."""
+    """Rate limit of a client's logged refusals. Metrics count all refusals."""
 
     since: float = 0.0
     count: int = 0
 
-    def may_say(self, now: float) -> bool:
-        if now - self.since >= SAY_SECONDS:
+    def should_log(self, now: float) -> bool:
+        if now - self.since >= LOG_SECONDS:
             self.since, self.count = now, 0
         self.count += 1
         return self.count <= LOGGED_REFUSALS
@@ -66,19 +66,19 @@ class _Refused:
 
 @dataclass(slots=True)
 class _Totals:
-    """Totals of a client, over connections that have ended."""
+    """Totals of a client over its ended connections."""
 
     steps: float = 0.0
     bytes: float = 0.0
     throttled_seconds: float = 0.0
     refusals: int = 0
     refused: _Refused = field(default_factory=_Refused)
-    said: dict[str, float] = field(default_factory=dict)
-    """Times of the last log lines about the client, by subject."""
+    logged_at: dict[str, float] = field(default_factory=dict)
+    """Times of the last log lines about the client, by subject: "throttled" or "stuck"."""
 
 
 class Claims:
-    """Decide on claims and keep those granted. `clock` gives seconds and is the clock that workers use."""
+    """The granted claims, and decisions on new ones. `clock` gives seconds; workers use the same clock."""
 
     def __init__(
         self,
@@ -90,37 +90,37 @@ class Claims:
     ) -> None:
         """Raises OSError if shared memory cannot be allocated."""
         self._clients = clients
-        self._most = max_environments
-        self._most_of_address = max_environments_per_address
+        self._max_environments = max_environments
+        self._max_environments_per_address = max_environments_per_address
         self._clock = clock
         self._by_pid: dict[int, _Claimant] = {}
         rows = max_workers + SPARE_ROWS
         self.meters = Meters(rows, rows + 1)
         self._free = list(range(rows - 1, -1, -1))
-        self._buckets: dict[str, int] = {}  # by names that have connections
-        self._free_buckets = list(range(rows, 0, -1))  # bucket 0 is shared by all without a quota
+        self._buckets: dict[str, int] = {}  # by client name, for clients with connections
+        self._free_buckets = list(range(rows, 0, -1))  # bucket 0 is shared by all clients without quotas
         self._totals: dict[str, _Totals] = {}
-        self._look_at = self._window_at = clock()
+        self._next_check = self._window_at = clock()
 
     def decide(
-        self, pid: int, host: str, claim: Claim, make_room: Callable[[], bool] = lambda: False
+        self, pid: int, host: str, claim: Claim, free_place: Callable[[], bool] = lambda: False
     ) -> Grant | ClaimRefusal:
-        """Grant or refuse the claim of a worker's client. The client holds what is granted until `leave`.
+        """Grant or refuse the claim of a worker's client. The client holds a granted claim until `release`.
 
-        `make_room` is called if the client's address exceeds its limit: it may remove an unproven client.
+        `free_place` is called if the client's address exceeds its limit. It may evict an unproven client.
         """
         client = self._clients.get(claim.client) if claim.client else None
-        if self._environments_from(host) + claim.environments > self._most_of_address:
-            make_room()
+        if self._environments_from(host) + claim.environments > self._max_environments_per_address:
+            free_place()
         refusal = self._refusal(host, claim, client)
         if refusal is None and not self._free:
             refusal = ClaimRefusal(
-                ErrorCode.OVERLOADED, "this server has no room for another connection", RETRY_SECONDS
+                ErrorCode.OVERLOADED, "this server has no free row for another connection: retry later", RETRY_SECONDS
             )
         totals = self._totals_of(claim.client)
         if refusal is not None:
             totals.refusals += 1
-            if totals.refused.may_say(self._clock()):
+            if totals.refused.should_log(self._clock()):
                 _log.warning("refused %s: %s", name_of(claim.client, host), refusal.sentence)
             return refusal
         row = self._free.pop()
@@ -132,18 +132,17 @@ class Claims:
         if claim.client and (client is None or client.digest != claim.digest):
             return ClaimRefusal(ErrorCode.UNAUTHENTICATED, REVOKED)
         more, raise_it = claim.environments, "or have {} raised at the server"
-        if more > self._most:
+        if more > self._max_environments:
             key = f"{_SECTION}.max_environments"
             return ClaimRefusal(
                 ErrorCode.LIMIT_EXCEEDED,
-                f"this connection has {more} environments, at most {self._most} are allowed ({key}): use more "
-                f"connections with fewer each, {raise_it.format('the key')}",
+                f"this connection has {more} environments, and at most {self._max_environments} are allowed ({key}): "
+                f"use more connections with fewer environments each, {raise_it.format('the key')}",
             )
-        here = [other for other in self._by_pid.values() if not other.left]
+        here = [other for other in self._by_pid.values() if not other.released]
         key = f"{_SECTION}.max_environments_per_address"
-        bounds = [
-            (self._environments_from(host), self._most_of_address, f"the connections from {network_of(host)}", key)
-        ]
+        held, most = self._environments_from(host), self._max_environments_per_address
+        bounds = [(held, most, f"the connections from {network_of(host)}", key)]
         own = [other for other in here if other.client == claim.client] if client is not None else []
         if client is not None and client.max_environments is not None:
             there = sum(other.environments for other in own)
@@ -152,25 +151,25 @@ class Claims:
         for there, most, whose, key in bounds:
             if there + more > most:
                 code = ErrorCode.LIMIT_EXCEEDED if more > most else ErrorCode.OVERLOADED
-                way_out = "use fewer environments" if more > most else "wait until others have left"
+                way_out = "use fewer environments" if more > most else "wait until other connections have ended"
                 return ClaimRefusal(
                     code,
-                    f"{whose} have {there} environments, this one {more} more, and at most {most} are allowed ({key}): "
+                    f"{whose} have {there} environments, this one has {more}, and at most {most} are allowed ({key}): "
                     f"{way_out}, {raise_it.format('that')}",
                     RETRY_SECONDS if code.retryable else 0.0,
                 )
         if client is not None and client.max_connections is not None and len(own) >= client.max_connections:
             return ClaimRefusal(
                 ErrorCode.OVERLOADED,
-                f"client {client.name} has {len(own)} connections, at most {client.max_connections} are allowed "
-                f"(max-connections in {_SECTION}.clients_file): end one, {raise_it.format('that')}",
+                f"client {client.name} has {len(own)} connections, and at most {client.max_connections} are allowed "
+                f"(max-connections in {_SECTION}.clients_file): close one, {raise_it.format('that')}",
                 RETRY_SECONDS,
             )
         return None
 
     def _environments_from(self, host: str) -> int:
         network = network_of(host)
-        here = (each for each in self._by_pid.values() if not each.left)
+        here = (each for each in self._by_pid.values() if not each.released)
         return sum(each.environments for each in here if network_of(each.host) == network)
 
     def _bucket_of(self, client: ClientAccount | None) -> int:
@@ -178,16 +177,16 @@ class Claims:
             return 0
         if client.name not in self._buckets:
             self._buckets[client.name] = self._free_buckets.pop()
-            self.meters.allow(self._buckets[client.name], None, None)
-        self.meters.allow(self._buckets[client.name], client.steps_per_second, client.bytes_per_second)
+            self.meters.set_rates(self._buckets[client.name], None, None)
+        self.meters.set_rates(self._buckets[client.name], client.steps_per_second, client.bytes_per_second)
         return self._buckets[client.name]
 
-    def leave(self, pid: int) -> None:
-        """Release what a client holds, as its worker no longer serves it."""
+    def release(self, pid: int) -> None:
+        """Release the claim of a client that its worker no longer serves."""
         if pid in self._by_pid:
-            self._by_pid[pid].left = True
+            self._by_pid[pid].released = True
 
-    def bury(self, pid: int) -> None:
+    def remove(self, pid: int) -> None:
         """Remove a worker that has ended."""
         connection = self._by_pid.pop(pid, None)
         if connection is None:
@@ -200,19 +199,19 @@ class Claims:
             if self._clients.get(name) is None:
                 self._totals.pop(name, None)
 
-    def look(self) -> list[int]:
-        """Log throttled and stuck clients; to be called regularly.
+    def check(self) -> list[int]:
+        """Reload changed clients, and log throttled and stuck clients. Call this at intervals.
 
-        Returns the process ids of workers whose clients' tokens have just been revoked.
+        Returns the process ids of workers whose clients' tokens have been revoked.
         """
-        revoked = self._reread() if self._clients.look() else []
+        revoked = self._reread() if self._clients.reload_if_changed() else []
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            readings = {pid: self.meters.read(each.row) for pid, each in self._by_pid.items() if not each.left}
-            self._say_stuck(readings, now)
+        if now >= self._next_check:
+            self._next_check = now + CHECK_SECONDS
+            readings = {pid: self.meters.read(each.row) for pid, each in self._by_pid.items() if not each.released}
+            self._log_stuck(readings, now)
             if now - self._window_at >= WINDOW_SECONDS:
-                self._say_throttled(readings, now - self._window_at, now)
+                self._log_throttled(readings, now - self._window_at, now)
                 self._window_at = now
         return revoked
 
@@ -228,10 +227,10 @@ class Claims:
             if each.client and (each.client not in known or known[each.client].digest != each.digest)
         ]
 
-    def _say_stuck(self, readings: dict[int, MeterReading], now: float) -> None:
+    def _log_stuck(self, readings: dict[int, MeterReading], now: float) -> None:
         for name, pids in self._by_client(pid for pid, reading in readings.items() if _is_stuck(reading, now)):
             first = min(pids, key=lambda pid: readings[pid].stuck_since)
-            if self._may_say(name, "stuck", now):
+            if self._should_log(name, "stuck", now):
                 reading, others = readings[first], len(pids) - 1
                 _log.warning(
                     "%s %s, for %.0f s by now%s",
@@ -241,7 +240,7 @@ class Claims:
                     f"; {others} more of its connections are stuck" if others else "",
                 )
 
-    def _say_throttled(self, readings: dict[int, MeterReading], seconds: float, now: float) -> None:
+    def _log_throttled(self, readings: dict[int, MeterReading], seconds: float, now: float) -> None:
         for name, pids in self._by_client(readings):
             asked, throttled = [0.0, 0.0], [0.0, 0.0]
             for pid in pids:
@@ -253,7 +252,7 @@ class Claims:
                     asked[index] += (reading[index] - before[index]) / busy
                     throttled[index] += waited[index]
             client = self._clients.get(name)
-            if client is None or not sum(throttled) or not self._may_say(name, "throttled", now):
+            if client is None or not sum(throttled) or not self._should_log(name, "throttled", now):
                 continue
             host = self._by_pid[max(pids, key=lambda pid: sum(readings[pid][2:4]))].host
             by_steps = throttled[0] >= throttled[1]
@@ -271,25 +270,25 @@ class Claims:
             found.setdefault(self._by_pid[pid].client, []).append(pid)
         return found.items()
 
-    def _may_say(self, name: str, what: str, now: float) -> bool:
-        said = self._totals_of(name).said
-        if now - said.get(what, now - SAY_SECONDS) < SAY_SECONDS:
+    def _should_log(self, name: str, what: str, now: float) -> bool:
+        logged_at = self._totals_of(name).logged_at
+        if now - logged_at.get(what, now - LOG_SECONDS) < LOG_SECONDS:
             return False
-        said[what] = now
+        logged_at[what] = now
         return True
 
     def _totals_of(self, name: str) -> _Totals:
         return self._totals.setdefault(name, _Totals())
 
     def sample(self) -> dict[str, dict[str, Any]]:
-        """Return the figures of each client that is known or has connections, by its name in metrics."""
+        """Return the figures of each client that the file names or that has had connections, by its name in metrics."""
         now, found = self._clock(), {}
         connections, environments, stuck = Counter[str](), Counter[str](), Counter[str]()
         totals = {name: _Totals(t.steps, t.bytes, t.throttled_seconds, t.refusals) for name, t in self._totals.items()}
         for each in self._by_pid.values():
             reading = self.meters.read(each.row)
             _add(totals.setdefault(each.client, _Totals()), reading)
-            if not each.left:
+            if not each.released:
                 connections[each.client] += 1
                 environments[each.client] += each.environments
                 stuck[each.client] += _is_stuck(reading, now)
@@ -318,5 +317,5 @@ def _is_stuck(reading: MeterReading, now: float) -> bool:
 
 
 def name_of(client: str, host: str) -> str:
-    """Return the name of a client in the log."""
-    return f"client {client} ({host})" if client else f"a client without a name ({host})"
+    """Return the name of a client for the log."""
+    return f"client {client} ({host})" if client else f"unnamed client ({host})"

@@ -1,10 +1,10 @@
-"""Meters of connections and rate limits of clients: numbers in memory that processes share.
+"""Meters of connections and rate limits of clients, in memory that all processes of the server share.
 
-Each worker has a row that only it writes and the server reads, without a lock; but for a last number, by which the
-server tells it to send its client away. A client with quotas has a bucket that
-its workers share: the steps and bytes of every message are booked there, and a worker that is ahead of the quota waits
-before it serves the message. So nothing is dropped, and the connections of a client share its quota in proportion to
-their demand. A bucket's lock is the kernel's (`fcntl.lockf`), which releases it if a worker is killed.
+Each worker has a row, which it writes and the server reads, without a lock. One number of the row is written by the
+server: it tells the worker to disconnect its client. A client with quotas has a bucket, which its workers share. The
+steps and bytes of each message are booked there. If a booking exceeds the quota, the worker waits before it serves the
+message. So no message is dropped, and the connections of a client share its quota in proportion to their demand. The
+lock of a bucket is the kernel's (`fcntl.lockf`), which releases it if a worker is killed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import NamedTuple
 from relaax.files import anonymous_file
 
 BURST_SECONDS = 1.0
-"""A client may catch up on quota that it has not used in this time."""
-PIECE_SECONDS = 1.0
+"""A client may use unused quota of this period later."""
+PAUSE_STEP_SECONDS = 1.0
 _NUMBERS, _BYTES = 8, 8  # per row and bucket; per number
-_STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT, _LEAVES = range(7)
+_STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT, _DISCONNECT = range(7)
 _STEPS_RATE, _STEPS_NEXT, _BYTES_RATE, _BYTES_NEXT = range(4)
 
 WRITING, READING = 1, 2
@@ -29,7 +29,7 @@ STUCK = {WRITING: "does not read its answers", READING: "has sent part of a mess
 
 
 class MeterReading(NamedTuple):
-    """Contents of a row: steps and bytes so far, seconds throttled by each quota, time and place where it is stuck."""
+    """Contents of a row: steps, bytes, seconds throttled by each quota, and since when and where it is stuck."""
 
     steps: float = 0.0
     bytes: float = 0.0
@@ -40,10 +40,10 @@ class MeterReading(NamedTuple):
 
 
 class Meters:
-    """The shared memory: `buckets`, then `rows`."""
+    """The shared memory: first the buckets, then the rows."""
 
     def __init__(self, rows: int, buckets: int, descriptor: int = -1) -> None:
-        """`descriptor`: of existing memory; by default, new memory is allocated. Raises OSError."""
+        """`descriptor`: existing memory; by default, new memory is allocated. Raises OSError."""
         self.rows, self.buckets = rows, buckets
         size = (rows + buckets) * _NUMBERS * _BYTES
         if descriptor < 0:
@@ -54,27 +54,27 @@ class Meters:
         self.numbers = memoryview(mmap.mmap(descriptor, size)).cast("d")
 
     def meter(self, row: int, bucket: int) -> Meter:
-        """Return a worker's meter."""
+        """Return the meter of one worker."""
         return Meter(self, (self.buckets + row) * _NUMBERS, bucket * _NUMBERS)
 
     def read(self, row: int) -> MeterReading:
-        """Return what the row's worker has written so far."""
+        """Return the current contents of a row."""
         at = (self.buckets + row) * _NUMBERS
         return MeterReading(*self.numbers[at : at + len(MeterReading._fields)].tolist())
 
     def clear(self, row: int) -> None:
-        """Zero a row for another worker."""
+        """Set a row to zero for another worker."""
         at = (self.buckets + row) * _NUMBERS
         for index in range(at, at + _NUMBERS):
             self.numbers[index] = 0.0
 
-    def send_away(self) -> None:
-        """Tell all workers to send their clients away, each at the end of an episode."""
+    def disconnect_all(self) -> None:
+        """Tell all workers to disconnect their clients, each at the end of an episode."""
         for row in range(self.rows):
-            self.numbers[(self.buckets + row) * _NUMBERS + _LEAVES] = 1.0
+            self.numbers[(self.buckets + row) * _NUMBERS + _DISCONNECT] = 1.0
 
-    def allow(self, bucket: int, steps: float | None, bytes_: float | None) -> None:
-        """Set the rates of a bucket per second; None is no quota. A changed rate discards earlier bookings."""
+    def set_rates(self, bucket: int, steps: float | None, bytes_: float | None) -> None:
+        """Set the rates of a bucket per second; None means no quota. A changed rate discards earlier bookings."""
         at = bucket * _NUMBERS
         for index, rate in ((_STEPS_RATE, steps or 0.0), (_BYTES_RATE, bytes_ or 0.0)):
             if self.numbers[at + index] != rate:
@@ -82,7 +82,7 @@ class Meters:
 
 
 class Meter:
-    """The meter of one connection. `pay` is for one thread; `stuck` and `goes_on` for any."""
+    """The meter of one connection. Only one thread may call `charge`; any may call `set_stuck` and `clear_stuck`."""
 
     def __init__(self, meters: Meters, row: int, bucket: int) -> None:
         self._numbers = meters.numbers
@@ -91,12 +91,12 @@ class Meter:
         self._steps = self._transferred = 0
 
     @property
-    def leaves(self) -> bool:
-        """Whether the client is to be sent away at the end of an episode."""
-        return self._numbers[self._row + _LEAVES] != 0.0
+    def must_disconnect(self) -> bool:
+        """Whether the worker must disconnect its client at the end of an episode."""
+        return self._numbers[self._row + _DISCONNECT] != 0.0
 
-    def pay(self, steps: int, transferred: int) -> float:
-        """Return the seconds to wait before `steps` more steps. `transferred`: bytes of the connection so far."""
+    def charge(self, steps: int, transferred: int) -> float:
+        """Book `steps` steps and return the seconds to wait. `transferred`: bytes of the connection so far."""
         numbers, row, bucket = self._numbers, self._row, self._bucket
         more = transferred - self._transferred
         self._transferred = transferred
@@ -111,15 +111,15 @@ class Meter:
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._bucket)
         try:
             now = time.monotonic()
-            by_steps = self._booked(self._bucket, steps, now)
-            by_bytes = self._booked(self._bucket + _BYTES_RATE, more, now)
+            by_steps = self._book_rate(self._bucket, steps, now)
+            by_bytes = self._book_rate(self._bucket + _BYTES_RATE, more, now)
         finally:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._bucket)
         self._reason = _BY_STEPS if by_steps >= by_bytes else _BY_BYTES
         return max(by_steps, by_bytes)
 
-    def _booked(self, at: int, amount: int, now: float) -> float:
-        """Book `amount` and return the seconds until earlier bookings are used up."""
+    def _book_rate(self, at: int, amount: int, now: float) -> float:
+        """Book `amount` and return the seconds until the quota covers all earlier bookings."""
         rate = self._numbers[at]
         if not rate or not amount:
             return 0.0
@@ -132,15 +132,15 @@ class Meter:
         at = self._row + self._reason
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            began = time.monotonic()
-            time.sleep(min(left, PIECE_SECONDS))
-            self._numbers[at] += time.monotonic() - began
+            started = time.monotonic()
+            time.sleep(min(left, PAUSE_STEP_SECONDS))
+            self._numbers[at] += time.monotonic() - started
 
-    def stuck(self, at: int) -> None:
-        """Record that the connection waits for its client, at WRITING or READING."""
+    def set_stuck(self, at: int) -> None:
+        """Record that the connection waits for its client, while WRITING or READING."""
         self._numbers[self._row + _STUCK_AT] = at
         self._numbers[self._row + _STUCK_SINCE] = time.monotonic()
 
-    def goes_on(self) -> None:
-        """Record that the connection no longer waits."""
+    def clear_stuck(self) -> None:
+        """Record that the connection no longer waits for its client."""
         self._numbers[self._row + _STUCK_SINCE] = 0.0

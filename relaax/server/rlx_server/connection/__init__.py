@@ -1,1 +1,4 @@
-"""One connection with a client: bytes, layers such as TLS and WebSocket, and messages with deadlines."""
+"""A connection with a client: bytes, layers such as TLS and WebSocket, and messages with deadlines.
+
+Begin with `peer`.
+"""

@@ -1,1 +1,4 @@
-"""The listening process: it accepts connections and starts a worker for each. No gRPC object, no TensorFlow."""
+"""The listening process: it accepts connections and starts a worker for each. It uses neither gRPC nor TensorFlow.
+
+Begin with `listener`.
+"""

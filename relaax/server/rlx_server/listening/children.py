@@ -1,4 +1,4 @@
-"""The worker processes of an RLX server, as the server sees them."""
+"""The server's records of its worker processes: reports, decisions, and exits."""
 
 from __future__ import annotations
 
@@ -20,45 +20,44 @@ from relaax.server.security.strikes import network_of
 
 _log = logging.getLogger(__name__)
 
-MAX_LEAVING = 16
-"""Workers that wait for clients to close that were told why they are not let in. Beyond it the oldest is killed."""
+MAX_CLOSING = 16
+"""Maximum workers that wait for a refused client to close. Beyond it the oldest is killed."""
 MAX_STALLED = 64
-"""Workers that wait for a client to go on with TLS. Beyond it the oldest is killed."""
+"""Maximum workers that wait for a client to complete TLS or WebSocket. Beyond it the oldest is killed."""
 STALL_SECONDS = 1.0
-"""The time that each of these has at least: with so many, no other worker is started before."""
+"""Minimum time for each stalled worker: if MAX_STALLED wait, no other worker is started earlier."""
 
 
 @dataclass(slots=True)
 class Child:
-    """One worker process. `host` is its client's address; times are those of `time.monotonic`."""
+    """One worker process. `host` is the address of its client. Times are values of `time.monotonic`."""
 
     pid: int
     host: str
     line: int
-    """The server's end of the line to the worker, -1 once it is closed."""
+    """Descriptor of the server's end of the report sockets; -1 once it is closed."""
     refusing: bool
-    """Whether it only tells its client why it is not let in."""
+    """Whether the worker only sends its client a refusal."""
     stalled_since: float | None = None
-    """Since when it waits for its client to go on with TLS."""
-    leaving_since: float | None = None
-    """Since when it waits for a client that is no longer served to close."""
-    cut_off: bool = False
+    """Time since which it waits for its client to complete TLS or WebSocket."""
+    closing_since: float | None = None
+    """Time since which it waits for a client that is no longer served to close."""
+    killed: bool = False
     """Whether the server has killed it."""
 
     @property
     def serving(self) -> bool:
-        """Whether it serves a client, or may do so later."""
-        return not self.refusing and self.leaving_since is None and self.stalled_since is None
+        """Whether the worker serves a client, or may do so later."""
+        return not self.refusing and self.closing_since is None and self.stalled_since is None
 
     def close(self) -> None:
-        """Close the line."""
         if self.line >= 0:
             os.close(self.line)
             self.line = -1
 
 
 class Children:
-    """The worker processes of this server: which of them serve a client, and how each of them ended."""
+    """The worker processes of this server: the state of each, and counts of their exits."""
 
     def __init__(
         self,
@@ -71,9 +70,9 @@ class Children:
     ) -> None:
         """`ended` is called with the process id of each worker that has ended.
 
-        `failed` is called with the host of each client that broke the protocol or failed to authenticate. `refusal`
-        returns why there is no room beside the workers with these process ids, or None if there is room. `claims`
-        decides on what clients claim; it may be left out if no worker reports a claim.
+        `failed` is called with the address of each client that broke the protocol or failed to authenticate. `refusal`
+        gets the process ids of other workers, and returns why there is no room for one more, or None. `claims` decides
+        on claims of clients; it is required if workers report claims.
         """
         self._selector = selector
         self._ended = ended
@@ -81,13 +80,13 @@ class Children:
         self._refusal = refusal
         self._claims = claims
         self._by_pid: dict[int, Child] = {}
-        self._by_line: dict[int, Child] = {}  # those that have more to report
+        self._by_line: dict[int, Child] = {}  # workers that may send more reports
         self.unproven = UnprovenClients() if unproven is None else unproven
-        """Workers that have let in clients which have not yet proved that they read."""
+        """Workers whose clients have not yet proved that they read."""
         self.counts: Counter[str] = Counter()
-        """Forks, admissions, handshake failures, worker failures and unproven workers that were ended."""
+        """Forks, admissions, handshake failures, worker failures and evicted workers."""
         self.training_finished = False
-        """Whether a worker has heard from the parameter server that training is over."""
+        """Whether a worker has reported that training has finished."""
 
     @property
     def pids(self) -> list[int]:
@@ -101,81 +100,82 @@ class Children:
 
     @property
     def handshakes(self) -> int:
-        """The number of workers that are still deciding whether to let their client in, not counting stalled ones."""
+        """Number of workers that have neither admitted nor refused their client, without stalled workers."""
         undecided = (child for child in self._by_line.values() if child.stalled_since is None)
         return sum(child.pid not in self.unproven for child in undecided)
 
     @property
     def refusing(self) -> int:
-        """The number of these that only tell their clients why they are not let in."""
+        """Number of these workers that only send a refusal."""
         return sum(child.refusing and child.stalled_since is None for child in self._by_line.values())
 
     @property
     def stalled(self) -> Counter[str]:
-        """The workers that wait for a client to complete its layers, by network; empty if they are few."""
+        """Number of stalled workers by network; empty if they are at most a quarter of MAX_STALLED."""
         hosts = [child.host for child in self._by_line.values() if child.stalled_since is not None]
         return Counter(map(network_of, hosts)) if len(hosts) > MAX_STALLED // 4 else Counter()
 
     @property
     def crowded(self) -> bool:
-        """Whether one more worker could end one that has only just begun to wait for its client to complete its layers.
+        """Whether one more stalled worker could replace one that has waited less than STALL_SECONDS.
 
-        The worker of a whole hello does not wait for its client.
+        The worker of a whole hello does not stall.
         """
         since = [child.stalled_since for child in self._by_line.values() if child.stalled_since is not None]
         if not since or len(since) + self.handshakes < MAX_STALLED:
             return False
         return time.monotonic() - min(since) < STALL_SECONDS
 
-    def take_place(self) -> None:
-        """Prepare for one more worker: tell another one to end if it has to make room."""
-        self._end_unproven(self.unproven.take(self.handshakes))
+    def reserve_place(self) -> None:
+        """Reserve a place for one more worker. If necessary, an unproven client's worker is told to end."""
+        self._end_unproven(self.unproven.reserve(self.handshakes))
 
-    def make_room(self) -> bool:
-        """Tell a worker with an unproven client to end, if one has had its time. Return whether there was one."""
-        return self._end_unproven(self.unproven.loser())
+    def free_place(self) -> bool:
+        """Tell a worker with an unproven client to end, if one may be evicted. Return whether one was evicted."""
+        return self._end_unproven(self.unproven.choose_eviction())
 
     def _end_unproven(self, pid: int | None) -> bool:
         if pid is None:
             return False
         self.counts["crowded_out"] += 1
-        self._leaves(self._by_pid[pid])
+        self._stop_serving(self._by_pid[pid])
         return True
 
-    def _leaves(self, child: Child) -> None:
-        """Stop serving the client of this worker; the client gets a moment to close."""
-        child.leaving_since = time.monotonic()
-        self.unproven.leave(child.pid)
+    def _stop_serving(self, child: Child) -> None:
+        """Stop serving the client of this worker. The client gets a moment to close."""
+        child.closing_since = time.monotonic()
+        self.unproven.remove(child.pid)
         if self._claims is not None:
-            self._claims.leave(child.pid)
+            self._claims.release(child.pid)
         self._close(child)
 
     def revoke(self, pid: int) -> None:
-        """Tell a worker that its client may no longer be served."""
+        """Tell a worker that its client's token was revoked."""
         child = self._by_pid.get(pid)
         if child is not None and child.line >= 0:
             reports.revoke(child.line)
 
     def add(self, pid: int, line: int, serves: bool = True, host: str = "") -> None:
-        """Add a worker that was started with the other end of `line`, for a client at `host`.
+        """Add a worker that was started for a client at `host`.
 
-        One that does not serve only tells its client why, and takes up no room.
+        `line`: the server's end of the report sockets. If not `serves`, the worker only sends a refusal and needs no
+        room.
         """
         child = self._by_pid[pid] = self._by_line[line] = Child(pid, host, line, refusing=not serves)
         self.counts["forks"] += 1
         self._selector.register(child.line, selectors.EVENT_READ)
 
-    def reports(self, line: int) -> None:
-        """Read a report from the line `line`, which has become readable."""
+    def read_report(self, line: int) -> None:
+        """Read a report from the descriptor `line`, which has become readable."""
         child = self._by_line.get(line)
         if child is not None:
-            word = b""
-            with contextlib.suppress(ConnectionResetError):  # it died before it read what it was answered
-                word = os.read(line, 1)
-            self._hear(child, word)
+            report = b""
+            with contextlib.suppress(ConnectionResetError):  # it died before it read an answer
+                report = os.read(line, 1)
+            self._handle_report(child, report)
 
-    def _hear(self, child: Child, word: bytes) -> None:
-        if word == reports.WAITS:
+    def _handle_report(self, child: Child, report: bytes) -> None:
+        if report == reports.STALLED:
             child.stalled_since = time.monotonic()
             stalled = [other for other in self._by_line.values() if other.stalled_since is not None]
             if len(stalled) > MAX_STALLED:
@@ -184,55 +184,55 @@ class Children:
                 self._kill(oldest)
             return
         child.stalled_since = None
-        if word == reports.FAILED:
-            if child.pid not in self.unproven:  # a mistake after the handshake is not one of the handshake
+        if report == reports.FAILED:
+            if child.pid not in self.unproven:  # a later mistake does not count as a failed handshake
                 self._failed(child.host)
-        elif word == reports.ADMITTED:
+        elif report == reports.ADMITTED:
             self.counts["admissions"] += 1
             self.unproven.admit(child.pid, child.host)
-        elif word == reports.GREETED:
-            self.unproven.greet(child.pid)
-        elif word == reports.RESUMES:
-            self._answer(child)
-        elif word == reports.CLAIMS:
-            self._decide(child)
-        elif word == reports.PROVEN:
-            self.unproven.leave(child.pid)
-            self._listen_no_more(child)
+        elif report == reports.WELCOMED:
+            self.unproven.record_welcome(child.pid)
+        elif report == reports.RESUMED:
+            self._answer_resume(child)
+        elif report == reports.CLAIMS:
+            self._decide_claim(child)
+        elif report == reports.PROVEN:
+            self.unproven.remove(child.pid)
+            self._stop_reading(child)
         else:
             self.counts["handshake_failures"] += not child.refusing and child.pid not in self.unproven
-            self._leaves(child)
+            self._stop_serving(child)
 
-    def _answer(self, child: Child) -> None:
-        """Tell a worker that had to wait whether there is room for it now, unless it is to refuse anyway."""
+    def _answer_resume(self, child: Child) -> None:
+        """Tell a stalled worker whether there is room for its client, unless it only sends a refusal."""
         refusal = None
         if not child.refusing:
             refusal = self._refusal([pid for pid in self.serving if pid != child.pid])
             child.refusing = refusal is not None
         reports.answer(child.line, refusal)
 
-    def _decide(self, child: Child) -> None:
-        """Tell a worker whether its client gets what it claims."""
+    def _decide_claim(self, child: Child) -> None:
+        """Send a worker the decision on its client's claim."""
         assert self._claims is not None
-        decision = self._claims.decide(child.pid, child.host, reports.claim_at(child.line), self.make_room)
+        decision = self._claims.decide(child.pid, child.host, reports.claim_at(child.line), self.free_place)
         child.refusing |= isinstance(decision, reports.ClaimRefusal)
         reports.answer_claim(child.line, decision)
 
-    def _listen_no_more(self, child: Child) -> None:
+    def _stop_reading(self, child: Child) -> None:
         if self._by_line.pop(child.line, None) is not None:
             self._selector.unregister(child.line)
 
     def _close(self, child: Child) -> None:
-        self._listen_no_more(child)
+        self._stop_reading(child)
         child.close()
 
     def reap(self, block: bool = False) -> bool:
-        """Collect the workers that have ended. Return whether there were any."""
+        """Reap the workers that have ended. Return whether there were any."""
         any_ended = False
         while self._by_pid:
             try:
                 pid, status = os.waitpid(-1, 0 if block and not any_ended else os.WNOHANG)
-            except ChildProcessError:  # something else has collected them
+            except ChildProcessError:  # something else has reaped them
                 for child in list(self._by_pid.values()):
                     self._remove(child)
                 break
@@ -240,47 +240,47 @@ class Children:
                 break
             any_ended = True
             if pid in self._by_pid:
-                self._note(self._by_pid[pid], os.waitstatus_to_exitcode(status))
+                self._record_exit(self._by_pid[pid], os.waitstatus_to_exitcode(status))
                 self._remove(self._by_pid[pid])
-        self._kill_oldest_leaving()
+        self._kill_oldest_closing()
         return any_ended
 
     def _remove(self, child: Child) -> None:
         self._close(child)
         del self._by_pid[child.pid]
-        self.unproven.leave(child.pid)
+        self.unproven.remove(child.pid)
         if self._claims is not None:
-            self._claims.bury(child.pid)
+            self._claims.remove(child.pid)
         self._ended(child.pid)
 
-    def _kill_oldest_leaving(self) -> None:
-        """Kill the oldest of the workers that wait for their clients to close, if there are too many."""
-        leaving = [child for child in self._by_pid.values() if child.leaving_since is not None and not child.cut_off]
-        leaving.sort(key=lambda child: child.leaving_since or 0.0)
-        for child in leaving[: max(0, len(leaving) - MAX_LEAVING)]:
+    def _kill_oldest_closing(self) -> None:
+        """If more than MAX_CLOSING workers wait for their clients to close, kill the oldest of them."""
+        closing = [child for child in self._by_pid.values() if child.closing_since is not None and not child.killed]
+        closing.sort(key=lambda child: child.closing_since or 0.0)
+        for child in closing[: max(0, len(closing) - MAX_CLOSING)]:
             self._kill(child)
 
     def _kill(self, child: Child) -> None:
-        child.cut_off = True
+        child.killed = True
         child.stalled_since = None
-        os.kill(child.pid, signal.SIGKILL)  # the process id is not used again before it is collected
+        os.kill(child.pid, signal.SIGKILL)  # the process id is not reused before it is reaped
 
-    def _note(self, child: Child, code: int) -> None:
-        """Count and log how a worker ended, unless the server killed it."""
-        if child.cut_off:
+    def _record_exit(self, child: Child, code: int) -> None:
+        """Count and log how a worker ended, unless this object killed it."""
+        if child.killed:
             return
         if code == EXIT_TRAINING_FINISHED:
             if not self.training_finished:
                 _log.info("training has finished")
             self.training_finished = True
         elif code == EXIT_DONE:
-            _log.debug("worker %d has ended", child.pid)
+            _log.debug("worker %d ended normally", child.pid)
         else:
             self.counts["worker_failures"] += 1
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
             _log.error("worker %d %s", child.pid, how)
 
     def close_descriptors(self) -> None:
-        """Close the lines to all workers without forgetting the workers."""
+        """Close the report sockets of all workers, and keep the workers."""
         for child in self._by_pid.values():
             child.close()

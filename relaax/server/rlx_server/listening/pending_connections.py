@@ -1,15 +1,16 @@
-"""Accepted connections whose hello has not arrived. Nothing is read from them here.
+"""Accepted connections whose hello has not arrived yet. This module peeks at their bytes and reads none.
 
-A connection costs only a descriptor until its whole hello is in the kernel's buffer. The first four bytes give its
-length, at most 64 KiB, so the kernel is asked (SO_RCVLOWAT) to wake the server first at four bytes, then at all: a
-client that sends a byte per second wakes nobody. A connection whose length no hello can have is handed on at once, to
-be refused. The first four bytes of a TLS connection (0x16, a version) are such a length, so it is handed on as well.
+A connection costs only a descriptor until its whole hello is in the kernel's buffer. The first four bytes give the
+length of the hello, at most 64 KiB. So the kernel is asked (SO_RCVLOWAT) to wake the server at four bytes, then once
+the whole hello has arrived: a client that sends one byte a second does not wake the server. A connection whose first
+frame has an impossible length is passed on at once, to be refused. The first four bytes of a TLS connection (0x16 and a
+version) are such a length, so it is passed on as well.
 
-An HTTP request, with which WebSocket begins, is awaited to the end of its header, at most `MAX_REQUEST_BYTES`. Where
-that will be is not known, so a connection whose request comes in pieces is looked at again at intervals.
+WebSocket begins with an HTTP request, which must arrive up to the end of its header, at most `MAX_REQUEST_BYTES`. The
+length of a request is not known in advance, so a connection whose request arrives in parts is checked at intervals.
 
-If clients must use TLS, the first TLS record (a ClientHello, at most `RECORD_BYTES`) is awaited in the same way, and a
-plain-text hello or request is as wrong as an impossible length.
+If clients must use TLS, the first TLS record (a ClientHello, at most `RECORD_BYTES`) must arrive in the same way. A
+plain-text hello or HTTP request is then malformed.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from relaax.rlx.wire.framing import HEADER_BYTES
 from relaax.server.rlx_server.connection.channel import END_OF_REQUEST, MAX_REQUEST_BYTES, begins_with_http
 
 _log = logging.getLogger(__name__)
-CRUMB_SECONDS = 0.25
+UNWATCHED_CHECK_SECONDS = 0.25
 RECORD_BYTES = 2**14
 RECORD_HEADER_BYTES = 5
 _TLS_HANDSHAKE = 0x16
 _INT = struct.Struct("i")
-_PEER_ENDED = getattr(select, "POLLRDHUP", 0)  # on other systems than Linux such a connection expires
+_PEER_ENDED = getattr(select, "POLLRDHUP", 0)  # Linux only; elsewhere such a connection expires
 
 
-class PendingConnection(enum.Enum):
-    """The state of a connection."""
+class PendingState(enum.Enum):
+    """The state of a connection before it has a worker."""
 
     WAITING = "waiting"  # for the rest of its hello
-    GONE = "gone"  # ended before its whole hello arrived, and closed
-    WHOLE = "whole"  # a frame of a hello's size has arrived
-    LAYERED = "layered"  # the first TLS record or an HTTP request has arrived, which a worker answers before a hello
-    WRONG = "wrong"  # the length of its first frame is no hello's, or it is not what this port expects
+    CLOSED = "closed"  # the client disconnected before its whole hello arrived
+    HELLO = "hello"  # a whole frame of a hello's size has arrived
+    LAYERED = "layered"  # the first TLS record or an HTTP request has arrived; the hello follows a worker's answer
+    MALFORMED = "malformed"  # its first frame has an impossible length, or is not what this port expects
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class _Wait:
 
 
 class PendingConnections:
-    """Connections that wait for their hello, each for at most `patience` seconds."""
+    """Connections whose hello is pending, each for at most `patience` seconds."""
 
     def __init__(self, selector: selectors.BaseSelector, patience: float, tls: bool = False) -> None:
         """`tls`: whether clients must use TLS."""
@@ -68,10 +69,10 @@ class PendingConnections:
         self._head_bytes = RECORD_HEADER_BYTES if tls else HEADER_BYTES
         self._patience = patience
         self._waits: dict[socket.socket, _Wait] = {}  # oldest first
-        self._crumbs: set[socket.socket] = set()
-        self._look_again_at = 0.0
+        self._unwatched: set[socket.socket] = set()
+        self._next_check = 0.0
         self.expired = 0
-        """The number of connections whose whole hello did not arrive in time."""
+        """Number of connections whose hello did not arrive in time."""
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -83,73 +84,73 @@ class PendingConnections:
         return sock in self._waits
 
     def add(self, sock: socket.socket) -> None:
-        """Wait for the hello of a new connection."""
+        """Add a new connection."""
         sock.setblocking(False)
-        _call_at(sock, self._head_bytes)
+        _set_receive_threshold(sock, self._head_bytes)
         self._waits[sock] = _Wait(time.monotonic() + self._patience, self._head_bytes)
         self._selector.register(sock, selectors.EVENT_READ)
 
-    def look(self, sock: socket.socket) -> PendingConnection:
-        """Return the state of a connection. If WHOLE, LAYERED or WRONG, it is the caller's from now on."""
+    def check(self, sock: socket.socket) -> PendingState:
+        """Return the state of a connection. If HELLO, LAYERED or MALFORMED, the connection is removed from here."""
         wait = self._waits[sock]
         try:
             head = sock.recv(self._head_bytes, socket.MSG_PEEK)
-            there = _bytes_received(sock)
+            received = _bytes_received(sock)
         except BlockingIOError:
-            return PendingConnection.WAITING
+            return PendingState.WAITING
         except OSError:
             head = b""
         if not head:
             self._drop(sock)
-            return PendingConnection.GONE
-        needed, becomes = self._judged(sock, head)
-        if there >= needed and becomes is not PendingConnection.WAITING:
-            self._forget(sock)
-            _call_at(sock, 1)  # the next reader must be woken by every byte
-            return becomes
+            return PendingState.CLOSED
+        needed, state = self._classify(sock, head)
+        if received >= needed and state is not PendingState.WAITING:
+            self._unregister(sock)
+            _set_receive_threshold(sock, 1)  # later readers must be woken by every byte
+            return state
         if has_ended(sock):
             self._drop(sock)
-            return PendingConnection.GONE
+            return PendingState.CLOSED
         if needed > wait.bytes_wanted:
             wait.bytes_wanted = needed
-            _call_at(sock, needed)
+            _set_receive_threshold(sock, needed)
         elif wait.watched:
-            # The kernel reports it readable all the same: its buffer is full of crumbs, or SO_RCVLOWAT is missing.
+            # The kernel reports it readable too early: its buffer is full of small parts, or SO_RCVLOWAT is missing.
             # Polling would then return immediately each time, so the connection is checked at intervals instead.
             self._selector.unregister(sock)
             wait.watched = False
-            self._crumbs.add(sock)
-        return PendingConnection.WAITING
+            self._unwatched.add(sock)
+        return PendingState.WAITING
 
-    def _judged(self, sock: socket.socket, head: bytes) -> tuple[int, PendingConnection]:
-        """Return the number of bytes to wait for, and the state of the connection once they arrive."""
+    def _classify(self, sock: socket.socket, head: bytes) -> tuple[int, PendingState]:
+        """Return the number of bytes to wait for, and the state of the connection once they have arrived."""
         if not self._tls and begins_with_http(head):
-            there = sock.recv(MAX_REQUEST_BYTES, socket.MSG_PEEK)
-            if END_OF_REQUEST in there:
-                return 0, PendingConnection.LAYERED
-            return 0, PendingConnection.WRONG if len(there) == MAX_REQUEST_BYTES else PendingConnection.WAITING
+            received = sock.recv(MAX_REQUEST_BYTES, socket.MSG_PEEK)
+            if END_OF_REQUEST in received:
+                return 0, PendingState.LAYERED
+            return 0, PendingState.MALFORMED if len(received) == MAX_REQUEST_BYTES else PendingState.WAITING
         if len(head) < self._head_bytes:
-            return self._head_bytes, PendingConnection.WAITING
+            return self._head_bytes, PendingState.WAITING
         if self._tls and head[0] == _TLS_HANDSHAKE:
-            return RECORD_HEADER_BYTES + min(int.from_bytes(head[3:], "big"), RECORD_BYTES), PendingConnection.LAYERED
+            return RECORD_HEADER_BYTES + min(int.from_bytes(head[3:], "big"), RECORD_BYTES), PendingState.LAYERED
         length = int.from_bytes(head[:HEADER_BYTES], "big")
         if not 0 < length <= HANDSHAKE_FRAME_BYTES:
-            return 0, PendingConnection.WRONG
-        return HEADER_BYTES + length, PendingConnection.WRONG if self._tls else PendingConnection.WHOLE
+            return 0, PendingState.MALFORMED
+        return HEADER_BYTES + length, PendingState.MALFORMED if self._tls else PendingState.HELLO
 
     @property
     def due(self) -> float:
-        """Seconds until `look_again` has work; infinity if there is none."""
-        return max(0.0, self._look_again_at - time.monotonic()) if self._crumbs else math.inf
+        """Seconds until `check_unwatched` has connections to check; infinity if there are none."""
+        return max(0.0, self._next_check - time.monotonic()) if self._unwatched else math.inf
 
-    def look_again(self) -> list[tuple[socket.socket, PendingConnection]]:
-        """Check the unpolled connections, at intervals, and return those that no longer wait, with their states."""
+    def check_unwatched(self) -> list[tuple[socket.socket, PendingState]]:
+        """Check unwatched connections, at intervals. Return those that no longer wait, with their states."""
         now = time.monotonic()
-        if not self._crumbs or now < self._look_again_at:
+        if not self._unwatched or now < self._next_check:
             return []
-        self._look_again_at = now + CRUMB_SECONDS
-        seen = [(sock, self.look(sock)) for sock in list(self._crumbs)]
-        return [(sock, arrival) for sock, arrival in seen if arrival is not PendingConnection.WAITING]
+        self._next_check = now + UNWATCHED_CHECK_SECONDS
+        seen = [(sock, self.check(sock)) for sock in list(self._unwatched)]
+        return [(sock, state) for sock, state in seen if state is not PendingState.WAITING]
 
     def expire(self) -> None:
         """Close connections past their deadline."""
@@ -161,38 +162,38 @@ class PendingConnections:
             self.expired += 1
             if not self._tls and (wanted := wait.bytes_wanted) > HEADER_BYTES:
                 _log.warning(
-                    "closed a connection whose hello did not arrive within %g s: %d of %d bytes (4 of length, which do "
-                    "not count themselves, and %d)",
+                    "closed a connection whose hello did not arrive within %g s: %d of %d bytes arrived (4 bytes of "
+                    "length and a frame of %d bytes)",
                     *(self._patience, _bytes_received(sock), wanted, wanted - HEADER_BYTES),
                 )
             self._drop(sock)
 
     def drop_oldest(self) -> bool:
-        """Close the oldest connection and return whether there was one."""
+        """Close the oldest connection. Return False if there is none."""
         for sock in self._waits:
             self._drop(sock)
             return True
         return False
 
     def _drop(self, sock: socket.socket) -> None:
-        self._forget(sock)
+        self._unregister(sock)
         sock.close()
 
-    def _forget(self, sock: socket.socket) -> None:
+    def _unregister(self, sock: socket.socket) -> None:
         if self._waits.pop(sock).watched:
             self._selector.unregister(sock)
-        self._crumbs.discard(sock)
+        self._unwatched.discard(sock)
 
 
-def _call_at(sock: socket.socket, count: int) -> None:
-    """Make the kernel report the socket readable once `count` bytes or its end have arrived."""
+def _set_receive_threshold(sock: socket.socket, count: int) -> None:
+    """Make the kernel report the socket readable once `count` bytes or the end of its data have arrived."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
 def _bytes_received(sock: socket.socket) -> int:
-    (there,) = _INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))
-    return int(there)
+    (received,) = _INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))
+    return int(received)
 
 
 def has_ended(sock: socket.socket) -> bool:

@@ -1,4 +1,4 @@
-"""The process that serves an RLX server's status port (see `status`): it has threads, the server has none."""
+"""The process that serves an RLX server's status port (see `status`)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import psutil
 from relaax import __version__
 from relaax.metrics.system import available_memory
 from relaax.server.command.logs import configure_logging
-from relaax.server.rlx_server.child_process import inherited
+from relaax.server.rlx_server.child_process import inherited_descriptors
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 SILENT_SECONDS = 10.0
-"""A server that sends no sample for this long is stuck or stopped, so it is not serving."""
+"""A server that sends no sample for this long counts as not serving: it is stuck or stopped."""
 
 Sample = Mapping[str, Any]
 
 
 def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
-    """Return the family of a figure; with a label, of a table of figures; with the label `client`, of each client's."""
+    """Return the metric family of one figure. A label makes it a table, and the label `client` a table by client."""
     key = name.removesuffix("_total")
     by_client = label == "client"
 
@@ -43,8 +43,8 @@ def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
 FAMILIES = (
     _family("serving", "1 if connections are accepted, otherwise 0"),
     _family("uptime_seconds", "seconds since the start of the process"),
-    _family("workers", "processes that serve a client, or may yet do so"),
-    _family("free_places", "connections that there is room for, by max_workers and memory"),
+    _family("workers", "processes that serve a client, or may do so later"),
+    _family("free_places", "number of further connections that max_workers and memory allow"),
     _family("handshaking", "workers whose client is neither admitted nor refused yet"),
     _family("waiting", "connections without a worker, by what they wait for", "for"),
     _family("connections_total", "connections accepted"),
@@ -70,20 +70,20 @@ FAMILIES = (
 
 
 class Samples:
-    """The latest figures of the server, read from its line."""
+    """The latest sample of the server, read from the pipe."""
 
     def __init__(self, server: int) -> None:
         self._server = server
         self._latest: Sample | None = None
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
 
     def read(self, line: IO[str]) -> None:
-        """Read samples until the line ends."""
-        for said in line:
-            self._latest, self._heard = json.loads(said), time.monotonic()
+        """Read samples until the pipe ends."""
+        for sample in line:
+            self._latest, self._received_at = json.loads(sample), time.monotonic()
 
     def view(self) -> Sample | None:
-        """Return the latest sample with figures that are measured now; None before the first."""
+        """Return the latest sample and current measurements of memory; None before the first sample."""
         if self._latest is None:
             return None
         return {
@@ -95,17 +95,17 @@ class Samples:
 
     @property
     def serving(self) -> bool:
-        """Whether the last sample says so and is recent."""
-        silent = time.monotonic() - self._heard > SILENT_SECONDS
+        """Whether the last sample reports it and is recent."""
+        silent = time.monotonic() - self._received_at > SILENT_SECONDS
         return self._latest is not None and bool(self._latest["serving"]) and not silent
 
     def health(self) -> tuple[bool, Mapping[str, Any]]:
         """Return the status for /healthz."""
-        more: dict[str, Any] = {"server": "relaax-rlx-server", "version": __version__}
+        fields: dict[str, Any] = {"server": "relaax-rlx-server", "version": __version__}
         if self._latest is not None:
-            more |= {"workers": self._latest["workers"], "training_finished": self._latest["training_finished"]}
-            more["silent_seconds"] = round(time.monotonic() - self._heard, 1)
-        return self.serving, more
+            fields |= {"workers": self._latest["workers"], "training_finished": self._latest["training_finished"]}
+            fields["silent_seconds"] = round(time.monotonic() - self._received_at, 1)
+        return self.serving, fields
 
     def _workers_memory(self) -> int:
         total = 0
@@ -117,8 +117,8 @@ class Samples:
 
 
 def main() -> None:
-    """Serve status. Arguments: server's process id, log level, log format, and descriptors of status port and line."""
-    port, line = inherited(2)
+    """Serve status. Arguments: server's process id, log level, log format, and descriptors of status port and pipe."""
+    port, line = inherited_descriptors(2)
     server, level, format_ = sys.argv[-5:-2]
     configure_logging(level, format_)
     samples = Samples(int(server))
@@ -129,4 +129,4 @@ def main() -> None:
     with os.fdopen(line, encoding="utf-8") as lines:
         samples.read(lines)
     logging.shutdown()
-    os._exit(0)  # does not wait for pending answers
+    os._exit(0)  # without waiting for pending answers

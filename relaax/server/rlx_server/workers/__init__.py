@@ -1,1 +1,4 @@
-"""The worker processes: how they are started, and how each serves one connection with an agent."""
+"""Worker processes: how they start, and how each serves one connection with an agent.
+
+Begin with `worker`.
+"""

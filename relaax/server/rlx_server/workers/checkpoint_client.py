@@ -1,4 +1,4 @@
-"""Parameters from checkpoints, for workers that only act: no parameter server is needed."""
+"""Parameters from checkpoints, for workers that only act and need no parameter server."""
 
 from __future__ import annotations
 
@@ -31,57 +31,58 @@ from relaax.server.parameter_server.shard.persistence import check_origin
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
-"""Interval at which a worker looks for a newer checkpoint."""
+CHECK_SECONDS = 5.0
+"""Interval at which a worker checks for a newer checkpoint."""
 
 
 class CheckpointClient(ParameterClientBase):
-    """Serves the newest checkpoint of a store, and newer ones as they are published. Nothing is learned or reported.
+    """A parameters client that reads the newest checkpoint of a store, and newer ones when they are published.
 
-    A checkpoint that is damaged, or was deleted meanwhile, is left out: the one before it serves on.
+    It neither trains nor reports metrics. A checkpoint that is damaged or has been deleted is skipped: the parameters
+    of the previous one are kept.
     """
 
     def __init__(self, store: Store, config: ConfigBase, clock: Callable[[], float] = time.monotonic) -> None:
-        """`config`: of the agents; what must not change when a run is resumed is that of the checkpoints."""
+        """`config`: configuration of the agents. Keys that must not change on resume must match the checkpoint."""
         self._config = config
         self.metrics = NoMetrics()
         self._manager = CheckpointManager(store)
         self._clock = clock
         self._fingerprint = ""
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         self._pulled: Pulled | None = None
         self._checkpoint_id = ""
 
     def register(self, registration: Registration) -> Registered:
-        """Take the newest checkpoint. Raises as `pull` does, and ParameterServerError if it is of another model."""
+        """Load the newest checkpoint. Raises as `pull` does, and ParameterServerError if its model is different."""
         self._fingerprint = registration.fingerprint
         pulled = self.pull()
-        # Nobody allots indices: those of different sessions are far apart, so that they draw differently.
+        # No server assigns actor indices. Sessions get indices far apart, so that their random numbers differ.
         digest = hashlib.sha256(registration.session_id.encode()).digest()
         first = int.from_bytes(digest[:4], "little") >> 2
         actors = tuple(range(first, first + registration.environments))
         return Registered(len(pulled.parameters), actors, pulled.global_step)
 
     def pull(self) -> Pulled:
-        """Return the newest checkpoint's parameters. Raises ParameterServerUnavailable while there are none."""
+        """Return the parameters of the newest checkpoint. Raises ParameterServerUnavailable if there is none."""
         now = self._clock()
-        if self._pulled is None or now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            self._look()
+        if self._pulled is None or now - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = now
+            self._load_newest()
         if self._pulled is None:
             raise ParameterServerUnavailable(
-                f"there is no checkpoint in {self._manager.store.location} that can be used: train first, or wait"
+                f"{self._manager.store.location} contains no usable checkpoint: train first, or wait for one"
             )
         return self._pulled
 
     def push(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
     ) -> Pushed:
-        """Raise ParameterServerError: a checkpoint does not learn."""
-        raise ParameterServerError("this server serves from checkpoints, which do not learn")
+        """Raise ParameterServerError: checkpoints cannot be trained."""
+        raise ParameterServerError("this server serves parameters from checkpoints, so it accepts no gradients")
 
     def flush(self) -> None:
-        """Do nothing: there is nobody to report to."""
+        """Do nothing: no server receives metrics."""
 
     @property
     def global_step(self) -> int:
@@ -90,12 +91,12 @@ class CheckpointClient(ParameterClientBase):
     def close(self) -> None:
         """Do nothing."""
 
-    def _look(self) -> None:
-        """Take the newest checkpoint that can be used, if it is another one."""
+    def _load_newest(self) -> None:
+        """Load the newest usable checkpoint, unless it is loaded already."""
         try:
             published = self._manager.published()
         except StoreError as error:
-            _log.warning("the checkpoints cannot be listed: %s", error)
+            _log.warning("listing the checkpoints failed: %s", error)
             return
         for checkpoint_id in published:
             if checkpoint_id == self._checkpoint_id:
@@ -104,7 +105,7 @@ class CheckpointClient(ParameterClientBase):
                 checkpoint = self._manager.load(checkpoint_id)
                 pulled = self._pulled_of(checkpoint)
             except (Damaged, StoreError, ValueError, LookupError) as error:
-                _log.warning("checkpoint %s cannot be used: %s", checkpoint_id, error)
+                _log.warning("skipped unusable checkpoint %s: %s", checkpoint_id, error)
                 continue
             _log.info("serving checkpoint %s at global step %d", checkpoint_id, pulled.global_step)
             self._pulled, self._checkpoint_id = pulled, checkpoint_id
@@ -119,7 +120,7 @@ class CheckpointClient(ParameterClientBase):
         changed = changed_keys(there, self._config)
         if changed:
             which = "; ".join(map(str, changed))
-            raise ParameterServerError(f"checkpoint {checkpoint.checkpoint_id} is of another model: {which}")
+            raise ParameterServerError(f"checkpoint {checkpoint.checkpoint_id} has a different configuration: {which}")
         parameters = np.asarray(full_vector(checkpoint, PARAMETERS), np.float32)
         parameters.flags.writeable = False
         arrays = {name: array for part in checkpoint.parts.values() for name, array in part.items()}

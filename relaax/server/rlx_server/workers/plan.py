@@ -1,4 +1,4 @@
-"""Plan of a server's workers, from the configuration: made once in a server that forks, and in each spawned worker."""
+"""Plan of a server's workers, from the configuration: made once by a server that forks, and by each spawned worker."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class WorkerPlan:
     """Data common to all workers of a server.
 
-    device: where they compute (see `relaax.nn.devices`).
-    make_replay: connects to the replay memory; None if the algorithm has none, or workers only act.
+    device: the device that computes (see `relaax.nn.devices`).
+    make_replay: returns a connected replay memory; None if the algorithm uses none, or workers only act.
     """
 
     settings: RlxServerSection
@@ -39,7 +39,7 @@ class WorkerPlan:
     make_replay: MakeReplay | None = None
 
     def replay_of(self, hello: Hello, session: str, actors: Sequence[int], client: str = "") -> ReplayMemory | None:
-        """Return a connection's memory; None if it has none. `client`: the name it has proved. Raises ReplayError."""
+        """Return the replay memory of a connection, or None. `client`: its authenticated name. Raises ReplayError."""
         if self.make_replay is None or hello.mode == Mode.EXPLOIT:
             return None
         spaces = hello.observation_space, hello.action_space
@@ -65,24 +65,26 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
 
 
 def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:
-    """Return what makes a worker's client: of the parameter server, or of checkpoints. Raises ConfigurationError."""
+    """Return a factory of parameters clients: of parameter servers or checkpoints. Raises ConfigurationError."""
     if settings.checkpoint is None:
         servers = targets(settings)
         return lambda: make_client(settings, servers)
     from relaax.checkpoint.location import open_location
-    from relaax.server.rlx_server.workers.checkpoint_client import CheckpointClient  # before the fork: workers share it
+    from relaax.server.rlx_server.workers.checkpoint_client import (
+        CheckpointClient,  # before the fork, so that workers share it
+    )
 
     location = settings.checkpoint
     try:
         open_location(location, settings.aws_keys, settings.aws_endpoint)
     except (StoreError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"relaax-rlx-server.checkpoint: {missing(error) or error}") from None
-    # A worker opens a store of its own: connections to S3 do not survive a fork.
+    # Each worker opens its own store: connections to S3 do not survive a fork.
     return lambda: CheckpointClient(open_location(location, settings.aws_keys, settings.aws_endpoint), config)
 
 
 def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ParameterClientBase:
-    """Return a worker's client of the parameter server; made in the worker, as no gRPC object survives a fork."""
+    """Return a parameters client. Call this in the worker: gRPC objects do not survive a fork."""
     from relaax.nn.devices import use_one_thread
     from relaax.parameters.client import ParameterClient
 

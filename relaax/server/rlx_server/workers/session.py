@@ -1,4 +1,4 @@
-"""Translation of a connection's messages for its agent, and what is measured meanwhile. No I/O."""
+"""Conversion of a connection's messages for its agent, and measurements of episodes and latency. No I/O."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from relaax.rlx.metric_names import formed
 
 Mask = npt.NDArray[np.bool_]
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
-TELL_SECONDS = 0.5
-"""Seconds between two reports, each of which wakes a thread."""
+REPORT_SECONDS = 0.5
+"""Minimum time between two reports, in seconds. Each report wakes a thread."""
 
 
 class EpisodeCounter:
-    """The current episode of each of N environments: return, length and start time, in seconds of one clock."""
+    """The current episodes of N environments: return, length and start time (in seconds of one clock)."""
 
     def __init__(self, environments: int) -> None:
         self.returns = np.zeros(environments, np.float64)
         self._steps = 0
         self._before = np.zeros(environments, np.int64)  # steps before the episode
-        self._begun = np.zeros(environments, np.float64)
+        self._started_at = np.zeros(environments, np.float64)
         self._partial = np.zeros(environments, np.bool_)
 
     def start(self, partial: Mask | None, now: float = 0.0) -> None:
-        """Start an episode in every environment; where `partial`, it was already in progress."""
-        self._begun[:] = now
+        """Start an episode in every environment. Where `partial` (bool [N]), the episode was already in progress."""
+        self._started_at[:] = now
         self.returns[:] = 0
         self._before[:] = self._steps
         self._partial[:] = False if partial is None else partial
 
     def count(self, rewards: npt.NDArray[np.float64], valid: Mask | None) -> None:
-        """Add the rewards of a step where `valid`, or everywhere if that is None.
+        """Add the rewards of a step, float64 [N], where `valid` (bool [N]); everywhere if `valid` is None.
 
-        Rewards are those of RLX, up to `MAX_REWARD`: it takes 10^15 of these for a sum beyond `MAX_NUMBER`.
+        Rewards of RLX are at most `MAX_REWARD`: a sum needs 10^15 of them to exceed `MAX_NUMBER`.
         """
         if valid is not None:
             rewards = np.where(valid, rewards, 0.0)
@@ -51,26 +51,27 @@ class EpisodeCounter:
         self._steps += 1
         self.returns += rewards
 
-    def begin(self, first: Mask, now: float) -> None:
-        """Set the start time of episodes where `first`: they begin later than the previous ones ended."""
-        self._begun[first] = now
+    def set_start(self, first: Mask, now: float) -> None:
+        """Set the start time of episodes where `first`: they start later than the previous ones ended."""
+        self._started_at[first] = now
 
     def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[float, int, float]]:
-        """Yield return, length and seconds of each ended episode that is not partial; reset all that ended."""
+        """Yield return, length and seconds of each ended episode that is not partial. Reset all ended episodes."""
         for index in np.flatnonzero(ended).tolist():
             if not self._partial[index]:
                 length = self._steps - int(self._before[index])
-                yield float(self.returns[index]), length, now - float(self._begun[index])
+                yield float(self.returns[index]), length, now - float(self._started_at[index])
         self.returns[ended] = 0
         self._before[ended] = self._steps
-        self._begun[ended] = now
+        self._started_at[ended] = now
         self._partial[ended] = False
 
 
 class AgentSession:
-    """Convert both autoreset modes, and `reset`, to the one form that agents know: `algorithm_base.StepResult`.
+    """The agent of a connection, called with the messages of both autoreset modes as `algorithm_base.StepResult`.
 
-    `connection` has received each message before it comes here, and knows which environments are between episodes.
+    `connection` must have received each message before this object does. It records which environments are between
+    episodes.
     """
 
     def __init__(
@@ -87,27 +88,27 @@ class AgentSession:
         self._metrics = metrics
         self._clock = clock
         self._exploit = hello.mode == rlx.Mode.EXPLOIT
-        self._reports = hello.reports_episodes
+        self._client_reports_episodes = hello.reports_episodes
         self._none: Mask = np.zeros(hello.environments, np.bool_)
-        self._none.flags.writeable = False  # shared by steps in which nothing is marked
+        self._none.flags.writeable = False  # shared by steps without marked environments
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == rlx.Autoreset.NEXT_STEP
         self._episodes = EpisodeCounter(hello.environments)
-        self._own_begun: list[float | None] = [None] * hello.environments
+        self._reported_starts: list[float | None] = [None] * hello.environments
         self._ended_by_reset: tuple[rlx.Reset, Mask] | None = None
-        """The reset, and the environments that were between episodes then."""
+        """The last reset, and the environments that were between episodes at that time."""
         self.episode_ended = False
         """Whether the last init, step or reset ended an episode."""
 
     def init(self, message: rlx.Init) -> rlx.Actions:
         """Start an episode in every environment and return its first actions.
 
-        After a reset, whose last transition had to wait for this observation, the agent sees both as one step.
+        The last transition of a reset needs this observation, so the agent gets the reset and this init as one step.
         """
         self.episode_ended = False
         self._episodes.start(message.partial, self._clock())
-        if self._reports:
-            self._begin_own(message.partial)
+        if self._client_reports_episodes:
+            self._set_reported_starts(message.partial)
         if self._ended_by_reset is None:
             return rlx.Actions(self._agent.reset(message.observation))
         (reset, between), self._ended_by_reset = self._ended_by_reset, None
@@ -118,7 +119,7 @@ class AgentSession:
 
     def step(self, message: rlx.Step) -> rlx.Actions:
         """Pass the outcome of the last actions to the agent and return its next actions."""
-        if message.terminated is message.truncated is message.first is None and not self._reports:
+        if message.terminated is message.truncated is message.first is None and not self._client_reports_episodes:
             return self._plain_step(message)
         terminated = self._none if message.terminated is None else message.terminated
         truncated = self._none if message.truncated is None else message.truncated
@@ -128,17 +129,17 @@ class AgentSession:
         else:
             first = message.first
             self._episodes.count(message.reward, ~first)
-            self._episodes.begin(first, self._clock())
+            self._episodes.set_start(first, self._clock())
         step = StepResult(message.reward, message.observation, terminated, truncated, first)
         self.episode_ended = bool(step.ended.any())
-        if self._reports or self.episode_ended:
-            self._report(step.ended, message.episodes)
+        if self._client_reports_episodes or self.episode_ended:
+            self._report_episodes(step.ended, message.episodes)
         if self.episode_ended:
-            step.final_observations = self._final(message, step.ended)
+            step.final_observations = self._final_observations(message, step.ended)
         return rlx.Actions(self._agent.step(step))
 
     def _plain_step(self, message: rlx.Step) -> rlx.Actions:
-        """Handle a step in which nothing is marked, as in most steps."""
+        """Handle a step without episode starts or ends, as most steps are."""
         none = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
@@ -148,16 +149,16 @@ class AgentSession:
         """End the episode of every environment and return their returns."""
         marked = self._connection.between_episodes
         between = self._none if marked is None else marked
-        under_way = ~between
-        self.episode_ended = bool(under_way.any())
-        self._episodes.count(message.reward, under_way)
+        in_progress = ~between
+        self.episode_ended = bool(in_progress.any())
+        self._episodes.count(message.reward, in_progress)
         returns = self._episodes.returns.copy()
-        self._report(under_way, message.episodes)
+        self._report_episodes(in_progress, message.episodes)
         self._ended_by_reset = message, between
         return rlx.EpisodeReturns(returns)
 
     def answer(self, message: rlx.Message) -> rlx.ServerMessage | None:
-        """Return the answer to a message; None if it gets none, as a client's metrics."""
+        """Return the answer to a message; None for messages without an answer, such as metrics."""
         if isinstance(message, rlx.Step):
             return self.step(message)
         if isinstance(message, rlx.Init):
@@ -165,29 +166,29 @@ class AgentSession:
         if isinstance(message, rlx.Reset):
             return self.reset(message)
         if isinstance(message, rlx.Metrics):
-            tell_metrics(message, self._metrics)
+            record_client_metrics(message, self._metrics)
             return None
         return rlx.Pong(message.nonce) if isinstance(message, rlx.Ping) else None
 
-    def _report(self, ended: Mask, own: Sequence[rlx.Episode]) -> None:
-        for episode in own if self._reports else ():
-            now, begun = self._clock(), self._own_begun[episode.environment]
-            self._own_begun[episode.environment] = now
-            self._episode(episode.episode_return, episode.length, None if begun is None else now - begun)
+    def _report_episodes(self, ended: Mask, own: Sequence[rlx.Episode]) -> None:
+        for episode in own if self._client_reports_episodes else ():
+            now, started = self._clock(), self._reported_starts[episode.environment]
+            self._reported_starts[episode.environment] = now
+            self._record_episode(episode.episode_return, episode.length, None if started is None else now - started)
         if self.episode_ended:
             for episode_return, length, seconds in self._episodes.end(ended, self._clock()):
-                if not self._reports:
-                    self._episode(episode_return, length, seconds)
+                if not self._client_reports_episodes:
+                    self._record_episode(episode_return, length, seconds)
 
-    def _begin_own(self, partial: Mask | None) -> None:
-        """Set the start of client-reported episodes: the first observation, then the end of the last episode."""
+    def _set_reported_starts(self, partial: Mask | None) -> None:
+        """Set the start times of client-reported episodes where they are not set and the episode is not partial."""
         now = self._clock()
-        for index, begun in enumerate(self._own_begun):
-            if begun is None and (partial is None or not partial[index]):
-                self._own_begun[index] = now
+        for index, started in enumerate(self._reported_starts):
+            if started is None and (partial is None or not partial[index]):
+                self._reported_starts[index] = now
 
-    def _episode(self, episode_return: float, length: int, seconds: float | None) -> None:
-        """Record a whole episode. Episodes in exploit mode are separate scalars, as they do not measure training."""
+    def _record_episode(self, episode_return: float, length: int, seconds: float | None) -> None:
+        """Record a whole episode. Exploit mode uses separate scalars, because it does not measure training."""
         if self._exploit:
             self._metrics.scalar("exploit/episode_return", episode_return)
             self._metrics.scalar("exploit/episode_length", length)
@@ -198,7 +199,7 @@ class AgentSession:
             self._metrics.scalar(f"{prefix}seconds", seconds)
             self._metrics.scalar(f"{prefix}reward_per_second", episode_return / seconds)
 
-    def _final(self, message: rlx.Step, ended: Mask) -> Leaves:
+    def _final_observations(self, message: rlx.Step, ended: Mask) -> Leaves:
         """Return the final observations: those sent with the step or, with NEXT_STEP, the observation itself."""
         if message.final_observation is None:
             return message.observation
@@ -212,22 +213,22 @@ class AgentSession:
 
 
 def agent_failure(error: Exception, source: Path) -> str:
-    """Return the sentence for the client of an agent that raised `error`. `source`: of the algorithm."""
-    if isinstance(error, rlx.LocalProtocolError):  # an answer that cannot be sent
-        why = f"{place_of(error, source)}: the agent returned no actions of its space: {error.message}"
+    """Return the error text for a client whose agent raised `error`. `source`: folder of the algorithm."""
+    if isinstance(error, rlx.LocalProtocolError):  # the answer cannot be sent
+        why = f"{place_of(error, source)}: the agent returned actions outside its action space: {error.message}"
     else:
         why = described(error, source)
     return f"the agent failed at {why}; the RLX server's log has the traceback"
 
 
-def tell_metrics(message: rlx.Metrics, metrics: MetricsRecorder) -> None:
-    """Add a client's scalars, with names in form and in the clients' namespace."""
+def record_client_metrics(message: rlx.Metrics, metrics: MetricsRecorder) -> None:
+    """Record a client's scalars, with normalized names under the prefix CLIENTS."""
     for name, value in message.scalars:
         metrics.scalar(f"{CLIENTS}{formed(name)}", value)
 
 
 class WorkerMetrics:
-    """Record measurements as metrics. Used by the answering thread, except for the sampler's beat."""
+    """Measurements of a worker, recorded as metrics. Only the answering thread may use this object."""
 
     def __init__(self, metrics: MetricsRecorder, sampler: Sampler) -> None:
         self._metrics = metrics
@@ -235,23 +236,23 @@ class WorkerMetrics:
         self._acted_at: float | None = None
         self._acts: list[float] = []  # seconds
         self._turnarounds: list[float] = []
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
-    def answered(self, message: rlx.Message, answer: rlx.ServerMessage, read_at: float, now: float) -> None:
-        """Record that `message`, read completely at `read_at`, is answered at `now`, in seconds of one clock."""
+    def record_answer(self, message: rlx.Message, answer: rlx.ServerMessage, read_at: float, now: float) -> None:
+        """Record that `message`, read completely at `read_at`, was answered at `now` (seconds of one clock)."""
         if type(message) is rlx.Step:
             self._acts.append(now - read_at)
             if self._acted_at is not None:
                 self._turnarounds.append(read_at - self._acted_at)
             self._acted_at = now
-            if now - self._told_at >= TELL_SECONDS:
-                self._told_at = now
-                self.tell()
+            if now - self._reported_at >= REPORT_SECONDS:
+                self._reported_at = now
+                self.report()
         elif not isinstance(message, rlx.Ping):
             self._acted_at = now if isinstance(answer, rlx.Actions) else None
 
-    def tell(self) -> None:
-        """Report the measurements since the last report."""
+    def report(self) -> None:
+        """Report the measurements since the previous report."""
         for name, seconds in ((ACT, self._acts), (TURNAROUND, self._turnarounds)):
             for each in seconds:
                 self._metrics.sample(name, 1e3 * each)

@@ -1,8 +1,9 @@
-"""How worker processes are started: forked from the server, or as new processes where forking is unsafe.
+"""Spawners of worker processes: forked from the server, or new processes where forking is unsafe.
 
-A forked worker shares what its server has imported. A spawned one inherits its connection, its lifeline and its line
-for reports, and reads its orders as JSON from an unnamed file, so that no secret of the configuration shows in a
-process list and the server waits for no reader; the server itself loads neither TensorFlow nor the algorithm.
+A forked worker shares the modules that its server has imported. A spawned worker inherits its connection, its lifeline
+and its report socket, and reads its orders as JSON from an unnamed file. So no secret of the configuration appears in a
+process list, and the server need not wait for a reader. A server that spawns imports neither TensorFlow nor the
+algorithm.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from relaax.server.command.hardware import device_error
 from relaax.server.command.logs import configure_logging
 from relaax.server.rlx_server.child_process import (
     EXIT_DONE,
-    NONE,
+    NO_DESCRIPTOR,
     Lifeline,
     command_of,
-    end_with,
+    describe_exit,
+    exit_with,
     fork,
-    how_ended,
-    inherited,
-    start,
+    inherited_descriptors,
+    start_process,
 )
 from relaax.server.rlx_server.clients.accounts import OPEN, Authentication, read_authentication
 from relaax.server.rlx_server.clients.meters import Meters
 from relaax.server.rlx_server.temporary_folders import WorkerFolders, own_folder
-from relaax.server.rlx_server.worker_reports import WorkerReports, report_line
+from relaax.server.rlx_server.worker_reports import WorkerReports, report_sockets
 from relaax.server.rlx_server.workers.plan import WorkerPlan, plan_workers
 from relaax.server.rlx_server.workers.worker import Worker
 
 COMMAND = command_of("relaax.server.rlx_server.workers.spawners")
 WATCH_MILLISECONDS = 500
 _TASKS = Path("/proc/self/task")
-_LEADS_TO_KERNELS = {
+_KERNEL_MODULES = {
     "relaax.nn.host.engine",
     "relaax.nn.host.network",
     "relaax.nn.distributions",
     "relaax.algorithm_base.values",
 }
-"""Modules of algorithms that use the host's kernels."""
+"""Modules that use the host's kernels. If an algorithm has imported one, the kernels are compiled before a fork."""
 
 
 class UnsafeFork(RuntimeError):
@@ -67,11 +68,11 @@ class _Spawner:
 
     def stop_workers(self) -> None:
         """Tell every worker to end."""
-        self._lifeline.cut()
+        self._lifeline.close()
 
 
 class ForkSpawner(_Spawner):
-    """Fork workers: the parent has imported everything and run nothing, so a child is ready in a quarter second.
+    """A spawner that forks workers. The server has imported all modules, so a worker is ready in a quarter second.
 
     Raises UnsafeFork if the process has more than one thread.
     """
@@ -84,24 +85,23 @@ class ForkSpawner(_Spawner):
         super().__init__(folders, meters, authentication)
         self._plan = plan
         gc.collect()
-        gc.freeze()  # existing objects are never collected, so that children do not copy their pages
+        gc.freeze()  # so that children do not copy the pages of existing objects
 
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
     ) -> tuple[int, int]:
-        """Start a worker for `sock`.
+        """Start a worker for `sock`. Return its process id and the server's end of its report sockets.
 
-        Returns its process id and a descriptor that becomes readable when its client has been admitted or refused.
         Raises UnsafeFork and OSError.
         """
         plan = self._plan
         _require_one_thread(plan.algorithm.source)
-        folder = self._folders.made()
-        report_read, report_write = report_line()
+        folder = self._folders.ensure()
+        report_read, report_write = report_sockets()
 
         def work() -> int:
             os.close(report_read)
-            self._lifeline.cut()
+            self._lifeline.close()
             close_in_child()
             with own_folder(folder):
                 reports, end = WorkerReports(report_write), self._lifeline.read
@@ -109,7 +109,7 @@ class ForkSpawner(_Spawner):
                 return worker.run(refusal, training_finished)
 
         try:
-            pid = fork(work, "the worker failed")
+            pid = fork(work, "the forked worker failed")
         except OSError:
             os.close(report_read)
             raise
@@ -129,17 +129,17 @@ def _require_one_thread(algorithm: Path) -> None:
     if threads != 1:
         raise UnsafeFork(
             f"the process has {threads} threads and cannot fork workers safely; {algorithm} must not run an operation "
-            "of TensorFlow or start a thread while it is imported: leave that to the agent's constructor"
+            "of TensorFlow or start a thread while it is imported: do that in the agent's constructor"
         )
 
 
 def _import_for_workers() -> None:
-    """Import what workers will need, so that all share one copy. None of it is run."""
+    """Import the modules that workers need, so that all workers share one copy. Nothing is run."""
     import numpy.random  # noqa: F401
 
     import relaax.parameters.client  # noqa: F401
 
-    if not _LEADS_TO_KERNELS.isdisjoint(sys.modules):
+    if not _KERNEL_MODULES.isdisjoint(sys.modules):
         from relaax.nn.host import convolution, dense, kernels, lstm
 
         for module in (convolution, dense, kernels, lstm):
@@ -147,28 +147,28 @@ def _import_for_workers() -> None:
 
 
 def device_refusal(device: str) -> str | None:
-    """Return why workers cannot compute on `device`, in one sentence; None if they can.
+    """Return why workers cannot compute on `device`; None if they can.
 
-    Listing GPUs starts their driver. A process that has done so cannot fork workers that use them, so a child looks.
+    Listing GPUs starts their driver, and then the process cannot fork workers that use GPUs. So a child process checks.
     """
     from relaax.nn.devices import CPU
 
     if device == CPU:
         return None
     read, write = os.pipe()
-    pid = fork(lambda: _look_for(device, write), f"looking for {device} failed")
+    pid = fork(lambda: _send_device_error(device, write), f"the check for device {device} failed")
     os.close(write)
-    sentence, how = _first_answer(pid, read)
-    if how:
-        return f"{device} was asked for, but the process that looked for it {how}: use cpu, or repair the GPU's driver"
+    sentence, failure = _read_answer(pid, read)
+    if failure:
+        return f"the process that checked for device {device} {failure}: use cpu, or repair the GPU's driver"
     return sentence or None
 
 
-def _look_for(device: str, answer: int) -> None:
-    os.write(answer, _missing(device).encode())
+def _send_device_error(device: str, answer: int) -> None:
+    os.write(answer, _device_error(device).encode())
 
 
-def _missing(device: str) -> str:
+def _device_error(device: str) -> str:
     from relaax.nn.devices import NoSuchDevice, use_device
 
     try:
@@ -178,22 +178,22 @@ def _missing(device: str) -> str:
     return ""
 
 
-def _first_answer(pid: int, answer: int) -> tuple[str, str]:
-    """Return what a process says at `answer` before it ends, and how it ended, which is empty for EXIT_DONE."""
+def _read_answer(pid: int, answer: int) -> tuple[str, str]:
+    """Return the text that a process writes to `answer`, and how it failed; both are empty if it succeeded."""
     try:
-        with os.fdopen(answer, encoding="utf-8") as said:
-            sentence = said.read()
+        with os.fdopen(answer, encoding="utf-8") as file:
+            sentence = file.read()
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except BaseException:  # an interrupt: kill a process that hangs in an import
+    except BaseException:  # such as KeyboardInterrupt: kill the process, which may hang in an import
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         raise
-    return sentence, "" if code == EXIT_DONE else how_ended(code)
+    return sentence, "" if code == EXIT_DONE else describe_exit(code)
 
 
 class SpawnSpawner(_Spawner):
-    """Spawn workers. Raises ConfigurationError if a first process finds that workers cannot work."""
+    """A spawner that starts new processes. Raises ConfigurationError if a trial process shows that workers fail."""
 
     def __init__(
         self,
@@ -213,64 +213,64 @@ class SpawnSpawner(_Spawner):
             "folder": str(folder),
             "meters": [meters.rows, meters.buckets],
         }
-        self._look()
+        self._check_start()
 
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
     ) -> tuple[int, int]:
-        """Start a worker that inherits only the descriptors it is given; see `ForkSpawner.spawn`. Raises OSError."""
-        more = {
+        """Start a worker that inherits only its own descriptors; see `ForkSpawner.spawn`. Raises OSError."""
+        orders = {
             "refusal": refusal,
             "training_finished": training_finished,
-            "temporary": self._folders.made(),
+            "temporary": self._folders.ensure(),
             "names": self._authentication.names,  # by digests: orders contain no secrets
         }
-        return self._start(sock.fileno(), more)
+        return self._start(sock.fileno(), orders)
 
-    def _look(self) -> None:
-        pid, answer = self._start(NONE, {})
+    def _check_start(self) -> None:
+        pid, answer = self._start(NO_DESCRIPTOR, {})
         os.set_blocking(answer, True)
-        refusal, how = _first_answer(pid, answer)
+        refusal, failure = _read_answer(pid, answer)
         if refusal:
             raise ConfigurationError(refusal)
-        if how:
-            raise ConfigurationError(f"workers cannot start: the first process, which loads the algorithm, {how}")
+        if failure:
+            raise ConfigurationError(f"workers cannot start: the trial process that loads the algorithm {failure}")
 
-    def _start(self, connection: int, more: Mapping[str, Any]) -> tuple[int, int]:
-        """Return process id and the server's end of the report line. Raises OSError, with all descriptors closed."""
+    def _start(self, connection: int, more_orders: Mapping[str, Any]) -> tuple[int, int]:
+        """Return process id and the server's end of the report sockets. If it raises OSError, no descriptor is open."""
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as its_own:
-            report_read, report_write = report_line()
+            report_read, report_write = report_sockets()
             failed.callback(os.close, report_read)
             its_own.callback(os.close, report_write)
             orders = its_own.enter_context(anonymous_file())
-            orders.write(json.dumps(self._orders | dict(more), default=str).encode())
+            orders.write(json.dumps(self._orders | dict(more_orders), default=str).encode())
             orders.seek(0)
             given = [connection, self._lifeline.read, report_write, self._meters.descriptor, orders.fileno()]
             sys.stdout.flush()
             sys.stderr.flush()
-            pid = start(COMMAND, given, os.environ)
+            pid = start_process(COMMAND, given, os.environ)
             os.set_blocking(report_read, False)
             failed.pop_all()
             return pid, report_read
 
 
 def main() -> None:
-    """Run a spawned worker. Descriptors: connection (or NONE), lifeline, reports, meters, orders."""
-    given = inherited(5)
-    end_with(lambda: _follow(*given), "the worker failed")
+    """Run a spawned worker. Descriptors: connection (or NO_DESCRIPTOR), lifeline, reports, meters, orders."""
+    given = inherited_descriptors(5)
+    exit_with(lambda: _run_orders(*given), "the spawned worker failed")
 
 
-def _follow(connection: int, lifeline: int, reports: int, memory: int, orders_file: int) -> int:
+def _run_orders(connection: int, lifeline: int, reports: int, memory: int, orders_file: int) -> int:
     with os.fdopen(orders_file, encoding="utf-8") as written:
         orders = json.load(written)
     settings = RlxServerSection.model_validate(orders["settings"])
     configure_logging(settings.log_level, settings.log_format)
 
     def load() -> WorkerPlan:
-        with _ending_with(lifeline):
+        with _exit_with(lifeline):
             return plan_workers(settings, orders["section"], orders["path"], Path(orders["folder"]))
 
-    if connection == NONE:
+    if connection == NO_DESCRIPTOR:
         with contextlib.suppress(BrokenPipeError):  # the server has died
             os.write(reports, _refusal(load).encode())
         return EXIT_DONE
@@ -284,8 +284,8 @@ def _follow(connection: int, lifeline: int, reports: int, memory: int, orders_fi
 
 
 @contextlib.contextmanager
-def _ending_with(lifeline: int) -> Iterator[None]:
-    """End the process if the lifeline closes during the block, which may hang and must not outlive the server."""
+def _exit_with(lifeline: int) -> Iterator[None]:
+    """Exit the process if the lifeline closes during the block, which may hang and must not outlive the server."""
     done = threading.Event()
 
     def watch() -> None:
@@ -307,5 +307,5 @@ def _refusal(load: Callable[[], WorkerPlan]) -> str:
         plan = load()
     except ConfigurationError as error:
         return str(error)
-    missing = _missing(plan.device)
+    missing = _device_error(plan.device)
     return str(device_error(plan.settings, missing)) if missing else ""

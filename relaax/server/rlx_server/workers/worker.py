@@ -41,36 +41,43 @@ from relaax.server.rlx_server.child_process import EXIT_DONE, EXIT_FAILED, EXIT_
 from relaax.server.rlx_server.clients.accounts import NO_TLS, OPEN, Authentication, Identity
 from relaax.server.rlx_server.clients.claims import REVOKED
 from relaax.server.rlx_server.clients.meters import Meter, Meters
-from relaax.server.rlx_server.connection.channel import PeerGone
-from relaax.server.rlx_server.connection.peer import Peer, PeerLeft, PeerSilent, Revoked, ServerStopping, SlotTaken
-from relaax.server.rlx_server.worker_reports import FAILED, GREETED, PROVEN, WorkerReports
-from relaax.server.rlx_server.workers.client_entry import ClientEntrance, called
+from relaax.server.rlx_server.connection.channel import PeerDisconnected
+from relaax.server.rlx_server.connection.peer import (
+    Peer,
+    PeerSentBye,
+    PeerTimeout,
+    PlaceReclaimed,
+    Revoked,
+    ServerStopping,
+)
+from relaax.server.rlx_server.worker_reports import FAILED, PROVEN, WELCOMED, WorkerReports
+from relaax.server.rlx_server.workers.client_entry import ClientAdmission, client_label
 from relaax.server.rlx_server.workers.plan import WorkerPlan
-from relaax.server.rlx_server.workers.session import AgentSession, WorkerMetrics, agent_failure, tell_metrics
+from relaax.server.rlx_server.workers.session import AgentSession, WorkerMetrics, agent_failure, record_client_metrics
 from relaax.transport.process_resources import share_one_arena
 
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 HOLD_SECONDS = 30.0
-"""Maximum time to hold an agent's error while its client steps its environments."""
-NO_INIT = "the client has sent no init since its welcome, and others wait for its place: please reconnect"
-LEAVES = "this server is about to stop: reconnect, to another one if there are several"
-ENDS = "reconnect: this server ends connections after"
+"""Maximum time to delay an agent's error while its client steps its environments."""
+NO_INIT = "the client sent no init after its welcome, and other clients wait for its place: reconnect"
+STOPPING = "this server is about to stop: reconnect, to another server if there are several"
+TIME_LIMIT = "reconnect: this server ends connections after"
 FINISHED = "training has reached max_global_step"
 INTERRUPT = signal.SIGUSR1
-"""Signal of a worker to itself: its heartbeat has noticed that it must end while it is busy."""
+"""Signal from the heartbeat to the main thread of a busy worker that must end."""
 MAX_RANGES = 8
 _Result = TypeVar("_Result")
 _STEPS = (rlx.Step, rlx.Reset)
-_ASKS = (rlx.Init, rlx.Step, rlx.Reset, rlx.Ping, rlx.Bye)  # a client that has sent one of these reads, or has gone
+_REQUESTS = (rlx.Init, rlx.Step, rlx.Reset, rlx.Ping, rlx.Bye)  # these prove that the client reads, or has disconnected
 
 
 class Worker:
-    """Serve one connection, and report by `reports` whether its client has been admitted.
+    """A worker of one connection, which reports the state of its client to the server with `reports`.
 
-    `load` returns the plan, and is called once the claim of the client is granted: it may take seconds of importing,
-    which a worker that only refuses saves, and which do not count toward the client's deadline.
+    `load` returns the plan. It is called after the client's claim is granted, because it may import for seconds. So
+    workers that refuse their client save this time, and it does not count toward the client's deadline.
     """
 
     def __init__(
@@ -95,48 +102,48 @@ class Worker:
         )
         self._peer = Peer(sock, rlx.ServerConnection(self._limits), lifeline, authentication.origins)
         self._reports = reports
-        self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline)
+        self._admission = ClientAdmission(self._peer, authentication, reports, lifeline)
         self._server = served_at(sock)
         self._meter: Meter
         self._environments = 0
-        self._works = False
-        self._source = Path()  # of the algorithm, once it is loaded
+        self._is_interruptible = False
+        self._source = Path()  # folder of the algorithm, once it is loaded
 
     def run(self, refusal: str | None, training_finished: bool) -> int:
-        """Serve as all that this process does (see `serve`)."""
+        """Prepare the signals of this process, then serve (see `serve`)."""
         signal.set_wakeup_fd(-1)
-        for number in (*GROUP_SIGNALS, signal.SIGHUP):  # SIGHUP makes the server read a file again
+        for number in (*GROUP_SIGNALS, signal.SIGHUP):  # SIGHUP makes the server reload its file of clients
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         share_one_arena()
         return self.serve(refusal, training_finished)
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
-        """Serve until the connection ends. Returns the process's exit code.
+        """Serve until the connection ends. Return the exit code of the process.
 
-        `refusal`: why there is no room, if so. `training_finished`: whether another worker has already reported that.
+        `refusal`: why there is no room, or None. `training_finished`: whether another worker has reported this.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(INTERRUPT, self._on_interrupt)
             self._peer.interrupt = partial(signal.pthread_kill, threading.get_ident(), INTERRUPT)
         try:
             return self._serve(refusal, training_finished)
-        except PeerGone:
-            _log.info("the client has gone")
-        except PeerLeft:
-            _log.info("the client has left before it was answered")
-        except PeerSilent:
-            self._peer.refuse(rlx.ErrorCode.TIMEOUT, "nothing was received from the client for too long")
+        except PeerDisconnected:
+            _log.info("the client disconnected without a bye")
+        except PeerSentBye:
+            _log.info("the client sent a bye before its answer")
+        except PeerTimeout:
+            self._peer.refuse(rlx.ErrorCode.TIMEOUT, "the server received no message from the client in time")
         except ServerStopping:
             self._peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
-        except SlotTaken:
-            _log.info("the client has sent no init since its welcome, and others wait")
+        except PlaceReclaimed:
+            _log.info("evicted the client: it sent no init after its welcome, and others wait")
             self._peer.refuse(rlx.ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
         except Revoked:
-            _log.warning("the client's token is no longer valid")
+            _log.warning("disconnected the client: its token is no longer valid")
             self._peer.refuse(rlx.ErrorCode.UNAUTHENTICATED, REVOKED)
         except rlx.RemoteProtocolError as error:
-            self._reports.say(FAILED)
+            self._reports.send(FAILED)
             tls = self._peer.begins_with_tls and self._authentication.tls is None
             wrong = (rlx.ErrorCode.MALFORMED, NO_TLS) if tls else (error.code, error.message)
             _log.warning("the client broke the protocol: %s", wrong[1])
@@ -152,48 +159,50 @@ class Worker:
             what = "replay memory" if isinstance(error, ReplayError) else "parameter server"
             self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, f"this server cannot use its {what}: {error}")
         except ParameterServerError as error:
-            _log.warning("the parameter server refused: %s", error)
+            _log.warning("the parameter server refused this worker: %s", error)
             self._peer.refuse(rlx.ErrorCode.SPACE_MISMATCH, str(error))
         except Exception as error:
-            _log.exception("the agent failed")
+            _log.exception("the agent of this worker failed")
             self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, agent_failure(error, self._source))
             return EXIT_FAILED
         finally:
-            self._reports.close()  # closing runs at the client's pace, and holds no place
+            self._reports.close()  # before the slow close, so that it takes no place
             self._peer.close()
         return EXIT_DONE
 
     def _on_interrupt(self, _number: int, frame: FrameType | None) -> None:
-        if self._works and not is_exception_unsafe(frame):  # the heartbeat interrupts again in a second
-            self._peer.raise_end()
+        if self._is_interruptible and not is_exception_unsafe(
+            frame
+        ):  # if unsafe: again in a second
+            self._peer.raise_pending_error()
 
-    def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Call `what`, which may take long: errors that the heartbeat notices are raised in it."""
-        self._works = True
+    def _run_interruptibly(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call `what`, which may be slow. Errors that the heartbeat detects are raised in it."""
+        self._is_interruptible = True
         try:
             return what(*arguments)
         finally:
-            self._works = False
+            self._is_interruptible = False
 
     def _serve(self, refusal: str | None, training_finished: bool) -> int:
-        let_in = self._entrance.let_in(self._settings.handshake_timeout)
-        if let_in is None:
+        authenticated = self._admission.authenticate(self._settings.handshake_timeout)
+        if authenticated is None:
             return EXIT_DONE
-        hello, who = let_in
+        hello, who = authenticated
         if training_finished:
             self._finish(0)
             return EXIT_TRAINING_FINISHED
-        granted = self._entrance.granted(hello, who, refusal, self._settings.only_acts)
+        granted = self._admission.request_grant(hello, who, refusal, self._settings.only_acts)
         if granted is None:
             return EXIT_DONE
         self._meter = self._peer.meter = self._meters.meter(*granted)
         self._environments = hello.environments
         self._peer.start_heartbeat(self._limits.heartbeat_seconds)
-        plan = self._work(self._load)
+        plan = self._run_interruptibly(self._load)
         self._source = plan.algorithm.source
         refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
-            _log.info("refused %s of %s: %s", hello.environment, called(hello, who), refused.sentence)
+            _log.info("refused %s of %s: %s", hello.environment, client_label(hello, who), refused.sentence)
             code = rlx.ErrorCode.SPACE_MISMATCH if refused.supported else rlx.ErrorCode.UNSUPPORTED_SPACE
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
@@ -205,16 +214,16 @@ class Worker:
         use_device(plan.device)
         client = plan.make_client()
         try:
-            return self._train(plan, hello, who, client, sampler)
+            return self._serve_agent(plan, hello, who, client, sampler)
         finally:
             client.close()
 
-    def _train(
+    def _serve_agent(
         self, plan: WorkerPlan, hello: rlx.Hello, who: Identity, client: ParameterClientBase, sampler: Sampler
     ) -> int:
         exploit = hello.mode == rlx.Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
-        registered = self._work(
+        registered = self._run_interruptibly(
             client.register,
             Registration(
                 fingerprint=fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space),
@@ -228,15 +237,15 @@ class Worker:
                 client=who.name,
             ),
         )
-        guest, actors = called(hello, who), _ranges(registered.actors)
-        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, actors)
+        label, actors = client_label(hello, who), _ranges(registered.actors)
+        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", label, actors)
         limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
         self._peer.answer(rlx.Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
-        init = self._proof(client.metrics)
+        init = self._await_init(client.metrics)
         if init is None:
             return EXIT_DONE
         with contextlib.ExitStack() as ended:
-            replay = self._work(plan.replay_of, hello, session_id, registered.actors, who.name)
+            replay = self._run_interruptibly(plan.replay_of, hello, session_id, registered.actors, who.name)
             if replay is not None:
                 ended.callback(replay.close)
             context = AgentContext(
@@ -249,47 +258,47 @@ class Worker:
                 parameters=agent_parameters(client, plan.config),
                 metrics=client.metrics,
                 replay=replay,
-                client=guest,
+                client=label,
             )
-            agent = self._work(plan.algorithm.Agent, plan.config, context)
+            agent = self._run_interruptibly(plan.algorithm.Agent, plan.config, context)
             ended.callback(agent.close)
             measures = WorkerMetrics(client.metrics, sampler)
-            ended.callback(measures.tell)
+            ended.callback(measures.report)
             session = AgentSession(self._peer.connection, agent, client.metrics)
-            return self._loop(init, session, agent, measures, client if exploit else None)
+            return self._answer_messages(init, session, agent, measures, client if exploit else None)
 
-    def _proof(self, metrics: MetricsRecorder) -> rlx.Init | None:
-        """Return the first init, until which the client has no agent and may lose its place; None if it leaves."""
-        self._reports.say(GREETED)
+    def _await_init(self, metrics: MetricsRecorder) -> rlx.Init | None:
+        """Return the client's first init; None if it sends a bye. Until then it has no agent and may lose its place."""
+        self._reports.send(WELCOMED)
         self._peer.watch_reports(self._reports.descriptor)
         while True:
             message = self._receive(0)
             if isinstance(message, rlx.Init):
                 self._peer.may_lose_place = False
-                self._reports.say(PROVEN)
+                self._reports.send(PROVEN)
                 return message
             if isinstance(message, rlx.Bye):
                 return None
             if isinstance(message, rlx.Metrics):
-                tell_metrics(message, metrics)
+                record_client_metrics(message, metrics)
             elif isinstance(message, rlx.Ping):
                 self._peer.send(rlx.Pong(message.nonce))
 
     def _receive(self, environments: int) -> rlx.Message:
-        """Return the next message once the client's quota allows it; a step counts for each of `environments`.
+        """Return the next message, after a pause if the client exceeds its quota. `environments`: steps per message.
 
-        Until then the client gets no answer, and so sends no more; the heartbeat keeps the connection alive.
+        During the pause the client waits for its answer, and the heartbeat keeps the connection alive.
         """
         message = self._peer.receive(self._limits.idle_timeout_seconds)
         steps = environments if type(message) in _STEPS else 0
-        wait = self._meter.pay(steps, self._peer.transferred)
+        wait = self._meter.charge(steps, self._peer.transferred)
         if wait:
             self._peer.throttled = True
-            self._work(self._meter.pause, wait)
+            self._run_interruptibly(self._meter.pause, wait)
             self._peer.throttled = False
         return message
 
-    def _loop(
+    def _answer_messages(
         self,
         message: rlx.Message,
         session: AgentSession,
@@ -297,57 +306,61 @@ class Worker:
         measures: WorkerMetrics,
         to_flush: ParameterClientBase | None,
     ) -> int:
-        """Answer `message` and all later ones. `to_flush`: the client, if no push will carry the collected metrics."""
+        """Answer `message` and all later messages.
+
+        `to_flush`: the parameters client, if no push carries the collected metrics.
+        """
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
         environments = self._environments
         while not isinstance(message, rlx.Bye):
-            answer = self._work(session.answer, message)
+            answer = self._run_interruptibly(session.answer, message)
             if answer is not None:
                 self._peer.answer(answer)
-                measures.answered(message, answer, self._peer.read_at, time.monotonic())
+                measures.record_answer(message, answer, self._peer.read_at, time.monotonic())
             if learns and isinstance(answer, rlx.Actions):
-                self._meanwhile(agent.learn)
+                self._run_between_messages(agent.learn)
             if to_flush is not None:
-                self._meanwhile(to_flush.flush)
-            if session.episode_ended and (self._meter.leaves or time.monotonic() > ends_at):
-                self._peer.refuse(rlx.ErrorCode.REBALANCING, LEAVES if self._meter.leaves else f"{ENDS} {timeout:g} s")
+                self._run_between_messages(to_flush.flush)
+            if session.episode_ended and (self._meter.must_disconnect or time.monotonic() > ends_at):
+                reason = STOPPING if self._meter.must_disconnect else f"{TIME_LIMIT} {timeout:g} s"
+                self._peer.refuse(rlx.ErrorCode.REBALANCING, reason)
                 break
             message = self._receive(environments)
         return EXIT_DONE
 
-    def _meanwhile(self, work: Callable[[], None]) -> None:
-        """Do `work` while the environments step; hold its errors until the client asks for more, or is silent for long.
+    def _run_between_messages(self, work: Callable[[], None]) -> None:
+        """Do `work` while the client steps. Delay its errors until the client sends a request or a timeout passes.
 
-        An earlier error would be lost: the client is stepping, and what it sends next would reset the closed socket.
+        An error sent earlier would be lost: the client's next message would reset the closed socket.
         """
         try:
-            self._work(work)
-        except (PeerGone, PeerLeft, rlx.RemoteProtocolError, ServerStopping, Revoked):
+            self._run_interruptibly(work)
+        except (PeerDisconnected, PeerSentBye, rlx.RemoteProtocolError, ServerStopping, Revoked):
             raise
         except Exception:
             until = time.monotonic() + min(HOLD_SECONDS, self._limits.idle_timeout_seconds)
-            with contextlib.suppress(PeerGone, PeerSilent, ServerStopping, rlx.RemoteProtocolError):
-                while not isinstance(self._peer.receive(max(0.0, until - time.monotonic())), _ASKS):
+            with contextlib.suppress(PeerDisconnected, PeerTimeout, ServerStopping, rlx.RemoteProtocolError):
+                while not isinstance(self._peer.receive(max(0.0, until - time.monotonic())), _REQUESTS):
                     pass
             raise
 
     def _finish(self, global_step: int) -> None:
         try:
             self._peer.send(rlx.TrainingFinished(FINISHED, global_step))
-        except (PeerGone, rlx.LocalProtocolError):
-            _log.info("the client has gone before it could hear that training has finished")
+        except (PeerDisconnected, rlx.LocalProtocolError):
+            _log.info("the client disconnected before it received that training has finished")
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Format ascending numbers as ranges: 0-3, 7, 9-12. Numbers beyond `MAX_RANGES` ranges are only counted."""
+    """Format ascending numbers as ranges, such as 0-3, 7, 9-12. Numbers after `MAX_RANGES` ranges are counted."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
             found[-1][1] = number
         else:
             found.append([number, number])
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:MAX_RANGES])
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:MAX_RANGES])
     more = sum(last - first + 1 for first, last in found[MAX_RANGES:])
-    return f"{said} and {more} more" if more else said
+    return f"{text} and {more} more" if more else text
