@@ -171,9 +171,8 @@ class Worker:
         return EXIT_DONE
 
     def _on_interrupt(self, _number: int, frame: FrameType | None) -> None:
-        if self._is_interruptible and not is_exception_unsafe(
-            frame
-        ):  # if unsafe: again in a second
+        # If an exception is unsafe here, the heartbeat interrupts again in a second.
+        if self._is_interruptible and not is_exception_unsafe(frame):
             self._peer.raise_pending_error()
 
     def _run_interruptibly(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
