@@ -54,13 +54,13 @@ LEARNING_ERRORS = (
     planted(
         "learner-without-statistics",
         "a learner normalizes observations by no statistics",
-        [(LEARNER_PY, "        self._normalization.pulled(pulled)\n", "")],
+        [(LEARNER_PY, "        self._normalization.set_statistics(pulled)\n", "")],
         LEARNER,
     ),
     planted(
         "agent-without-statistics",
         "an agent normalizes observations by no statistics of the parameter server",
-        [("relaax/algorithm_base/inputs.py", "        self.normalization.pulled(pulled)\n", "")],
+        [("relaax/algorithm_base/inputs.py", "        self.normalization.set_statistics(pulled)\n", "")],
         AGENT,
     ),
     planted(
@@ -85,7 +85,13 @@ LEARNING_ERRORS = (
     planted(
         "targets-of-raw-observations",
         "a learner evaluates the next observations without normalization",
-        [(LEARNER_PY, 'self._inputs(columns["next_observation"])', 'self._layout.of(columns["next_observation"])')],
+        [
+            (
+                LEARNER_PY,
+                'self._inputs(columns["next_observation"])',
+                'self._layout.to_inputs(columns["next_observation"])',
+            )
+        ],
         LEARNER,
     ),
     planted(
@@ -127,7 +133,7 @@ LEARNING_ERRORS = (
     planted(
         "filters-after-a-late-roll-back",
         "filters are not reset after a roll-back during `push_later`",
-        [(FILTERS_PY, "return lambda: self._heard(answer())", "return answer")],
+        [(FILTERS_PY, "return lambda: self._reset_on_rollback(answer())", "return answer")],
         FILTERS,
     ),
     planted(

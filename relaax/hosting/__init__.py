@@ -1,1 +1,4 @@
-"""What servers and commands do with an algorithm: load it, compare configurations, filter its gradients."""
+"""The use of an algorithm by servers and commands: loading, fingerprints, gradient filters, errors in its code.
+
+Begin reading with `loader.py`.
+"""

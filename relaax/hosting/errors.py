@@ -1,4 +1,4 @@
-"""Where in an algorithm's own code an exception was raised."""
+"""Descriptions of exceptions in an algorithm's code, with file and line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def place_of(error: BaseException, source: Path) -> str:
-    """Return file and line of the innermost call in the code of the algorithm at `source`, or beside it.
+    """Return file and line of the innermost call in the directory of the algorithm at `source`.
 
-    The bundled algorithms count if the exception passed no other one. If it passed none, return `source`.
+    Without such a call, use the innermost call in a bundled algorithm. Without either, return `source`.
     """
     if isinstance(error, SyntaxError) and error.filename is not None:
         return _line(error.filename, error.lineno)
@@ -40,13 +40,13 @@ def reason_of(error: BaseException) -> str:
     return " ".join(traceback.format_exception_only(error)[-1].split())
 
 
-def described(error: BaseException, source: Path) -> str:
+def describe_error(error: BaseException, source: Path) -> str:
     """Return place, type and message of an exception on one line."""
     return f"{place_of(error, source)}: {reason_of(error)}"
 
 
 def is_deliberate(error: BaseException) -> bool:
-    """Return whether a `raise` statement raised it: its message is then meant for people."""
+    """Return whether a `raise` statement raised it, so that its message is written for users."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and (frames[-1].line or "").startswith("raise")
 
@@ -61,6 +61,6 @@ def _line(file: str, line: int | None) -> str:
 
 
 def _shown(file: Path) -> str:
-    """Return the path from the working directory, or the whole path if the file is elsewhere."""
+    """Return the path relative to the working directory, or the whole path if the file is not below it."""
     here = Path(os.getcwd())
     return str(file.relative_to(here)) if file.is_relative_to(here) else str(file)

@@ -1,4 +1,4 @@
-"""Compare configurations: of a worker with the parameter server's, and of a checkpoint with the present one."""
+"""Fingerprints of configurations, to compare a worker or a checkpoint with the parameter server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ SPACES = ("observation_space", "action_space")
 
 
 def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, action_space: Space) -> str:
-    """Canonical JSON of algorithm, configuration and spaces: the same text if they are the same.
+    """Return canonical JSON of algorithm, configuration and spaces: equal texts if these are equal.
 
-    Observations may exceed their bounds, and clients in other languages often announce none: they are left out.
+    Bounds of observations are not included: observations may exceed them, and clients in other languages often do not
+    announce them.
     """
     return json.dumps(
         {
@@ -32,14 +33,17 @@ def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, ac
 
 
 def without_bounds(space: Any) -> Any:
-    """Return a space in the form of `space_to_dict`, without the bounds of its boxes, however deep they lie."""
+    """Return a space in the form of `space_to_dict` without the bounds of its boxes, at any depth."""
     if isinstance(space, Mapping):
         return {key: without_bounds(value) for key, value in space.items() if key not in ("low", "high")}
     return [without_bounds(part) for part in space] if isinstance(space, list) else space
 
 
 def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
-    """Return the description as a dict, the observation space without bounds, the action space. Raises ValueError."""
+    """Return the description as a dict, the observation space without bounds, and the action space.
+
+    Raises ValueError if `text` is not a fingerprint.
+    """
     try:
         description = json.loads(text)
         return (
@@ -54,9 +58,9 @@ def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
 def first_difference(
     theirs: str, ours: str, at_theirs: str = "at the worker", at_ours: str = "at the parameter server"
 ) -> str | None:
-    """Return the first difference, as `key: X at the worker, Y at the parameter server`; None if there is none.
+    """Return the first difference, as `key: X at the worker, Y at the parameter server`; None if they are equal.
 
-    `at_theirs`, `at_ours`: the words for where each is from.
+    `at_theirs`, `at_ours`: where each fingerprint is from, in words.
     """
     found = _difference(json.loads(theirs), json.loads(ours), "")
     if found is None:
@@ -65,25 +69,25 @@ def first_difference(
     return f"{path}: {there!r} {at_theirs}, {here!r} {at_ours}"
 
 
-class _Words(str):
-    """Text that messages show without quotes."""
+class _UnquotedText(str):
+    """A string whose `repr` has no quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def space_text(description: Any) -> str:
-    """Return how a space that a fingerprint describes is written, or the description if it describes none."""
+    """Return the text of the space that `description` has, or the description as JSON if it is not a space."""
     try:
         return str(space_from_dict(description))
-    except (ValueError, TypeError):  # of another version, or damaged
+    except (ValueError, TypeError):  # from another version, or damaged
         return json.dumps(description)
 
 
 def _difference(theirs: Any, ours: Any, path: str) -> tuple[str, Any, Any] | None:
-    """Return the path of the key, and its two values; a space is one value."""
+    """Return the path of the first key that differs, and its two values. A space is one value."""
     if path in SPACES and theirs != ours:
-        return path, _Words(space_text(theirs)), _Words(space_text(ours))
+        return path, _UnquotedText(space_text(theirs)), _UnquotedText(space_text(ours))
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in sorted(set(theirs) | set(ours)):
             found = _difference(theirs.get(key), ours.get(key), f"{path}.{key}" if path else str(key))
@@ -94,8 +98,8 @@ def _difference(theirs: Any, ours: Any, path: str) -> tuple[str, Any, Any] | Non
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """A fixed key with two values. `key` is its path, `there` the value in the checkpoint, `here` the present one."""
+class ChangedKey:
+    """A fixed key whose values differ. `key`: its path. `there`: in the checkpoint. `here`: in the configuration."""
 
     key: str
     there: Any
@@ -105,13 +109,13 @@ class Changed:
         return f"{self.key} is {_shown(self.there)} in the checkpoint, {_shown(self.here)} in the configuration"
 
 
-def changed_keys(there: Mapping[str, Any], config: ConfigBase) -> list[Changed]:
-    """Every fixed key of `config` that has another value in `there`, the configuration in a checkpoint's fingerprint.
+def changed_keys(there: Mapping[str, Any], config: ConfigBase) -> list[ChangedKey]:
+    """Return the fixed keys of `config` with other values in `there`, the configuration in a checkpoint's fingerprint.
 
-    A key that the checkpoint does not have, because its version had none, is compared by its default. What the
-    checkpoint has and `config` has no more is not compared.
+    A key that the checkpoint's version did not have is compared by its default. Keys that `config` does not have are
+    not compared.
     """
-    # Secrets are not in the checkpoint. Both sides hide them, so that they are not compared.
+    # Checkpoints do not contain secrets. Redact both sides, so that they are not compared.
     here = redacted(config.model_dump(mode="json", by_alias=True))
     there = redacted(there)
     defaults = redacted(_defaults(type(config), config))
@@ -120,12 +124,12 @@ def changed_keys(there: Mapping[str, Any], config: ConfigBase) -> list[Changed]:
         now = _at(here, path)
         before = _at(there, path, _at(defaults, path, now))
         if rule is Resume.FIXED and before != now:
-            changed.append(Changed(".".join(("algorithm", *path)), before, now))
+            changed.append(ChangedKey(".".join(("algorithm", *path)), before, now))
     return changed
 
 
 def _defaults(model: type[ConfigBase], config: ConfigBase) -> dict[str, Any]:
-    """Return the configuration that has only what has no default from `config`."""
+    """Return a configuration of defaults. Keys without a default have the values of `config`."""
     needed = {name: getattr(config, name) for name, field in model.model_fields.items() if field.is_required()}
     return model.model_construct(**needed).model_dump(mode="json", by_alias=True, warnings=False)
 

@@ -1,4 +1,4 @@
-"""Filter gradients in the worker before they are sent: outlying losses, and an optimizer of the worker's own."""
+"""Filters of a worker's gradients before they are pushed: loss outliers, and an optimizer per worker."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parame
 
 
 class GradientFilter(ABC):
-    """A stage that a gradient passes between the agent and the parameter server."""
+    """A step that processes gradients between the agent and the parameter server."""
 
     @abstractmethod
     def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:
-        """Return what is sent in place of `gradient`, float32 [P]; None if nothing of it is."""
+        """Return the vector to push in place of `gradient`, float32 [P]; None to withhold it."""
 
-    def forget(self) -> None:  # noqa: B027 - most remember nothing
-        """Begin anew: the model was rolled back."""
+    def reset(self) -> None:  # noqa: B027 - optional
+        """Clear the state: the model was rolled back."""
 
 
 class FilteredParameters(Parameters):
-    """The parameters as an agent has them: pushes pass the filters, then the worker's client sends them."""
+    """The parameters of an agent. Pushes pass the filters before the worker's parameters client sends them."""
 
     def __init__(self, client: ParameterClientBase, filters: Sequence[GradientFilter]) -> None:
         self._client = client
@@ -40,44 +40,45 @@ class FilteredParameters(Parameters):
     def push(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
     ) -> Pushed:
-        sent, withheld = self._filtered(gradient, loss)
-        return self._heard(self._client.push(sent, env_steps, want_parameters, withheld=withheld))
+        sent, withheld = self._filter(gradient, loss)
+        return self._reset_on_rollback(self._client.push(sent, env_steps, want_parameters, withheld=withheld))
 
     def push_later(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
     ) -> Callable[[], Pushed]:
-        sent, withheld = self._filtered(gradient, loss)
+        sent, withheld = self._filter(gradient, loss)
         answer = self._client.push_later(sent, env_steps, want_parameters, withheld=withheld)
-        return lambda: self._heard(answer())
+        return lambda: self._reset_on_rollback(answer())
 
-    def _filtered(self, gradient: FlatVector | None, loss: float | None) -> tuple[FlatVector | None, bool]:
-        """Return what is sent in place of a gradient, and whether nothing is although there was one."""
+    def _filter(self, gradient: FlatVector | None, loss: float | None) -> tuple[FlatVector | None, bool]:
+        """Return the vector to push in place of a gradient, and whether the gradient is withheld."""
         sent = gradient
         for each in self._filters:
             if sent is not None:
                 sent = each(sent, loss, self._client.global_step)
         return sent, gradient is not None and sent is None
 
-    def _heard(self, pushed: Pushed) -> Pushed:
+    def _reset_on_rollback(self, pushed: Pushed) -> Pushed:
         if pushed.discarded == "incarnation":
             for each in self._filters:
-                each.forget()
+                each.reset()
         return pushed
 
 
 WARM_UP = 20
-"""Losses before the first judgement; so many outliers in a row, and the statistics begin anew."""
-MEMORY = 100
-"""Losses over which mean and deviation reach back: all of them up to here, then with weights that fall by 1 %."""
+"""Number of losses before detection starts. As many consecutive outliers reset the statistics."""
+AVERAGED_LOSSES = 100
+"""Number of losses with equal weight in mean and deviation. After it, each further loss has a weight of 1 %."""
 _LARGEST = 1e150
-"""Losses from here on, infinite ones too, are not taken in: their squares are no numbers."""
+"""Larger losses are not added to the statistics, because their squares overflow."""
 
 
 class RunningLoss:
-    """Mean and standard deviation of a worker's absolute losses, and which loss is beyond them.
+    """Running mean and standard deviation of a worker's absolute losses, for the detection of outliers.
 
-    An outlier is taken in as if it were at the limit. So a single one, however large, does not hide the next, and a
-    loss that has risen for good is soon accepted; if it has risen very far, after `WARM_UP` outliers in a row.
+    An outlier is added to the statistics with the value of the limit. So one very large loss does not hide the next
+    outlier, and the statistics adapt to a lasting increase. After a very large lasting increase, they are reset by
+    `WARM_UP` consecutive outliers.
     """
 
     def __init__(self, deviations: float) -> None:
@@ -86,9 +87,10 @@ class RunningLoss:
         self._count = self._outliers = 0
 
     def is_outlier(self, loss: float) -> bool:
-        """Add a loss; return whether |loss| > mean + deviations x deviation of those before it. Never before `WARM_UP`.
+        """Add a loss. Return whether |loss| > mean + deviations x deviation of the losses before it.
 
-        NaN is neither judged nor taken in: its gradient is NaN as well, and is discarded as not finite.
+        The first `WARM_UP` losses are not outliers. NaN is not added and is not an outlier: the parameter server
+        discards its gradient as not finite.
         """
         if math.isnan(loss):
             return False
@@ -97,27 +99,28 @@ class RunningLoss:
         outlier = self._count >= WARM_UP and size > limit
         self._outliers = self._outliers + 1 if outlier else 0
         if self._outliers >= WARM_UP:
-            self._forget()
+            self._reset()
         elif outlier or size < _LARGEST:
-            self._take(min(size, limit) if outlier else size)
+            self._add(min(size, limit) if outlier else size)
         return outlier
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._mean = self._variance = 0.0
         self._count = self._outliers = 0
 
-    def _take(self, size: float) -> None:
+    def _add(self, size: float) -> None:
         self._count += 1
-        weight = max(1.0 / self._count, 1.0 / MEMORY)
+        weight = max(1.0 / self._count, 1.0 / AVERAGED_LOSSES)
         difference = size - self._mean
         self._mean += weight * difference
         self._variance = (1.0 - weight) * (self._variance + weight * difference * difference)
 
 
 class LossOutliers(GradientFilter):
-    """Withhold the gradients of outliers. Their steps count, and the parameter server counts one discarded.
+    """A filter that withholds gradients with outlying losses.
 
-    Each worker judges by its own losses; a new worker begins with none. Pushes that name no loss are not judged.
+    The steps of a withheld gradient are counted, and the parameter server counts the gradient as discarded. Each worker
+    uses only its own losses. Pushes without a loss are not filtered.
     """
 
     def __init__(self, deviations: float) -> None:
@@ -128,12 +131,12 @@ class LossOutliers(GradientFilter):
 
 
 class LocalOptimizer(GradientFilter):
-    """Turn each gradient into an update, −η·Δθ / √(g + ε) for RMSProp, that the parameter server only has to add.
+    """A filter that replaces each gradient by an update, −η·Δθ / √(g + ε) for RMSProp, which the parameter server adds.
 
-    The learning rate is that at the global step last seen. The statistics live and die with the worker: a new worker, a
-    reconnected client and a roll-back of the model begin with fresh ones, and no checkpoint has them. They have seen a
-    gradient whose update was then discarded as stale. A gradient that is not finite is passed on as it is, for the
-    parameter server to discard and count, and the statistics do not see it.
+    The learning rate is that of the last known global step. The optimizer's statistics are the worker's: they are not
+    in checkpoints, and are reset for a new worker, a reconnected client, and after a roll-back of the model. They
+    include gradients whose updates are later discarded as stale. A gradient that is not finite is passed on unchanged,
+    so that the parameter server discards and counts it, and is not added to the statistics.
     """
 
     def __init__(self, optimizer: OptimizerSpec, schedule: Schedule) -> None:
@@ -145,17 +148,17 @@ class LocalOptimizer(GradientFilter):
 
         if not is_finite(gradient):
             return gradient
-        if self._update is None:  # with the first gradient: exploit workers need none
+        if self._update is None:  # on the first gradient: exploit workers do not need it
             self._update = _updates(self._spec, len(gradient))
         return self._update(gradient, self._schedule(global_step))
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._update = None
 
 
 def _updates(spec: OptimizerSpec, size: int) -> Callable[[FlatVector, float], FlatVector]:
-    """Return what an optimizer adds to a vector of zeros, as a function of gradient and learning rate."""
-    from relaax.optim.host_optimizers import create  # numba with it
+    """Return a function of gradient and learning rate that returns the optimizer's update."""
+    from relaax.optim.host_optimizers import create  # imports numba
     from relaax.optim.vector import HostVector
 
     optimizer, zeros, vector = create(spec, size), np.zeros(size, np.float32), HostVector.zeros(size)
@@ -169,7 +172,7 @@ def _updates(spec: OptimizerSpec, size: int) -> Callable[[FlatVector, float], Fl
 
 
 def agent_parameters(client: ParameterClientBase, config: ConfigBase) -> Parameters:
-    """Make the parameters for an agent: outliers are withheld first, and the worker's own optimizer never sees them."""
+    """Return the parameters of an agent, with the filters of `config`. The worker's optimizer gets no outliers."""
     filters: list[GradientFilter] = []
     if config.loss_outlier_deviations is not None:
         filters.append(LossOutliers(config.loss_outlier_deviations))

@@ -1,4 +1,4 @@
-"""Find an algorithm by path or name, and import it."""
+"""The loader of algorithms: it finds an algorithm by path or name, and imports it."""
 
 from __future__ import annotations
 
@@ -32,50 +32,50 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SpacesRefusal:
-    """Why spaces are refused, in one sentence. `supported`: by the algorithm, though not by this configuration."""
+    """The reason why spaces are refused, one sentence. `supported`: whether only the configuration refuses them."""
 
     sentence: str
     supported: bool
 
 
 EXPORTS: dict[str, type] = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
-"""What an algorithm's directory or file exports: names, and what each is a subclass of."""
+"""Required exports of an algorithm's directory or file: names and base classes."""
 REPLAY_EXPORTS: dict[str, type] = {"Replay": ReplayBase, "Learner": LearnerBase}
-"""What it exports besides if it has a replay memory: both."""
+"""Further exports of an algorithm with a replay memory: both are required."""
 
 
 class Algorithm:
-    """An algorithm: its name, where it is, and what it exports, each of which is imported when it is first used."""
+    """An algorithm: its name, its source, and its exports, each imported on first use."""
 
     def __init__(self, name: str, source: Path, module: Any) -> None:
-        """`module` has the names of `EXPORTS` as attributes."""
+        """`source`: directory or file. `module`: a module with the names of `EXPORTS` as attributes."""
         self.name = name
         self.source = source
         self._module = module
 
     @cached_property
-    def Config(self) -> type[ConfigBase]:  # noqa: N802 - as the algorithm calls it
-        """The keys of its section. This and the next two raise ConfigurationError if there is none."""
+    def Config(self) -> type[ConfigBase]:  # noqa: N802 - the name of the export
+        """The class of its configuration. This and the next two raise ConfigurationError if the export is missing."""
         return cast(type[ConfigBase], self._export("Config"))
 
     @cached_property
     def Agent(self) -> type[AgentBase]:  # noqa: N802
-        """What acts, in a worker."""
+        """The class of its agents."""
         return cast(type[AgentBase], self._export("Agent"))
 
     @cached_property
     def ParameterServer(self) -> type[ParameterServerBase]:  # noqa: N802
-        """What the parameter server is told about the model."""
+        """The class that declares its model."""
         return cast(type[ParameterServerBase], self._export("ParameterServer"))
 
     @cached_property
     def Replay(self) -> type[ReplayBase] | None:  # noqa: N802
-        """What replay servers are told about the memory; None if the algorithm has none."""
+        """The class that declares its replay memory; None without one."""
         return cast(type[ReplayBase], self._export("Replay")) if self._has_replay else None
 
     @cached_property
     def Learner(self) -> type[LearnerBase] | None:  # noqa: N802
-        """What learns from the memory, in a learner or a worker; None if the algorithm has none."""
+        """The class of its learners; None without a replay memory."""
         return cast(type[LearnerBase], self._export("Learner")) if self._has_replay else None
 
     @property
@@ -85,7 +85,7 @@ class Algorithm:
         return any(isinstance(value, type) and issubclass(value, base) for value, base in values)
 
     def check(self) -> None:
-        """Import everything that is exported. Raises ConfigurationError if something is missing."""
+        """Import all exports. Raises ConfigurationError if one is missing."""
         for name in (*EXPORTS, *(REPLAY_EXPORTS if self._has_replay else ())):
             self._export(name)
 
@@ -100,7 +100,7 @@ class Algorithm:
         return value
 
     def refusal(self, config: ConfigBase, observation_space: Space, action_space: Space) -> SpacesRefusal | None:
-        """Return why a client with these spaces is not served; None if it is."""
+        """Return why the spaces are refused; None if they are supported."""
         sentence = self.Agent.refusal(config, observation_space, action_space)
         if sentence is not None:
             return SpacesRefusal(sentence, supported=False)
@@ -108,19 +108,20 @@ class Algorithm:
         return None if sentence is None else SpacesRefusal(sentence, supported=True)
 
     def configure(self, section: Mapping[str, Any]) -> ConfigBase:
-        """Return the `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError."""
+        """Return the `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError if invalid."""
         return validate_section(self.Config, section, "algorithm")
 
     def prepare(self, config: ConfigBase, device: str) -> None:
-        """Import what workers on `device` need beside the algorithm's own modules. Nothing of it is run."""
+        """Import the further modules that workers on `device` need, without running computations."""
         self.Agent.prepare(config, device)
 
 
 def find_algorithm(path: str, folder: Path) -> Path:
-    """Return the directory or file meant by `path`.
+    """Return the directory or file of the algorithm at `path`.
 
-    It is tried against `folder` (the configuration's), then the working directory, then the bundled algorithms by
-    its last part. Raises ConfigurationError that lists where was looked, or if its name is none for a module.
+    `path` is searched relative to `folder` (the configuration's), then to the working directory; then its last part
+    is searched in the bundled algorithms. Raises ConfigurationError, with the searched places, if it is not found, and
+    if its name is not valid for a module.
     """
     name = Path(path).name.removesuffix(".py")
     candidates = [folder / path, Path.cwd() / path]
@@ -129,7 +130,7 @@ def find_algorithm(path: str, folder: Path) -> Path:
     for candidate in candidates:
         for found in (candidate, candidate.with_name(f"{candidate.name}.py") if name else candidate):
             if (found.is_dir() and (found / "__init__.py").is_file()) or (found.suffix == ".py" and found.is_file()):
-                return _with_a_name(found.resolve())
+                return _check_name(found.resolve())
     own = nearest_file(folder / path, ".py") if name else None
     known = bundled_names("algorithms")
     guess = str(Path(path).with_name(Path(own).name)) if own else nearest(name, known)
@@ -141,25 +142,27 @@ def find_algorithm(path: str, folder: Path) -> Path:
     )
 
 
-def _with_a_name(source: Path) -> Path:
+def _check_name(source: Path) -> Path:
     if "." in source.stem or (source.is_dir() and source.suffix):
-        raise ConfigurationError(f"algorithm.path: {source}: the name of an algorithm has no dot; please rename it")
+        raise ConfigurationError(
+            f"algorithm.path: {source}: the name of an algorithm must not contain a dot; please rename it"
+        )
     return source
 
 
 def load_algorithm(path: str, folder: Path) -> Algorithm:
-    """Import the algorithm meant by `path` (see `find_algorithm`).
+    """Import the algorithm at `path` (see `find_algorithm`) and all its exports.
 
-    Raises ConfigurationError if it is not found, cannot be imported or exports too little.
+    Raises ConfigurationError if it is not found, cannot be imported, or if an export is missing.
     """
     algorithm = open_algorithm(path, folder)
-    _log.info("algorithm %s from %s", algorithm.name, algorithm.source)
+    _log.info("algorithm %s is loaded from %s", algorithm.name, algorithm.source)
     algorithm.check()
     return algorithm
 
 
 def load_config(path: str, folder: Path) -> type[ConfigBase]:
-    """Import the Config of the algorithm meant by `path` (see `find_algorithm`), and what comes with it.
+    """Import the Config of the algorithm at `path` (see `find_algorithm`).
 
     Raises ConfigurationError as `load_algorithm` does.
     """
@@ -167,7 +170,7 @@ def load_config(path: str, folder: Path) -> type[ConfigBase]:
 
 
 def open_algorithm(path: str, folder: Path) -> Algorithm:
-    """Return the algorithm meant by `path` (see `find_algorithm`); what it exports is imported as it is used.
+    """Return the algorithm at `path` (see `find_algorithm`). Its exports are imported on first use.
 
     Raises ConfigurationError if it is not found or cannot be imported.
     """
@@ -179,10 +182,10 @@ def open_algorithm(path: str, folder: Path) -> Algorithm:
 
 @contextlib.contextmanager
 def _importing(source: Path) -> Iterator[None]:
-    """Explain what the code of the algorithm at `source` raises while it is imported.
+    """Convert exceptions of the algorithm at `source` during its import to ConfigurationError.
 
-    If it raises an exception, or ends the process, ConfigurationError is raised that names file, line and error; the
-    traceback is logged at level info. A library that an extra brings is for the caller to name: that error passes.
+    If the code raises an exception or exits, the ConfigurationError names file, line and error, and the traceback is
+    logged at level info. If a library of an extra is missing, the exception passes: the caller names the extra.
     """
     try:
         yield
@@ -191,16 +194,16 @@ def _importing(source: Path) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if missing(error) is not None:
             raise
-        _log.info("the algorithm %s cannot be imported", source, exc_info=error)
+        _log.info("importing the algorithm %s failed", source, exc_info=error)
         place, reason = place_of(error, source), reason_of(error)
         raise ConfigurationError(f"{place}: the algorithm cannot be imported: {reason}") from error
 
 
 def parent_package(folder: Path) -> str:
-    """Return the name of a package whose modules are the algorithms of `folder`; make it if need be.
+    """Return the name of a package whose modules are the algorithms of `folder`. Create the package if necessary.
 
-    Algorithms import each other relatively (`from ..da3c import ...`). The bundled ones stand behind those of the
-    folder, so that a directory that was copied out alone still finds what it builds on.
+    Algorithms import each other relatively (`from ..da3c import ...`). The package searches `folder` first, then the
+    bundled algorithms, so that a copy of one bundled directory still finds the modules that it imports.
     """
     name = "relaax_algorithms_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
     if name not in sys.modules:

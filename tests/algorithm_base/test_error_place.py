@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import load_algorithm
 from relaax.bundled import bundled_folder
-from relaax.hosting.errors import described, is_deliberate, place_of
+from relaax.hosting.errors import describe_error, is_deliberate, place_of
 
 MINE = """
 from relaax.algorithm_base import AgentBase, ConfigBase, ParameterServerBase
@@ -52,7 +52,7 @@ def caught(function: Callable[[], object]) -> Exception:
     ],
 )
 def test_an_error_is_placed_in_the_algorithms_own_code(kind: Any, tmp_path: Path, method: str, sentence: str) -> None:
-    assert described(caught(lambda: getattr(kind, method)(None)), tmp_path / "mine.py").rstrip() == sentence
+    assert describe_error(caught(lambda: getattr(kind, method)(None)), tmp_path / "mine.py").rstrip() == sentence
 
 
 def test_only_errors_of_raise_statements_are_deliberate(kind: Any) -> None:

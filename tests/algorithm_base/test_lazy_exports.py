@@ -119,5 +119,7 @@ def test_an_algorithm_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_name_with_a_dot_is_refused(tmp_path: Path) -> None:
     shutil.copytree(bundled_folder("algorithms") / "da3c", tmp_path / "da3c.v2")
-    with pytest.raises(ConfigurationError, match=r"da3c\.v2: the name of an algorithm has no dot; please rename it"):
+    with pytest.raises(
+        ConfigurationError, match=r"da3c\.v2: the name of an algorithm must not contain a dot; please rename it"
+    ):
         load_config("da3c.v2", tmp_path)

@@ -181,7 +181,9 @@ def test_paths_that_name_nothing(path: str, tmp_path: Path) -> None:
 
 def test_a_name_with_a_dot_is_refused(tmp_path: Path) -> None:
     copy_out(tmp_path / "da3c.v2")
-    with pytest.raises(ConfigurationError, match=r"da3c\.v2: the name of an algorithm has no dot; please rename it"):
+    with pytest.raises(
+        ConfigurationError, match=r"da3c\.v2: the name of an algorithm must not contain a dot; please rename it"
+    ):
         load_algorithm("da3c.v2", tmp_path)
 
 
@@ -255,7 +257,7 @@ def test_a_failed_import_may_be_mended(tmp_path: Path) -> None:
 def test_which_algorithm_it_is_stands_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         load_algorithm("da3c", tmp_path)
-    assert f"algorithm da3c from {BUNDLED}" in caplog.text
+    assert f"algorithm da3c is loaded from {BUNDLED}" in caplog.text
 
 
 def test_what_is_bundled() -> None:

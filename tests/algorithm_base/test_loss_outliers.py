@@ -8,7 +8,7 @@ import pytest
 
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.hosting.gradient_filters import (
-    MEMORY,
+    AVERAGED_LOSSES,
     WARM_UP,
     FilteredParameters,
     GradientFilter,
@@ -38,7 +38,7 @@ def test_nothing_is_judged_before_there_are_enough_losses() -> None:
 
 def test_the_first_losses_have_equal_weight() -> None:
     random = np.random.default_rng(0)
-    seen = np.abs(random.standard_normal(MEMORY)).tolist()
+    seen = np.abs(random.standard_normal(AVERAGED_LOSSES)).tolist()
     low, high = (RunningLoss(3.0), RunningLoss(3.0))
     for loss in seen:
         low.is_outlier(min(loss, 2.0))
@@ -119,7 +119,7 @@ class Remembering(GradientFilter):
         self.seen += 1
         return gradient * self.seen
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.seen = 0
 
 

@@ -28,4 +28,4 @@ def test_a_copied_algorithm_trains(algorithm: str, runs: Runs, tmp_path: Path, m
     assert run.summary["status"] == "max_steps"
     assert run.summary["updates"] > 0
     for server in ("parameter-server", "rlx-server"):
-        assert f"algorithm renamed from {tmp_path / 'empty' / 'renamed'}" in run.log(server)
+        assert f"algorithm renamed is loaded from {tmp_path / 'empty' / 'renamed'}" in run.log(server)

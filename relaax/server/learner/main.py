@@ -25,7 +25,7 @@ def serve(
     It waits for the first worker, which brings the model's spaces, and ends with the training. The command line wins
     over environment variables (RELAAX_LEARNER__PARAMETER_SERVER=...), and these over the file.
     """
-    from relaax.hosting.errors import described
+    from relaax.hosting.errors import describe_error
     from relaax.hosting.loader import load_algorithm
     from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
     from relaax.replay.interfaces import ReplayError, ReplayUnavailable
@@ -58,7 +58,7 @@ def serve(
         raise CommandError(error, 2) from None
     except Exception as error:
         _log.exception("the learner failed")
-        raise CommandError(f"the learner failed at {described(error, algorithm.source)}", 1) from None
+        raise CommandError(f"the learner failed at {describe_error(error, algorithm.source)}", 1) from None
     return 0
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Damaged
-from relaax.hosting.errors import described, is_deliberate, place_of_function
+from relaax.hosting.errors import describe_error, is_deliberate, place_of_function
 from relaax.hosting.fingerprint import changed_keys, fingerprint, first_difference, parse_fingerprint
 from relaax.hosting.loader import Algorithm
 from relaax.parameters.moments import check_lengths
@@ -76,7 +76,7 @@ class AlgorithmModels:
             if isinstance(error, ValueError) and is_deliberate(error):  # spaces that the algorithm cannot handle
                 raise ModelRefused(str(error)) from error
             _log.exception("the model cannot be made")
-            why = described(error, self._algorithm.source)
+            why = describe_error(error, self._algorithm.source)
             raise ModelRefused(
                 f"the model cannot be made: {why}; the parameter server's log has the traceback"
             ) from error

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from relaax import rlx
 from relaax.algorithm_base import AgentBase, Leaves, StepResult
-from relaax.hosting.errors import described, place_of
+from relaax.hosting.errors import describe_error, place_of
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
@@ -217,7 +217,7 @@ def agent_failure(error: Exception, source: Path) -> str:
     if isinstance(error, rlx.LocalProtocolError):  # the answer cannot be sent
         why = f"{place_of(error, source)}: the agent returned actions outside its action space: {error.message}"
     else:
-        why = described(error, source)
+        why = describe_error(error, source)
     return f"the agent failed at {why}; the RLX server's log has the traceback"
 
 
