@@ -1,4 +1,4 @@
-"""For authors of algorithms: fakes of what surrounds an agent, and the tests that every algorithm must pass.
+"""Tests that every algorithm must pass, and fakes for an algorithm's own tests. Begin reading with `compliance.py`.
 
     from pathlib import Path
     from relaax.algorithm_base import Box, Discrete
@@ -12,8 +12,8 @@
         action_space = Discrete(2)
         impossible_spaces = ((observation_space, Box(-1, 1, shape=(1,))),)
 
-pytest finds the tests in `TestMine`; nothing here imports pytest. For tests of your own, `make_agent` gives an agent
-with a `FakeParameters`, and `RandomEnvironments` gives it something to live in.
+pytest finds the tests in `TestMine`; this package does not import pytest. For other tests, `make_agent` makes an agent
+with a `FakeParameters`, `RandomEnvironments` simulates its environments, and `live` runs the agent in them.
 """
 
 from relaax.algorithm_base.testing.compliance import AgentCompliance

@@ -1,4 +1,4 @@
-"""Tests of the contract between an algorithm and what drives it. A subclass says which algorithm; pytest runs it."""
+"""Tests of the contract between an algorithm and the processes that run it. pytest runs subclasses."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from relaax.rlx import Space
 
 
 class AgentCompliance:
-    """What every algorithm must do, whatever it learns (see `relaax.algorithm_base.testing` for how to use it).
+    """Base class of an algorithm's compliance tests (see `relaax.algorithm_base.testing` for an example).
 
-    A subclass gives `algorithm`, `config_section` and the spaces. `impossible_spaces` are pairs of an observation and
-    an action space that the algorithm must refuse. `patience` is the number of steps within which an agent must have
-    pushed. `bootstraps` is False for an algorithm that expects nothing of what comes after an episode was cut off.
+    A subclass sets `algorithm`, `config_section` and the spaces. `impossible_spaces`: pairs of an observation and an
+    action space that the algorithm must refuse. `patience`: number of steps within which an agent must push.
+    `bootstraps`: False if the algorithm does not use the final observations of truncated episodes.
     """
 
     algorithm: ClassVar[Algorithm]
@@ -43,21 +43,21 @@ class AgentCompliance:
     bootstraps: ClassVar[bool] = True
 
     def config(self) -> ConfigBase:
-        """Return the algorithm's configuration, checked."""
+        """Return the validated configuration of the algorithm."""
         return self.algorithm.configure(self.config_section)
 
     def agent(self, environments: int | None = None, **options: Any) -> tuple[AgentBase, FakeParameters]:
-        """Return a new agent and its bridge; `options` are those of `make_agent`."""
+        """Return a new agent and its parameters. For `options` see `make_agent`."""
         count = self.environments if environments is None else environments
         spaces = (self.observation_space, self.action_space)
         return make_agent(self.algorithm, self.config(), *spaces, environments=count, **options)
 
-    def world(self, environments: int | None = None, **options: Any) -> RandomEnvironments:
-        """Return random environments with the spaces of this test; `options` are those of `RandomEnvironments`."""
+    def random_environments(self, environments: int | None = None, **options: Any) -> RandomEnvironments:
+        """Return random environments with the spaces of this test. For `options` see `RandomEnvironments`."""
         count = self.environments if environments is None else environments
         return RandomEnvironments(self.observation_space, self.action_space, count, **options)
 
-    def test_the_parameter_server_declares_a_flat_vector(self) -> None:
+    def test_initial_parameters_are_a_flat_float32_vector(self) -> None:
         first, second = (
             self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space).initial_parameters(
                 5
@@ -70,7 +70,7 @@ class AgentCompliance:
         assert np.isfinite(first).all()
         np.testing.assert_array_equal(first, second, "the same seed must give the same parameters")
 
-    def test_the_optimizer_updates_such_a_vector(self) -> None:
+    def test_optimizer_updates_the_initial_parameters(self) -> None:
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
         spec = server.optimizer()
         assert isinstance(spec, OptimizerSpec)
@@ -80,33 +80,35 @@ class AgentCompliance:
         assert is_finite(vector.snapshot())
         assert not np.array_equal(vector.snapshot(), initial)
 
-    def test_the_declared_statistics_are_gathered(self) -> None:
+    def test_agent_records_every_declared_statistic(self) -> None:
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
         declared = check_lengths(server.statistics())
-        agent, bridge = self.agent()
-        world = self.world()
-        live(agent, world, 10 * self.patience, until=lambda: all(m.count for m in bridge.statistics.values()))
-        assert {name: moments.size for name, moments in bridge.statistics.items()} == declared
-        for name, moments in bridge.statistics.items():
+        agent, parameters = self.agent()
+        environments = self.random_environments()
+        live(
+            agent, environments, 10 * self.patience, until=lambda: all(m.count for m in parameters.statistics.values())
+        )
+        assert {name: moments.size for name, moments in parameters.statistics.items()} == declared
+        for name, moments in parameters.statistics.items():
             assert moments.count > 0, f"no sample of statistic {name} within {10 * self.patience} steps"
 
-    def test_a_target_network_is_declared_by_an_interval(self) -> None:
+    def test_target_interval_is_none_or_a_target_interval(self) -> None:
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
         interval = server.target_interval()
-        assert interval is None or isinstance(interval, TargetInterval), f"{interval!r} is no TargetInterval"
+        assert interval is None or isinstance(interval, TargetInterval), f"{interval!r} is not a TargetInterval"
 
-    def test_the_fingerprint_survives_the_wire(self) -> None:
+    def test_parsed_fingerprint_gives_the_same_fingerprint(self) -> None:
         text = fingerprint(self.algorithm.name, self.config(), self.observation_space, self.action_space)
         description, observation_space, action_space = parse_fingerprint(text)
         assert description["algorithm"] == self.algorithm.name
         assert action_space == self.action_space
         assert fingerprint(self.algorithm.name, self.config(), observation_space, action_space) == text
 
-    def test_its_own_spaces_are_accepted(self) -> None:
+    def test_supported_spaces_are_accepted(self) -> None:
         refusal = self.algorithm.Agent.refusal(self.config(), self.observation_space, self.action_space)
         assert refusal is None
 
-    def test_impossible_spaces_are_refused_in_a_sentence(self) -> None:
+    def test_impossible_spaces_are_refused_in_one_sentence(self) -> None:
         for observation_space, action_space in self.impossible_spaces:
             sentence = self.algorithm.Agent.refusal(self.config(), observation_space, action_space)
             assert sentence, f"{observation_space}, {action_space} must be refused"
@@ -117,121 +119,123 @@ class AgentCompliance:
         for exploit in (False, True):
             for environments in (1, self.environments):
                 for next_step in (False, True):
-                    agent, bridge = self.agent(environments, exploit=exploit)
-                    live(agent, self.world(environments, next_step=next_step), self.patience)
+                    agent, parameters = self.agent(environments, exploit=exploit)
+                    live(agent, self.random_environments(environments, next_step=next_step), self.patience)
                     agent.close()
-                    assert not bridge.closed, "the bridge is the worker's to close"
+                    assert not parameters.closed, "an agent must not close its parameters"
 
     def test_training_pushes_and_counts_every_step_once(self) -> None:
         for next_step in (False, True):
-            agent, bridge = self.agent()
-            world = self.world(next_step=[next_step, *[False] * (self.environments - 1)])
+            agent, parameters = self.agent()
+            environments = self.random_environments(next_step=[next_step, *[False] * (self.environments - 1)])
             pushes = 0
-            actions = agent.reset(world.reset())
+            actions = agent.reset(environments.reset())
             for _ in range(self.patience):
-                actions = agent.step(world.step(actions))
+                actions = agent.step(environments.step(actions))
                 agent.learn()
-                if len(bridge.pushes) > pushes:
-                    pushes = len(bridge.pushes)
-                    assert bridge.global_step == world.counted, "env_steps of all pushes are not the steps so far"
+                if len(parameters.pushes) > pushes:
+                    pushes = len(parameters.pushes)
+                    assert parameters.global_step == environments.counted, (
+                        "the sum of env_steps of all pushes differs from the number of steps"
+                    )
             assert pushes > 0, f"no push within {self.patience} steps"
-            assert any(push.gradient is not None and push.gradient.any() for push in bridge.pushes)
-            assert bridge.episodes == [], "the worker counts episodes"
+            assert any(push.gradient is not None and push.gradient.any() for push in parameters.pushes)
+            assert parameters.episodes == [], "an agent must not record episodes; the worker does"
 
-    def test_the_same_run_pushes_the_same(self) -> None:
+    def test_same_seed_gives_the_same_first_gradient(self) -> None:
         np.testing.assert_allclose(self._first_gradient(), self._first_gradient(), rtol=1e-4, atol=1e-6)
 
-    def test_exploit_never_pushes_and_does_not_depend_on_chance(self) -> None:
+    def test_exploit_mode_is_deterministic_and_never_pushes(self) -> None:
         taken: list[list[Leaves]] = []
         for first_actor in (0, 100):
-            agent, bridge = self.agent(exploit=True, first_actor=first_actor)
-            world, actions = self.world(), []
-            actions.append(agent.reset(world.reset()))
+            agent, parameters = self.agent(exploit=True, first_actor=first_actor)
+            environments, actions = self.random_environments(), []
+            actions.append(agent.reset(environments.reset()))
             for _ in range(20):
-                actions.append([leaf.copy() for leaf in agent.step(world.step(actions[-1]))])
+                actions.append([leaf.copy() for leaf in agent.step(environments.step(actions[-1]))])
             taken.append(actions)
-            assert bridge.pulls > 0
-            assert bridge.pushes == []
-        for ours, theirs in zip(*taken, strict=True):
-            for our_leaf, their_leaf in zip(ours, theirs, strict=True):
-                np.testing.assert_array_equal(our_leaf, their_leaf)
+            assert parameters.pulls > 0
+            assert parameters.pushes == []
+        for first, second in zip(*taken, strict=True):
+            for first_leaf, second_leaf in zip(first, second, strict=True):
+                np.testing.assert_array_equal(first_leaf, second_leaf)
 
-    def test_void_rewards_change_nothing(self) -> None:
+    def test_void_rewards_do_not_affect_training(self) -> None:
         def with_void(reward: float) -> FakeParameters:
             def edit(_: int, step: StepResult) -> StepResult:
                 return replace(step, rewards=np.where(step.first, reward, step.rewards))
 
-            agent, bridge = self.agent()
-            live(agent, self.world(next_step=True, end_probability=0.5), self.patience, edit)
-            return bridge
+            agent, parameters = self.agent()
+            live(agent, self.random_environments(next_step=True, end_probability=0.5), self.patience, edit)
+            return parameters
 
-        ours, theirs = with_void(0.0), with_void(1e30)
-        np.testing.assert_allclose(ours.parameters, theirs.parameters, rtol=1e-3, atol=1e-5)
-        for name, moments in ours.statistics.items():
-            assert moments.count == theirs.statistics[name].count
-            np.testing.assert_allclose(moments.mean, theirs.statistics[name].mean, rtol=1e-3, atol=1e-5)
+        zero, large = with_void(0.0), with_void(1e30)
+        np.testing.assert_allclose(zero.parameters, large.parameters, rtol=1e-3, atol=1e-5)
+        for name, moments in zero.statistics.items():
+            assert moments.count == large.statistics[name].count
+            np.testing.assert_allclose(moments.mean, large.statistics[name].mean, rtol=1e-3, atol=1e-5)
 
-    def test_what_follows_an_episode_counts_where_it_was_cut_off(self) -> None:
+    def test_final_observation_is_used_if_truncated(self) -> None:
         if self.bootstraps:
             gradients = [self._with_final_observations(seed, truncated=True) for seed in (1, 2)]
             assert not np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-7)
 
-    def test_what_follows_an_episode_counts_nothing_where_it_was_over(self) -> None:
+    def test_final_observation_is_ignored_if_terminated(self) -> None:
         gradients = [self._with_final_observations(seed, truncated=False) for seed in (1, 2)]
         np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
-    def test_a_reset_begins_anew(self) -> None:
+    def test_agent_can_be_reset_after_any_number_of_steps(self) -> None:
         agent, _ = self.agent()
-        world = self.world()
+        environments = self.random_environments()
         for steps in (0, 1, 7, self.patience):
-            live(agent, world, steps)
+            live(agent, environments, steps)
 
-    def test_discarded_gradients_are_no_reason_to_stop(self) -> None:
-        agent, bridge = self.agent()
-        bridge.discard.extend(["stale", "incarnation", "not finite"])
-        world = self.world()
-        live(agent, world, 10 * self.patience, until=lambda: len(bridge.pushes) > 3)
-        assert len(bridge.pushes) > 3
-        assert bridge.pushes[-1].discarded is None
-        assert bridge.global_step == world.counted
+    def test_agent_continues_after_discarded_gradients(self) -> None:
+        agent, parameters = self.agent()
+        parameters.discard.extend(["stale", "incarnation", "not finite"])
+        environments = self.random_environments()
+        live(agent, environments, 10 * self.patience, until=lambda: len(parameters.pushes) > 3)
+        assert len(parameters.pushes) > 3
+        assert parameters.pushes[-1].discarded is None
+        assert parameters.global_step == environments.counted
 
-    def test_what_the_bridge_raises_passes_through(self) -> None:
-        for failure in (TrainingEnded(7), ParameterServerUnavailable("the parameter server is away")):
-            agent, bridge = self.agent()
-            bridge.failures.append(failure)
+    def test_exceptions_of_parameters_pass_through_the_agent(self) -> None:
+        for failure in (TrainingEnded(7), ParameterServerUnavailable("the parameter server is unreachable")):
+            agent, parameters = self.agent()
+            parameters.failures.append(failure)
             try:
-                live(agent, self.world(), self.patience)
+                live(agent, self.random_environments(), self.patience)
             except (TrainingEnded, ParameterServerUnavailable) as raised:
                 assert raised is failure
             else:
                 raise AssertionError(f"{failure!r} was swallowed")
             agent.close()
 
-    def test_closing_is_safe_at_any_time(self) -> None:
+    def test_close_is_safe_at_any_time(self) -> None:
         for steps in (None, 0, 3):
-            agent, bridge = self.agent()
+            agent, parameters = self.agent()
             if steps is not None:
-                live(agent, self.world(), steps)
-            pushes = len(bridge.pushes)
-            bridge.failures.append(AssertionError("the bridge may be gone by then"))
+                live(agent, self.random_environments(), steps)
+            pushes = len(parameters.pushes)
+            parameters.failures.append(AssertionError("close must not use the parameters: they may be closed"))
             agent.close()
-            assert len(bridge.pushes) == pushes
+            assert len(parameters.pushes) == pushes
 
     def _first_gradient(self, edit: Any = lambda _, step: step) -> npt.NDArray[np.float32]:
-        """Of the pushes that have one: those of an agent beside a learner only count its steps."""
-        agent, bridge = self.agent()
+        """Return the first gradient that is pushed. An agent with a separate learner also pushes without a gradient."""
+        agent, parameters = self.agent()
 
         def first() -> npt.NDArray[np.float32] | None:
-            return next((push.gradient for push in bridge.pushes if push.gradient is not None), None)
+            return next((push.gradient for push in parameters.pushes if push.gradient is not None), None)
 
-        live(agent, self.world(), self.patience, edit, until=lambda: first() is not None)
+        live(agent, self.random_environments(), self.patience, edit, until=lambda: first() is not None)
         gradient = first()
         assert gradient is not None, f"no gradient within {self.patience} steps"
         return gradient
 
     def _with_final_observations(self, seed: int, truncated: bool) -> npt.NDArray[np.float32]:
-        """First gradient where every episode ends at the first step, with final observations that the seed fixes."""
-        final = self.world(seed=seed).reset()
+        """Return the first gradient if all episodes end at the first step, with final observations drawn by `seed`."""
+        final = self.random_environments(seed=seed).reset()
 
         def edit(number: int, step: StepResult) -> StepResult:
             ended = np.full(step.first.shape, number == 0)

@@ -1,4 +1,4 @@
-"""A parameter server within the test, strict about what it was promised."""
+"""A fake parameters client for tests, which checks the contract of agents and learners."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
 class ContractBroken(AssertionError):
-    """An agent did what its contract forbids. The message says what."""
+    """An agent or a learner violated its contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedPush:
-    """A push as it came. `base` is what the gradient was computed on, `statistics` what was gathered for it.
+    """A recorded push. `base`: the last pulled parameters before it. `statistics`: the samples since the push before.
 
-    `loss` is that of the gradient, if the agent said it.
+    `loss`: the loss of the gradient, if the agent passed it.
     """
 
     gradient: FlatVector | None
@@ -48,19 +48,19 @@ class RecordedPush:
 
 
 class FakeParameters(ParameterClientBase, Parameters):
-    """Holds the parameters itself and applies gradients by plain gradient descent, in numpy.
+    """A parameters client that holds the parameters in this process and applies gradients by gradient descent.
 
-    Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN in it, a push or a
-    statistic in exploit mode, a statistic that is not among `statistics` (name to length) or of another length, a
-    negative count. What is pulled is read-only, so that an agent that writes to it is caught.
+    Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN or infinity, a push
+    or a statistic in exploit mode, a statistic that is not among `statistics` (name to length) or of another length,
+    and a negative count. Pulled parameters are read-only, so that writing to them raises an exception.
 
-    `pushes`, `scalars`, `episodes`, `pulls` and `flushes` record what was called. `discard` is a queue of reasons for
-    which the next gradients are not applied ("incarnation" rolls everything else back, as a real server does), and
-    `failures` a queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
+    `pushes`, `scalars`, `episodes`, `pulls` and `flushes` record the calls. `discard`: a queue of reasons; each
+    discards one of the next gradients ("incarnation" also rolls the model back, as a real server does). `failures`: a
+    queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
 
-    `target` is how often the target network is renewed (`ParameterServerBase.target_interval`): right after the push
-    that completes an interval. A worker pushes `frame_skip` frames with each step. `actor_count` actors train, or those
-    up to the registered ones. `first_actor` is the index and the rank of the first registered one.
+    `target`: the interval of the target network (`ParameterServerBase.target_interval`). The push that completes an
+    interval refreshes it. `frame_skip`: frames per step. `actor_count`: number of training actors, at least the
+    registered ones. `first_actor`: index and rank of the first registered actor.
     """
 
     def __init__(
@@ -89,51 +89,52 @@ class FakeParameters(ParameterClientBase, Parameters):
         self._initial = np.array(parameters, np.float32)
         self._global_step = 0
         self._lengths = dict(statistics)
-        self._gathered: dict[str, Moments] = {}
+        self._pending_statistics: dict[str, Moments] = {}
         self._merged = self._no_samples()
         self._interval = target
         self._frame_skip = frame_skip
         self.first_actor = 0
         self._actor_count = actor_count
         self._intervals = 0
-        self._newest = self._frozen(self._initial, 0)
-        self._renew(first=True)
+        self._newest = self._make_pulled(self._initial, 0)
+        self._refresh_target(first=True)
         self._base: Pulled | None = None
         self._memory: FlatVector = np.full(len(self._initial), np.nan, np.float32)
 
     @property
     def parameters(self) -> FlatVector:
-        """The parameters now, float32 [P], read-only."""
+        """The current parameters, float32 [P], read-only."""
         return self._newest.parameters
 
     @property
     def statistics(self) -> Mapping[str, Moments]:
-        """The merged statistics of what was pushed."""
+        """The merged statistics of all pushed samples."""
         return self._newest.statistics
 
     @property
     def global_step(self) -> int:
-        """The sum of what was pushed."""
+        """The sum of all pushed `env_steps`."""
         return self._global_step
 
     def apply(self, gradient: FlatVector) -> FlatVector:
-        """Return the parameters after an update along `gradient`, both float32 [P]."""
+        """Return the parameters after an update by `gradient`, both float32 [P]."""
         updated: FlatVector = self.parameters - np.float32(self.learning_rate) * gradient
         return updated
 
     def publish(self, parameters: FlatVector, samples: Mapping[str, Moments] = MappingProxyType({})) -> None:
-        """New parameters and further samples of statistics, as if other workers had pushed."""
+        """Set new parameters and add samples of statistics, like pushes of other workers."""
         self._merge(samples)
-        self._newest = self._frozen(np.array(parameters, np.float32), self._newest.version + 1)
-        self._renew()
+        self._newest = self._make_pulled(np.array(parameters, np.float32), self._newest.version + 1)
+        self._refresh_target()
 
     def register(self, registration: Registration) -> Registered:
-        """Actors are numbered from `first_actor`; one that only acts has no target network. Once, before anything
-        else.
+        """Register once, before any other call. Actors get indices from `first_actor` on.
+
+        Without training there is no target network.
         """
-        _demand(self.registration is None, "register was called twice")
+        _require(self.registration is None, "register was called twice")
         acts = registration.purpose.acts
-        _demand(acts == (registration.environments >= 1), "a connection has at least one environment, a learner none")
+        _require(acts == (registration.environments >= 1), "a connection has at least one environment, a learner none")
         self.registration = registration
         end = self.first_actor + registration.environments
         self._actor_count = max(self._actor_count, end)
@@ -144,14 +145,14 @@ class FakeParameters(ParameterClientBase, Parameters):
         return Registered(len(self._initial), tuple(range(self.first_actor, end)), self._global_step)
 
     def pull(self) -> Pulled:
-        """Return the same object as long as parameters, statistics, target network and frames are the same."""
-        self._enter("pull")
-        self._stop()
+        """Return the newest parameters. The object changes only if parameters, statistics, target or frames do."""
+        self._check_registered("pull")
+        self._raise_due_error()
         self.pulls += 1
-        return self._hand_out()
+        return self._pulled_newest()
 
     def gradient_memory(self) -> FlatVector:
-        """Full of NaN, also after each push: whatever is not written anew is caught."""
+        """Return an array of NaN, filled again after each push, so that stale or missing numbers are detected."""
         return self._memory
 
     def push(
@@ -163,39 +164,39 @@ class FakeParameters(ParameterClientBase, Parameters):
         loss: float | None = None,
         withheld: bool = False,
     ) -> Pushed:
-        """Recorded, then applied if `discard` is empty."""
-        registration = self._enter("push")
-        _demand(registration.purpose.may_update, "push in exploit mode")
-        _demand(self._base is not None, "push before the first pull")
-        _demand(type(env_steps) is int, f"env_steps is {env_steps!r}; an int is needed")
-        _demand(env_steps >= 0, f"env_steps is {env_steps}; it is never negative")
-        _demand(gradient is None or not withheld, "a gradient that is withheld is not sent")
-        _demand(loss is None or isinstance(loss, float), f"loss is {loss!r}; a float is needed")
+        """Record the push, and apply the gradient unless `discard` has a reason for it."""
+        registration = self._check_registered("push")
+        _require(registration.purpose.may_update, "push in exploit mode")
+        _require(self._base is not None, "push before the first pull")
+        _require(type(env_steps) is int, f"env_steps must be an int, not {env_steps!r}")
+        _require(env_steps >= 0, f"env_steps must be at least 0, not {env_steps}")
+        _require(gradient is None or not withheld, "a push with withheld=True must not have a gradient")
+        _require(loss is None or isinstance(loss, float), f"loss must be a float, not {loss!r}")
         if gradient is not None:
             self._check(gradient)
-        self._stop()
+        self._raise_due_error()
         assert self._base is not None
         base, discarded = self._base, "loss" if withheld else None
         if gradient is not None and self.discard:
             discarded = self.discard.popleft()
         copy = None if gradient is None else gradient.copy()
         self._memory.fill(np.nan)
-        gathered, self._gathered = self._gathered, {}
-        self.pushes.append(RecordedPush(copy, env_steps, base, discarded, gathered, loss))
+        statistics, self._pending_statistics = self._pending_statistics, {}
+        self.pushes.append(RecordedPush(copy, env_steps, base, discarded, statistics, loss))
         staleness = self._newest.version - base.version
         self._global_step += env_steps
         if discarded == "incarnation":
             self._merged = self._no_samples()
-        self._merge(gathered)
+        self._merge(statistics)
         self._newest = replace(self._newest, frames=self._frames) if env_steps else self._newest
         if discarded == "incarnation":
             self.publish(self._initial)
-            self._renew(first=True)
+            self._refresh_target(first=True)
         elif copy is not None and discarded is None:
             self.publish(self.apply(copy))
         else:
-            self._renew()
-        pulled = self._hand_out() if want_parameters or discarded == "incarnation" else None
+            self._refresh_target()
+        pulled = self._pulled_newest() if want_parameters or discarded == "incarnation" else None
         return Pushed(discarded, self._global_step, self._newest.version, staleness, pulled)
 
     def push_later(
@@ -207,53 +208,54 @@ class FakeParameters(ParameterClientBase, Parameters):
         loss: float | None = None,
         withheld: bool = False,
     ) -> Callable[[], Pushed]:
-        """As `push`, at once."""
+        """Push immediately; the returned function returns the result."""
         pushed = self.push(gradient, env_steps, want_parameters, loss=loss, withheld=withheld)
         return lambda: pushed
 
     def flush(self) -> None:
-        """Counted."""
-        self._enter("flush")
+        """Count the call."""
+        self._check_registered("flush")
         self.flushes += 1
 
     def close(self) -> None:
-        """The end: every later call breaks the contract."""
+        """Close: each later call raises ContractBroken."""
         self.closed = True
 
-    def _enter(self, call: str) -> Registration:
-        _demand(not self.closed, f"{call} after close")
+    def _check_registered(self, call: str) -> Registration:
+        _require(not self.closed, f"{call} after close")
         if self.registration is None:
             raise ContractBroken(f"{call} before register")
         return self.registration
 
-    def _stop(self) -> None:
+    def _raise_due_error(self) -> None:
         if self.failures:
             raise self.failures.popleft()
         if self._max_global_step is not None and self._global_step >= self._max_global_step:
             raise TrainingEnded(self._global_step)
 
     def _check(self, gradient: FlatVector) -> None:
-        _demand(isinstance(gradient, np.ndarray), f"a gradient is an array, not {type(gradient).__name__}")
-        _demand(gradient.dtype == np.float32, f"a gradient is float32, not {gradient.dtype}")
-        _demand(
-            gradient.shape == self._initial.shape, f"a gradient of shape {gradient.shape}, not {self._initial.shape}"
+        _require(isinstance(gradient, np.ndarray), f"a gradient must be an array, not {type(gradient).__name__}")
+        _require(gradient.dtype == np.float32, f"a gradient must be float32, not {gradient.dtype}")
+        _require(
+            gradient.shape == self._initial.shape,
+            f"a gradient must have shape {self._initial.shape}, not {gradient.shape}",
         )
-        _demand(bool(np.isfinite(gradient).all()), "a gradient that is not finite")
+        _require(bool(np.isfinite(gradient).all()), "a gradient must be finite")
 
     def _no_samples(self) -> dict[str, Moments]:
         return {name: Moments.zeros(length) for name, length in self._lengths.items()}
 
-    def _merge(self, gathered: Mapping[str, Moments]) -> None:
-        if gathered:
-            merged = {name: self._merged[name].merged(moments) for name, moments in gathered.items()}
+    def _merge(self, statistics: Mapping[str, Moments]) -> None:
+        if statistics:
+            merged = {name: self._merged[name].merged(moments) for name, moments in statistics.items()}
             self._merged = {**self._merged, **merged}
             self._newest = replace(self._newest, statistics=MappingProxyType(self._merged))
 
-    def _hand_out(self) -> Pulled:
+    def _pulled_newest(self) -> Pulled:
         self._base = self._newest
         return self._newest
 
-    def _frozen(self, parameters: FlatVector, version: int) -> Pulled:
+    def _make_pulled(self, parameters: FlatVector, version: int) -> Pulled:
         frozen = parameters.copy()
         frozen.flags.writeable = False
         target = self._newest.target if version else None
@@ -265,8 +267,8 @@ class FakeParameters(ParameterClientBase, Parameters):
     def _frames(self) -> int:
         return self._global_step * self._frame_skip
 
-    def _renew(self, first: bool = False) -> None:
-        """Make the parameters the target network if an interval is complete, or it is the `first` one."""
+    def _refresh_target(self, first: bool = False) -> None:
+        """Copy the parameters to the target network if an interval is complete or for the `first` time."""
         if self._interval is None:
             return
         intervals = self._interval.counted(self._frames, self._newest.version) // self._interval.length
@@ -276,36 +278,36 @@ class FakeParameters(ParameterClientBase, Parameters):
 
 
 class FakeMetrics(MetricsRecorder):
-    """Records what it is given in `FakeParameters`, and raises ContractBroken as that does."""
+    """The metrics recorder of a `FakeParameters`, which checks the contract as well."""
 
     def __init__(self, parameters: FakeParameters) -> None:
         self._parameters = parameters
 
     def scalar(self, name: str, value: float) -> None:
-        """Recorded."""
-        self._parameters._enter("scalar")
-        _demand(_SCALAR.fullmatch(name) is not None, f"{name!r} is no name of a scalar")
-        _demand(math.isfinite(value), f"scalar {name} is {value}")
+        """Record a scalar."""
+        self._parameters._check_registered("scalar")
+        _require(_SCALAR.fullmatch(name) is not None, f"{name!r} is not a valid name of a scalar")
+        _require(math.isfinite(value), f"scalar {name} must be finite, not {value}")
         self._parameters.scalars.append((name, float(value)))
 
     def statistic(self, name: str, moments: Moments) -> None:
         """Keep samples of a statistic until the next push."""
-        registration = self._parameters._enter("statistic")
-        _demand(registration.purpose.may_update, "statistic in exploit mode")
+        registration = self._parameters._check_registered("statistic")
+        _require(registration.purpose.may_update, "statistic in exploit mode")
         lengths = self._parameters._lengths
-        _demand(name in lengths, f"{name!r} is no statistic that the algorithm declares: {sorted(lengths)}")
-        _demand(isinstance(moments, Moments), f"a statistic is Moments, not {type(moments).__name__}")
+        _require(name in lengths, f"{name!r} is not among the declared statistics {sorted(lengths)}")
+        _require(isinstance(moments, Moments), f"a statistic must be Moments, not {type(moments).__name__}")
         length = lengths[name]
-        _demand(moments.size == length, f"statistic {name} has {length} numbers, not {moments.size}")
-        gathered = self._parameters._gathered
-        gathered[name] = gathered[name].merged(moments) if name in gathered else moments
+        _require(moments.size == length, f"statistic {name} must have {length} numbers, not {moments.size}")
+        statistics = self._parameters._pending_statistics
+        statistics[name] = statistics[name].merged(moments) if name in statistics else moments
 
     def episode(self, episode_return: float, length: int) -> None:
-        """Recorded. The worker counts episodes: an agent that does so too counts them twice."""
-        self._parameters._enter("episode")
+        """Record an episode. The worker counts episodes, so an agent must not call this."""
+        self._parameters._check_registered("episode")
         self._parameters.episodes.append((float(episode_return), int(length)))
 
 
-def _demand(condition: bool, sentence: str) -> None:
+def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise ContractBroken(sentence)

@@ -1,4 +1,4 @@
-"""An agent in the place where a worker would have put it."""
+"""Agents and learners with the context that a worker would give them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def make_agent(
     parameters: FakeParameters | None = None,
     replay: ReplayMemory | None = None,
 ) -> tuple[AgentBase, FakeParameters]:
-    """Make an agent, with `parameters` or else the initial ones, registered as a worker does it.
+    """Return an agent and its registered parameters. Without `parameters`, they are the initial ones.
 
-    If the algorithm has a replay memory it is `replay`, or else one in this process. If learners of their own learn
-    from it, one of them is driven by `learn` besides.
+    If the algorithm has a replay memory, it is `replay`, or a new one in this process. If the algorithm uses separate
+    learners, `learn` of the returned agent also runs one.
     """
     if parameters is None:
         server = algorithm.ParameterServer(config, observation_space, action_space)
@@ -61,13 +61,13 @@ def make_agent(
     agent = algorithm.Agent(config, context)
     if context.replay is None or algorithm.Replay is None or algorithm.Replay.bundled(config):
         return agent, parameters
-    return AgentBesideLearner(agent, make_learner(algorithm, config, context)), parameters
+    return AgentWithLearner(agent, make_learner(algorithm, config, context)), parameters
 
 
 def local_replay(
     algorithm: Algorithm, config: ConfigBase, observation_space: Space, action_space: Space, environments: int
 ) -> LocalReplay | None:
-    """Make the memory that the algorithm declares, in this process; None if it declares none."""
+    """Return the replay memory that the algorithm declares, in this process; None if it declares none."""
     if algorithm.Replay is None:
         return None
     declaration = algorithm.Replay(config, observation_space, action_space).table()
@@ -75,13 +75,13 @@ def local_replay(
 
 
 def make_learner(algorithm: Algorithm, config: ConfigBase, context: AgentContext) -> LearnerBase:
-    """Make a learner beside an agent with this context: with the same memory and the same parameters."""
+    """Return a learner that shares the replay memory and the parameters of an agent's context."""
     assert algorithm.Learner is not None, f"{algorithm.name} has no learner"
     return algorithm.Learner(config, LearnerContext.beside(context, 0))
 
 
-class AgentBesideLearner(AgentBase):
-    """An agent, and a learner that learns from its memory: two processes otherwise."""
+class AgentWithLearner(AgentBase):
+    """An agent and a separate learner of its memory, which are two processes in a run."""
 
     def __init__(self, agent: AgentBase, learner: LearnerBase) -> None:
         super().__init__(agent.config, agent.context)
@@ -94,10 +94,10 @@ class AgentBesideLearner(AgentBase):
         return self._agent.step(step)
 
     def learn(self) -> None:
-        """Let the agent, then the learner: for as many updates as it may, and one an environment at the most."""
+        """Run `learn` of the agent, then updates of the learner: at most one for each environment."""
         self._agent.learn()
         replay = self.context.replay
-        assert replay is not None, "a learner has a memory"
+        assert replay is not None, "a learner needs a replay memory"
         for _ in range(self.context.environments):
             sampled = replay.sample(self._learner.batch_size, timeout=0.0)
             if sampled is None:
@@ -119,7 +119,7 @@ def live(
     edit: Callable[[int, StepResult], StepResult] = lambda _, step: step,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Let an agent live from a reset on, for so many steps or `until`. `edit` may change what the agent is told."""
+    """Run an agent from a reset for `steps` steps, or until `until()` is true. `edit` may change each outcome."""
     actions = agent.reset(environments.reset())
     agent.learn()
     for number in range(steps):

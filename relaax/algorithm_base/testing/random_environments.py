@@ -1,4 +1,4 @@
-"""Environments that make no sense, and end their episodes in every way there is."""
+"""Random environments that end their episodes in all ways that the protocol allows."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _sample(element: ElementarySpace, shape: tuple[int, ...], rng: np.random.Gen
 
 
 class RandomEnvironments:
-    """N environments as an agent knows them: random observations, rewards and ends of episodes, fixed by the seed.
+    """N environments with random observations, rewards and ends of episodes, determined by the seed.
 
-    Where `next_step` (for all, or for each), an environment ends episodes in gymnasium's NEXT_STEP way, else in its
-    SAME_STEP way. Actions that are not in the action space raise ContractBroken. `counted` is the number of
-    transitions so far that were not void.
+    `next_step` (for all, or for each): end episodes in gymnasium's NEXT_STEP mode; if false, in SAME_STEP mode. Actions
+    that are not in the action space raise ContractBroken. `counted`: the number of transitions so far that are not
+    void.
 
-    The observations and rewards do not depend on the actions: two agents see the same. Arrays are read-only, as those
-    that come over a wire.
+    Observations and rewards do not depend on the actions, so two agents get the same ones. Arrays are read-only, like
+    received ones.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class RandomEnvironments:
         self.counted = 0
 
     def reset(self) -> Leaves:
-        """Every environment starts an episode."""
+        """Start an episode in every environment. Return the observations."""
         self._starting = self._none
         return self._observe()
 
     def step(self, actions: Leaves) -> StepResult:
-        """Return what came of the actions: leaves [N, ...]."""
+        """Return the outcome of the actions, leaves [N, ...]."""
         try:
             self._actions.check("action", actions)
         except ProtocolError as error:
@@ -86,7 +86,7 @@ class RandomEnvironments:
                 _read_only(np.where(_rows(self._next_step, a), a, b)) for a, b in zip(observations, others, strict=True)
             ]
         self._starting = ended & self._next_step
-        marked = ended.any() or first.any()  # else it is one mask for all, as from a worker
+        marked = ended.any() or first.any()  # if nothing is marked, all masks are one array, as in a worker
         masks = [_read_only(mask) for mask in (ended & ~truncated, truncated, first)] if marked else [self._none] * 3
         rewards = _read_only(self._rng.normal(size=n))
         step = StepResult(rewards, observations, masks[0], masks[1], masks[2], final)
@@ -98,7 +98,7 @@ class RandomEnvironments:
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the same array, which cannot be written from now on."""
+    """Return the same array, made read-only."""
     array.setflags(write=False)
     return array
 
