@@ -274,8 +274,8 @@ ERRORS = (
         [
             (
                 REPLAY_AGENT_PY,
-                "self._exchange.env_steps, self._unsaid = self._exchange.env_steps, 0, 0",
-                "self._unsaid = self._exchange.env_steps, 0",
+                "learner.exchange.env_steps, self._exchange.env_steps = self._exchange.env_steps, 0",
+                "learner.exchange.env_steps = self._exchange.env_steps",
             )
         ],
         REPLAY_CONTRACT,
@@ -638,7 +638,7 @@ ERRORS = (
         [
             (
                 "algorithms/_value_based/agent.py",
-                "values_of(values, self._chosen(self._online_values(inputs, state)))",
+                "values_of(values, self._choose_actions(self._online_values(inputs, state)))",
                 "values.max(axis=1)",
             )
         ],
@@ -763,7 +763,13 @@ ERRORS = (
     planted(
         "one-epsilon-for-all",
         "all actors draw the same final epsilon",
-        [(EXPLORATION_PY, "np.random.default_rng([seed, rank, _DRAW])", "np.random.default_rng([seed, _DRAW])")],
+        [
+            (
+                EXPLORATION_PY,
+                "np.random.default_rng([seed, rank, _EPSILON_STREAM])",
+                "np.random.default_rng([seed, _EPSILON_STREAM])",
+            )
+        ],
         EXPLORATION,
     ),
     planted(
@@ -941,9 +947,9 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "            final = self._inputs.cut_off(step)",
+                "            final = self._inputs.truncated_inputs(step)",
                 "            self._inputs._encoder.push(step.observations, step.ended | step.first)\n"
-                "            final = self._inputs.cut_off(step)",
+                "            final = self._inputs.truncated_inputs(step)",
             )
         ],
         GRADIENT,
@@ -1207,7 +1213,7 @@ ERRORS = (
     planted(
         "own-statistics-only",
         "what other workers gathered is not used",
-        [(INPUTS_PY, "        self.normalization.pulled(pulled)\n", "")],
+        [(INPUTS_PY, "        self.normalization.set_statistics(pulled)\n", "")],
         CONT_GRADIENT,
     ),
     planted(

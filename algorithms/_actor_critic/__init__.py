@@ -1,4 +1,4 @@
-"""The loss that da3c and da3c_cont share: it asks the policy's distribution, whatever that is.
+"""The loss that da3c and da3c_cont share, for any distribution of the policy.
 
-It is no algorithm: those are the packages whose agents import it.
+This package is not an algorithm: `da3c` and `da3c_cont` import it.
 """

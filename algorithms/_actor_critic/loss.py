@@ -19,10 +19,10 @@ class ActorCriticLoss:
 
         -log pi(a_t | s_t) * A_t  +  c * (R_t - V(s_t))^2  -  beta * H(pi(. | s_t))
 
-    A_t and R_t are constants. A masked step counts nothing. c is `value_loss_weight`, beta `entropy_beta`.
+    A_t and R_t are constants. Masked steps have weight 0. c is `value_loss_weight`, beta `entropy_beta`.
 
-    An engine calls it with the outputs of some examples (head -> float32 [B, width]), and goes on with the derivative
-    by them that it returns, in the same form. To change the loss, change this class.
+    An engine calls it with the outputs of some examples (head -> float32 [B, width]). It returns the derivative of the
+    loss by these outputs, in the same form. To change the loss, change this class.
     """
 
     def __init__(self, config: ActorCriticConfig, policy: Distribution, batch: Batch) -> None:
@@ -47,7 +47,7 @@ class ActorCriticLoss:
 
     @property
     def means(self) -> dict[str, float]:
-        """Each term and the whole loss as means over the steps that count, of the examples so far."""
+        """Each term and the whole loss: means over the unmasked steps of the examples so far."""
         count = max(float(self._weights.sum()), 1e-9)
         policy, value, entropy = (whole / count for whole in self._sums)
         whole = policy + self._c * value - self._beta * entropy

@@ -1,4 +1,5 @@
-"""What methods that act by action values share: keys, network, and the agent of async_q, async_sarsa and n_step_q.
+"""Shared code of the action-value methods: keys, network, and the agent of async_q, async_sarsa and n_step_q.
 
-It is no algorithm: those are the packages that export it under their names, each with its own `Config`.
+This package is not an algorithm. The three packages export the agent under their names, each with its own `Config`;
+gorila and apex use `model.py`.
 """

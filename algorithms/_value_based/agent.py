@@ -1,4 +1,4 @@
-"""The agent of async_q, async_sarsa and n_step_q (Mnih et al. 2016): three targets, and what else they do alike."""
+"""The agent of async_q, async_sarsa and n_step_q (Mnih et al. 2016), and their three targets."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ Values = Callable[..., Array]
 
 
 def q_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
-    """y_t = r_t + gamma * max_a Q(s_{t+1}, a; target), or the double estimate of it (Algorithm 1)."""
+    """Return y_t = r_t + gamma * max_a Q(s_{t+1}, a; target), or its double estimate (Algorithm 1)."""
     values = greedy_values(target_values(rollout.inputs[1:]), rollout.values[1:] if config.double else None)
     return one_step_targets(rollout.rewards, rollout.discounts, values)
 
 
 def sarsa_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
-    """y_t = r_t + gamma * Q(s_{t+1}, a_{t+1}; target) with a_{t+1} the action that is taken there (section 4)."""
+    """Return y_t = r_t + gamma * Q(s_{t+1}, a_{t+1}; target), where a_{t+1} is the action taken (section 4)."""
     values = values_of(target_values(rollout.inputs[1:]), rollout.actions[1:])
     return one_step_targets(rollout.rewards, rollout.discounts, values)
 
 
 def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Array:
-    """y_t is the discounted sum of the rewards from t to the rollout's end, and max_a Q(., a; target) after it (S2)."""
+    """Return the discounted sum of the rewards from t to the rollout's end and of max_a Q(., a; target) there (S2)."""
     following = target_values(rollout.newest(), rollout.states[1])
     return n_step_returns(
         rollout.rewards, rollout.discounts, greedy_values(following, rollout.values[-1] if config.double else None)
@@ -52,23 +52,24 @@ def n_step_targets(rollout: Rollout, target_values: Values, config: Any) -> Arra
 
 
 TARGETS = {"async_q": q_targets, "async_sarsa": sarsa_targets, "n_step_q": n_step_targets}
-"""y_t of a full rollout, whose T + 1 rows have been acted on, float32 [T, N]; r_t alone where an episode terminated."""
+"""Functions that return the targets y_t of a full rollout (T + 1 rows), float32 [T, N]. If an episode terminated at t,
+y_t is r_t.
+"""
 
 
 class Agent(AgentBase):
     """One actor-learner of Mnih et al. 2016, section 4, over N environments at once.
 
-    It acts epsilon-greedily; every `update_interval` steps, while the environments step, it pushes the gradient of
-    (y_t - Q(s_t, a_t))^2, summed over those steps and averaged over the environments, with the targets y_t of the
-    method of its configuration's name.
+    It acts epsilon-greedily. Every `update_interval` steps, while the environments step, it pushes the gradient of
+    (y_t - Q(s_t, a_t))^2, summed over these steps and averaged over the environments. `TARGETS` gives the targets y_t.
 
-    The first action of a rollout is chosen before the update that ends the one before it, by parameters one update
-    older. Its value is computed anew for the gradient.
+    The first action of a rollout is chosen before the previous rollout's update, by parameters that are one update
+    older. The gradient uses the value of this action by the newer parameters.
     """
 
     def __init__(self, config: ValueConfig, context: AgentContext) -> None:
         super().__init__(config, context)
-        assert isinstance(context.action_space, Discrete)  # refused before otherwise
+        assert isinstance(context.action_space, Discrete)  # `refusal` has refused other spaces
         self._first_action = context.action_space.start
         self._q = action_values(config, context.action_space)
         self._spec = spec = value_network(config, context.observation_space, self._q)
@@ -82,7 +83,7 @@ class Agent(AgentBase):
             self._engine = make_engine(spec, dtype, self._rollout.batch_shape)
         self._actor: Actor = self._engine or make_actor(spec, dtype)
         self._rng = np.random.default_rng([context.seed, *context.actors])
-        self._drawn_for: range | None = None  # the ranks that final epsilons were drawn for
+        self._epsilon_ranks: range | None = None  # the actors' ranks for which final epsilons were drawn
         self._held_out = HeldOutStates(0 if config.recurrent else config.held_out_states)
         self._target_parameters: Array | None = None
         self._exchange = Exchange(config, context)
@@ -104,7 +105,7 @@ class Agent(AgentBase):
         else:
             self.learn()  # unless the caller has done so already
             rewards = self._inputs.clipped_rewards(step)
-            final = self._inputs.cut_off(step)  # where an episode was truncated: it would have gone on
+            final = self._inputs.truncated_inputs(step)
             values = None if final is None else self._final_values(self._inputs.normalized(final))
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
@@ -112,44 +113,44 @@ class Agent(AgentBase):
         return self._act()
 
     def learn(self) -> None:
-        """Update from a full rollout: what was acted on last ends it, and begins the next."""
+        """Update from a full rollout. Its last row, T, becomes the first row of the next rollout."""
         rollout = self._rollout
         if self.context.exploit or not rollout.full:
             return
         if rollout.mask.any():
             self._update(TARGETS[self.config.name](rollout, self._target_values, self.config))
-        else:  # nothing but void transitions
+        else:  # all transitions are void
             self._use(self._exchange.push(None))
         rollout.begin_next()
-        if self._spec.lstm:  # its gradient needs what was computed to act on all rows, the first one too
+        if self._spec.lstm:  # its gradient needs the activations of all rows, also of the first one
             outputs, self._inputs.state_after = self._actor.act(rollout.inputs[0], self._inputs.state, rollout.row)
             rollout.values[0] = self._q.values(outputs)
 
     def policy_graph(self) -> PolicyGraph:
-        head = "advantage" if self.config.dueling else "q"  # the state's value moves no action before another
+        head = "advantage" if self.config.dueling else "q"  # the state's value does not change the order of the actions
         parameters = self.context.parameters.pull().parameters
         return self._inputs.policy_graph(parameters, tuple(self._q.heads), LargestOutput(head, self._first_action))
 
     def _act(self) -> Leaves:
         inputs, exploit = self._inputs, self.context.exploit
         if not exploit:
-            self._held_out.see(inputs.seen)
+            self._held_out.add(inputs.seen)
         keep = None if exploit else self._rollout.row
         outputs, inputs.state_after = self._actor.act(inputs.newest, inputs.state, keep)
         values = self._q.values(outputs)
-        actions = self._chosen(values)
+        actions = self._choose_actions(values)
         if not exploit:
             self._rollout.act(inputs.newest, actions, values, inputs.state, inputs.restart)
         return [actions + self._first_action]
 
-    def _chosen(self, values: Array) -> npt.NDArray[np.int64]:
-        """Return the actions that the policy takes by these values, int64 [N], from 0."""
+    def _choose_actions(self, values: Array) -> npt.NDArray[np.int64]:
+        """Return the policy's actions for these values, int64 [N], from 0."""
         if not self.context.exploit:
             return epsilon_greedy(values, self._exploration(), self._rng)
         return epsilon_greedy(values, 0.0 if self.config.greedy_exploit else self.config.exploit_epsilon, self._rng)
 
     def _exploration(self) -> npt.NDArray[np.float64]:
-        """Return the share of random actions of each actor, float64 [N]."""
+        """Return the probability of a random action of each actor, float64 [N]."""
         exploration: npt.NDArray[np.float64] = self._epsilon(self._pulled.frames)
         return exploration
 
@@ -160,7 +161,7 @@ class Agent(AgentBase):
     def _target_values(self, inputs: npt.NDArray[Any], state: Array | None = None) -> Array:
         """Return the target network's values, float32 [..., A], of inputs [..., *input shape].
 
-        `state`: what an LSTM remembers before them; it may be left out if there is none.
+        `state`: the LSTM's state before these inputs; optional without an LSTM.
         """
         assert self._target is not None, "an agent in exploit mode has no targets"
         leading = inputs.shape[: inputs.ndim - len(self._spec.inputs)]
@@ -169,14 +170,14 @@ class Agent(AgentBase):
         return self._q.values(outputs).reshape(*leading, -1)
 
     def _final_values(self, inputs: npt.NDArray[Any]) -> Array:
-        """Return what observations are worth after which the episode would have gone on, float32 [N].
+        """Return the values of the final observations of truncated episodes, float32 [N].
 
-        No action follows them: that of Sarsa is one that the policy would have taken.
+        No action follows a final observation. For Sarsa, the policy chooses one.
         """
         state = self._inputs.state_after
         values = self._target_values(inputs, state)
         if self.config.name == "async_sarsa":
-            return values_of(values, self._chosen(self._online_values(inputs, state)))
+            return values_of(values, self._choose_actions(self._online_values(inputs, state)))
         return greedy_values(values, self._online_values(inputs, state) if self.config.double else None)
 
     def _update(self, targets: Array) -> None:
@@ -197,15 +198,15 @@ class Agent(AgentBase):
         self._use(self._exchange.push(gradient, whole, scalars))
 
     def _use(self, pulled: Pulled | None) -> None:
-        """Act by new parameters, if there are any, and draw final epsilons if the actors' ranks are others."""
+        """Use new parameters, if there are any. If the actors' ranks have changed, draw new final epsilons."""
         if pulled is None:
             return
         self._pulled = pulled
         self._actor.set_parameters(pulled.parameters)
-        self._inputs.pulled(pulled)
+        self._inputs.set_statistics(pulled)
         ranks = range(pulled.actor_rank, pulled.actor_rank + self.context.environments)
-        if ranks != self._drawn_for:
-            config, self._drawn_for = self.config, ranks
+        if ranks != self._epsilon_ranks:
+            config, self._epsilon_ranks = self.config, ranks
             final = drawn_epsilons(self.context.seed, ranks, config.final_epsilons, config.final_epsilon_probabilities)
             self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
         if self._target is not None and pulled.target is not self._target_parameters:

@@ -1,8 +1,8 @@
 """Ape-X DQN (Horgan et al. 2018): replay memory, many actors.
 
-Many actors fill one prioritised memory, from which learners draw.
+Many actors fill one prioritised memory, from which learners sample.
 
-Goals and non-goals are those of gorila, whose learner and memory these are. See README.md.
+Agent, learner and memory are gorila's; goals and non-goals are the same. See README.md.
 """
 
 from __future__ import annotations

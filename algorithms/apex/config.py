@@ -1,4 +1,4 @@
-"""The keys of apex's configuration: those that gorila has too, with other defaults, and its exploration."""
+"""The keys of apex's configuration: keys shared with gorila, with other defaults, and the exploration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CenteredRMSPropConfig(RMSPropConfig):
 
 
 class Config(ReplayConfig):
-    """Ape-X DQN. The defaults are those of the paper's Atari games; where one is not, its description says so."""
+    """Ape-X DQN. The defaults are the paper's for Atari games, unless a key's description gives another source."""
 
     name = "apex"
 
@@ -39,42 +39,43 @@ class Config(ReplayConfig):
     replay_capacity: Free[int] = Field(
         2_000_000,
         ge=1,
-        description="Transitions that are kept, over all replay servers; in the paper it may overflow for up to 100 "
-        "updates.",
+        description="Maximum number of transitions, over all replay servers. In the paper the memory may exceed it for "
+        "up to 100 updates.",
     )
     batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         None,
-        description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "
-        "it; null: nobody waits, as in the paper.",
+        description="How often a transition is sampled, on average. Actors and learners wait for each other to keep "
+        "this ratio; null: they do not wait, as in the paper.",
     )
-    n_step: Free[int] = Field(3, ge=1, le=100, description="Steps whose rewards a target has.")
+    n_step: Free[int] = Field(3, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
-        True, description="The online network says which action is best, the target network what it is worth."
+        True,
+        description="Double estimates: the online network selects the best action, the target network gives its value.",
     )
     dueling: Fixed[bool] = Field(
         True,
-        description="The network estimates the value of a state and the advantages of its actions: for images each "
-        "has a dense layer of its own, for vectors a network of its own.",
+        description="The network estimates the value of a state and the advantages of its actions. For images each has "
+        "a dense layer of its own, for vectors a network of its own.",
     )
     prioritized: Free[bool] = Field(
-        True, description="Transitions are drawn by the size of their error (Schaul et al. 2016); false: uniformly."
+        True, description="Transitions are sampled by the size of their error (Schaul et al. 2016); false: uniformly."
     )
     final_importance_exponent: Free[Probability] = Field(
-        0.4, description="The same at max_global_step, to which it goes in a straight line."
+        0.4, description="Importance exponent at max_global_step; between, it changes linearly."
     )
     target_interval: Free[int] = Field(
         2_500, ge=1, description="Updates, by all learners, between two refreshes of the target network."
     )
-    epsilon: Free[Probability] = Field(0.4, description="Share of random actions of the actor that explores most.")
+    epsilon: Free[Probability] = Field(0.4, description="Largest share of random actions, of actor 0.")
     epsilon_exponent: Free[float] = Field(
-        7.0, ge=0, description="How much less the others explore: actor i of N with epsilon^(1 + this x i / (N - 1))."
+        7.0, ge=0, description="alpha of the paper: actor i of N explores with epsilon^(1 + alpha x i / (N - 1))."
     )
 
     @property
-    def actors_know_priorities(self) -> bool:
+    def actors_set_priorities(self) -> bool:
         return self.prioritized
 
     def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
-        """Actor i of N explores with epsilon^(1 + alpha i / (N - 1)): i and N change when others connect or leave."""
+        """Return epsilon^(1 + alpha i / (N - 1)) for actor i of N; both change when clients connect or disconnect."""
         return ladder_of_epsilons(ranks, count or len(ranks), self.epsilon, self.epsilon_exponent)

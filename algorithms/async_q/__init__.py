@@ -1,9 +1,9 @@
 """One-step Q-learning (Mnih et al. 2016), asynchronous.
 
-Algorithm 1 of the paper, its threads spread over machines.
+Algorithm 1 of the paper, with workers on many machines in place of threads.
 
-Goals: the paper's algorithm, readable beside it: one discrete action, any observation that fits a dense or a
-convolutional network, double and dueling estimates. Non-goals: replay (`gorila`, `apex`), continuous actions. See
+Goals: code that can be compared with the paper line by line; one discrete action, any observation that fits a dense or
+a convolutional network, double and dueling estimates. Non-goals: replay (`gorila`, `apex`), continuous actions. See
 README.md, and `_value_based` for the agent.
 """
 
@@ -27,7 +27,8 @@ class Config(ValueConfig):
     name = "async_q"
 
     double: Free[bool] = Field(
-        False, description="The online network says which action is best, the target network what it is worth."
+        False,
+        description="Double estimates: the online network selects the best action, the target network gives its value.",
     )
 
 

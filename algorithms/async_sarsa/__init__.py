@@ -1,8 +1,8 @@
 """One-step Sarsa (Mnih et al. 2016), asynchronous.
 
-Section 4 of the paper, its threads spread over machines.
+Section 4 of the paper, with workers on many machines in place of threads.
 
-Goals and non-goals are those of async_q, whose agent this is but for its targets. See README.md.
+The agent is that of async_q with other targets; goals and non-goals are the same. See README.md.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ Array = npt.NDArray[np.float32]
 
 
 class Agent(AgentBase):
-    """One actor-learner over N environments at once, whose policy is a softmax, several, or a probability of each bit.
+    """One actor-learner over N environments at once, with a categorical, multi-categorical or Bernoulli policy.
 
-    With `overlap` it acts once more before an update, and updates while the environments step. So the first action of a
-    rollout is that of a policy one update older. All else of that step is of the newest parameters, and its advantage
-    counts as much less as the newest policy is less likely to act so: the importance weight of Espeholt et al. 2018,
-    truncated at 1.
+    With `overlap` the agent acts once more before an update, and updates while the environments step. So the first
+    action of a rollout is chosen by a policy that is one update older. The likelihood of this action, the value and the
+    LSTM's next state are computed again with the newest parameters. The advantage of this step is multiplied by the
+    newest likelihood divided by the older one: the importance weight of Espeholt et al. 2018, truncated at 1.
     """
 
     def __init__(self, config: Config, context: AgentContext) -> None:
@@ -65,29 +65,29 @@ class Agent(AgentBase):
         else:
             self.learn()  # unless the caller has done so already
             rewards = self._inputs.clipped_rewards(step)
-            final = self._inputs.cut_off(step)  # where an episode was truncated: it would have gone on
+            final = self._inputs.truncated_inputs(step)
             values = None if final is None else self._values(self._inputs.normalized(final), self._inputs.state_after)
             self._rollout.outcome(step, rewards, self.config.rewards_gamma, values)
             self._exchange.env_steps += step.env_steps
         self._inputs.next(step)
         if not self.config.overlap and self._rollout.full:
-            # R = V(s_t), and the gradients from there back: lines "R = ..." to the end of Algorithm S3.
+            # Algorithm S3 from the line "R = ..." to its end.
             self._update(
                 self._rollout.batch(self._values(self._inputs.newest, self._inputs.state), self.config.gae_lambda)
             )
         return self._act()
 
     def learn(self) -> None:
-        """Update from a full rollout, with `overlap`. The inputs of the last action end it, and begin the next one."""
+        """Update from a full rollout, with `overlap`. Its last row, T, becomes the first row of the next rollout."""
         rollout = self._rollout
         if self.context.exploit or not rollout.full:
             return
-        then = self._policy.log_probability(self._outputs, self._actions)
+        old = self._policy.log_probability(self._outputs, self._actions)
         self._update(rollout.batch(None, self.config.gae_lambda))
         outputs, self._inputs.state_after = self._actor.act(rollout.newest(), self._inputs.state, rollout.row)
-        now = self._policy.log_probability(outputs, self._actions)
-        with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
-            weights = np.exp(np.minimum(now - then, 0.0)).astype(np.float32)
+        new = self._policy.log_probability(outputs, self._actions)
+        with np.errstate(all="ignore"):  # the parameter server rejects gradients that are not finite
+            weights = np.exp(np.minimum(new - old, 0.0)).astype(np.float32)
         rollout.begin_next(outputs["value"][:, 0], weights)
 
     def policy_graph(self) -> PolicyGraph:
@@ -113,8 +113,8 @@ class Agent(AgentBase):
         return self._actor.act(inputs, state)[0]["value"][:, 0]
 
     def _update(self, batch: Batch) -> None:
-        """Push the gradient of the loss over a rollout, and use the parameters that come back."""
-        if not batch.mask.any():  # nothing but void transitions
+        """Push the gradient of the loss over a rollout, and use the parameters of the reply."""
+        if not batch.mask.any():  # all transitions are void
             self._use(self._exchange.push(None))
             return
         assert self._engine is not None, "an agent in exploit mode does not learn"
@@ -126,7 +126,7 @@ class Agent(AgentBase):
         self._use(self._exchange.push(gradient, whole, scalars))
 
     def _use(self, pulled: Pulled | None) -> None:
-        """Act by new parameters, if there are any."""
+        """Use new parameters, if there are any."""
         if pulled is not None:
             self._actor.set_parameters(pulled.parameters)
-            self._inputs.pulled(pulled)
+            self._inputs.set_statistics(pulled)

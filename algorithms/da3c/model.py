@@ -18,10 +18,10 @@ class Config(ActorCriticConfig):
 
 
 class ParameterServer(ParameterServerBase):
-    """One actor-critic network, a shared optimizer, and the statistics that inputs and rewards are normalised with."""
+    """One actor-critic network, a shared optimizer, and the statistics that normalise inputs and rewards."""
 
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
-        """Return orthogonal kernels, those of the policy so small that all actions begin equally likely."""
+        """Return orthogonal kernels. The policy's are small, so that at first all actions are about equally likely."""
         spec = actor_critic_network(self.config, self.observation_space, DiscreteActions(self.action_space).policy)
         return orthogonal_parameters(spec, seed, {HEAD: 0.01, "value": 1.0})
 

@@ -1,4 +1,4 @@
-"""Whole episodes, each of which is learned from when it has ended (Mnih et al. 2016, section 9)."""
+"""Whole episodes, one update for each (Mnih et al. 2016, section 9)."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, StepResult
-from relaax.algorithm_base.rollout import Batch, what_came_of
+from relaax.algorithm_base.rollout import Batch, rewards_and_discounts
 from relaax.algorithm_base.values import generalized_advantages
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 
-FIRST_ROOM = 256
+INITIAL_LENGTH = 256
 
 
 class Episodes:
-    """The episodes under way in N environments, in place of a `Rollout`; full when one has ended, or is `longest` long.
+    """The current episodes of N environments, with the methods of a `Rollout`.
 
-    A batch is one environment's episode, [T, 1, ...] with T its length. Those that end in the same step make one batch
-    together: they were acted on with the same parameters, of which each would see less after an update by the other.
+    It is full when an episode has ended or has `longest` steps. A batch is one environment's episode, [T, 1, ...] with
+    T its length. Episodes that end in the same step make one batch: after separate updates, the second gradient would
+    be computed on parameters that did not choose its actions.
 
-    Each environment's steps stand in its column of arrays [room, N, ...], from row 0 on; room grows with the longest.
+    Each environment's steps are in its column of arrays [capacity, N, ...], from row 0 on. The capacity grows with the
+    longest episode.
     """
 
     batch_shape: tuple[int | None, int | None] = (None, None)
     row = None
-    """No row of a batch is one of all N environments."""
+    """A batch has no row with all N environments."""
 
     def __init__(
         self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
     ) -> None:
         self._longest = longest
-        shape = (min(FIRST_ROOM, longest + 1), environments)  # one more is acted on before a batch is made
+        shape = (min(INITIAL_LENGTH, longest + 1), environments)  # one more step is added before a batch is made
         self._inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)
         self._actions: npt.NDArray[Any] = np.zeros((*shape, *policy.action_shape), policy.action_dtype)
         self._values: Array = np.zeros(shape, np.float32)
         self._rewards: Array = np.zeros(shape, np.float32)
         self._discounts: Array = np.zeros(shape, np.float32)
         self._state: Array = np.zeros((environments, spec.state_size), np.float32)  # before the first step
-        self._newest_state = self._state  # before the last one that was acted on
+        self._newest_state = self._state  # before the last step
         self._weights: Array = np.ones(environments, np.float32)  # of the first steps' advantages
         self._columns = np.arange(environments)
         self._steps = np.zeros(environments, np.int64)
@@ -65,25 +67,25 @@ class Episodes:
         self._inputs[at] = inputs
         self._actions[at] = actions
         self._values[at] = values
-        begins = self._steps == 0
-        if begins.any():
-            self._state[begins] = state[begins]
-            self._weights[begins] = 1.0
+        starts = self._steps == 0
+        if starts.any():
+            self._state[starts] = state[starts]
+            self._weights[starts] = 1.0
         self._newest_state = state
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         at = self._steps, self._columns
-        self._rewards[at], self._discounts[at] = what_came_of(step, rewards, gamma, final_values)
-        self._steps += ~step.first  # a void step is overwritten by the next one
+        self._rewards[at], self._discounts[at] = rewards_and_discounts(step, rewards, gamma, final_values)
+        self._steps += ~step.first  # the next step overwrites a void one
         self._ended[:] = step.ended
 
     def batch(self, expected: Array | None, gae_lambda: float) -> Batch:
-        """Return copies of the columns (see `Rollout.batch`)."""
+        """Return a batch of copies of the finished columns (see `Rollout.batch`)."""
         ready = np.flatnonzero(self._ended | (self._steps >= self._longest))
         lengths = self._steps[ready]
         own = slice(lengths.max()), ready
         rewards, values = self._rewards[own], self._values[own]
-        # An episode that has ended has said so by its last discount: nothing that stands behind it is looked at.
+        # The last discount of an ended episode is 0, so the rows after it do not affect its advantages.
         bootstrap_value = self._values[lengths, ready] if expected is None else expected[ready]
         advantages = generalized_advantages(rewards, self._discounts[own], values, bootstrap_value, gae_lambda)
         targets = advantages + values
@@ -111,10 +113,10 @@ class Episodes:
         return newest
 
     def begin_next(self, values: Array, weights: Array) -> None:
-        """Take new values (see `Rollout.begin_next`) where an episode begins; others keep theirs."""
-        begins = self._steps == 0
-        self._values[0, begins] = values[begins]
-        self._weights[begins] = weights[begins]
+        """Set new values and weights (see `Rollout.begin_next`) in the environments that start an episode."""
+        starts = self._steps == 0
+        self._values[0, starts] = values[starts]
+        self._weights[starts] = weights[starts]
 
     def _grow(self) -> None:
         for name in ("_inputs", "_actions", "_values", "_rewards", "_discounts"):

@@ -17,7 +17,7 @@ from relaax.nn.initialization import orthogonal_parameters
 
 
 class GaussianNetworkConfig(NetworkConfig):
-    """The network. What is left out is chosen by the observation: an image or a vector."""
+    """The network. Defaults of missing keys depend on the observation: an image or a vector."""
 
     dense: list[PositiveInt] | None = Field([128], description="Widths of the fully connected layers.")
     lstm_size: int = Field(128, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
@@ -28,10 +28,11 @@ class Config(ActorCriticConfig):
 
     initial_learning_rate: float = Field(1e-4, gt=0, description="Learning rate at global step 0.")
     reward_clipping: PositiveFloat | Literal["auto"] | None = Field(
-        None, description="Rewards are cut to plus or minus this for learning, after normalisation; null: as they are."
+        None,
+        description="For learning, normalised rewards are clipped to plus or minus this; null: they are not clipped.",
     )
     normalize_observations: bool = Field(
-        True, description="What of observations is no image is given to the network as (x - mean) / std, within +-10."
+        True, description="The network gets observations, except images, as (x - mean) / std, clipped to +-10."
     )
     network: GaussianNetworkConfig = Field(GaussianNetworkConfig(), description="The network.")
     episode_len: Free[int] = Field(
@@ -40,28 +41,28 @@ class Config(ActorCriticConfig):
     entropy_beta: Free[float] = Field(
         1e-3, ge=0, description="Weight of the policy's differential entropy; paper: 1e-4."
     )
-    lstm: Fixed[bool] = Field(True, description="The network remembers: an LSTM layer of network.lstm_size cells.")
+    lstm: Fixed[bool] = Field(True, description="Add an LSTM layer of network.lstm_size cells.")
     spherical: Fixed[bool] = Field(False, description="One variance for all dimensions of an action, as in the paper.")
     initial_variance: Free[float] = Field(
-        1.0, gt=1e-5, description="Of the first policy, in units in which bounded actions reach from -1 to 1."
+        1.0, gt=1e-5, description="Variance of the initial policy, in units in which bounded actions span -1 to 1."
     )
     whole_episodes: Free[bool] = Field(
-        False, description="An update is one environment's whole episode, without bootstrap where it terminated."
+        False, description="Update from one environment's whole episode, without a bootstrap if it terminated."
     )
     longest_episode: Free[int] = Field(
-        10_000, ge=1, description="With `whole_episodes`: longer ones are learned from in parts of this length."
+        10_000, ge=1, description="With `whole_episodes`: longer episodes are split into parts of this length."
     )
 
     def actions(self, space: Space) -> RealActions:
-        """Return the policy: one normally distributed number for each of an action."""
+        """Return the Gaussian policy: one normally distributed number for each dimension of an action."""
         return RealActions(space, spherical=self.spherical)
 
 
 class ParameterServer(ParameterServerBase):
-    """One actor-critic network, a shared optimizer, and the statistics that inputs and rewards are normalised with."""
+    """One actor-critic network, a shared optimizer, and the statistics that normalise inputs and rewards."""
 
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
-        """Return orthogonal kernels, those of heads so small that every policy begins with `initial_variance`."""
+        """Return orthogonal kernels. The heads' are small, so that at first every policy has `initial_variance`."""
         policy = self.config.actions(self.action_space).policy
         spec = actor_critic_network(self.config, self.observation_space, policy)
         gains = {"mean": 0.01, "variance": 0.01, "value": 1.0}

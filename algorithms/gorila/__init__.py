@@ -2,8 +2,8 @@
 
 Many actors, many learners and one parameter server.
 
-Goals: the paper's algorithm, readable beside it, with each worker a bundle of actor, memory and learner, or with
-learners of their own; and what apex shares with it. Non-goals: recurrent networks, continuous actions. See README.md.
+Goals: code that can be compared with the paper line by line, with actor, memory and learner bundled in each worker or
+with separate learners; the code that apex shares. Non-goals: recurrent networks, continuous actions. See README.md.
 """
 
 from __future__ import annotations

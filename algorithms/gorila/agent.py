@@ -24,15 +24,15 @@ Array = npt.NDArray[np.float32]
 
 
 class Agent(AgentBase):
-    """One actor over N environments: it acts epsilon-greedily, and puts transitions into replay memory.
+    """One actor over N environments. It acts epsilon-greedily and inserts transitions into replay memory.
 
-    Where each worker learns it drives a learner while the environments step, for as many updates as the memory allows.
-    Otherwise it pushes no gradients: every `actor_interval` steps it says how many it has taken, and gets parameters.
+    If learners are bundled, it runs a learner while the environments step, for as many updates as the memory allows.
+    If the last push was `actor_interval` steps ago, it reports its step count and receives parameters.
     """
 
     def __init__(self, config: ReplayConfig, context: AgentContext) -> None:
         super().__init__(config, context)
-        assert isinstance(context.action_space, Discrete)  # refused before otherwise
+        assert isinstance(context.action_space, Discrete)  # `refusal` has refused other spaces
         self._first_action = context.action_space.start
         self._q = action_values(config, context.action_space)
         spec = value_network(config, context.observation_space, self._q)
@@ -42,7 +42,7 @@ class Agent(AgentBase):
             config.layout(context.observation_space),
             steps=config.n_step,
             gamma=config.rewards_gamma,
-            priority_offset=config.priority_offset if config.actors_know_priorities else None,
+            priority_offset=config.priority_offset if config.actors_set_priorities else None,
             bounded=self._inputs.normalization.bounds_inputs,
             client=context.client,
             metrics=context.metrics,
@@ -50,8 +50,8 @@ class Agent(AgentBase):
         bundled = config.bundled and context.replay is not None
         self._learner = Learner(config, LearnerContext.beside(context, context.actors[0])) if bundled else None
         self._updates = math.ceil((config.samples_per_insert or 0) * context.environments / config.batch_size)
-        self._due = False  # what can wait until the actions are on their way
-        self._unsaid = 0  # steps since the last push
+        self._step_pending = False  # whether `learn` has work for the newest step
+        self._steps_since_push = 0  # steps since the last push
         dtype = self._inputs.dtype
         self._actor: Actor = make_actor(spec, dtype) if context.exploit else make_engine(spec, dtype, (1, None))
         self._rng = np.random.default_rng([context.seed, *context.actors])
@@ -64,7 +64,7 @@ class Agent(AgentBase):
 
     def reset(self, observations: Leaves) -> Leaves:
         self._transitions.clear()
-        self._due, self._unsaid, self._exchange.env_steps = False, 0, 0
+        self._step_pending, self._steps_since_push, self._exchange.env_steps = False, 0, 0
         self._inputs.reset(observations)
         return self._act()
 
@@ -74,30 +74,30 @@ class Agent(AgentBase):
         else:
             self.learn()  # unless the caller has done so already
             rewards = self._inputs.clipped_rewards(step)
-            final, values = self._inputs.cut_off(step), None  # where an episode was truncated: it would have gone on
-            if final is not None and self.config.actors_know_priorities:
+            final, values = self._inputs.truncated_inputs(step), None
+            if final is not None and self.config.actors_set_priorities:
                 values = self._values(self._inputs.normalized(final)).max(axis=1)
-            unit = self._inputs.normalization.reward_unit  # the memory has rewards as they were, though clipped
+            unit = self._inputs.normalization.reward_unit  # the memory stores clipped rewards in their original unit
             self._transitions.outcome(step, rewards * unit, final, values, unit)
             self._exchange.env_steps += step.env_steps
-            self._due, self._unsaid = True, self._unsaid + 1
+            self._step_pending, self._steps_since_push = True, self._steps_since_push + 1
         self._inputs.next(step)
         return self._act()
 
     def learn(self) -> None:
-        """Make the updates that the newest step has paid for, a few at the most; say what nobody else has said."""
-        if not self._due:
+        """Run the bundled learner. Push the step count if the last push was `actor_interval` steps ago."""
+        if not self._step_pending:
             return
-        self._due = False
+        self._step_pending = False
         if self._learner:
-            self._drive(self._learner)
-        if self._unsaid >= self.config.actor_interval:
-            self._unsaid = 0
+            self._run_learner(self._learner)
+        if self._steps_since_push >= self.config.actor_interval:
+            self._steps_since_push = 0
             self._use(self._exchange.push(None))
             self._record_exploration()
 
     def policy_graph(self) -> PolicyGraph:
-        head = "advantage" if self.config.dueling else "q"  # the state's value moves no action before another
+        head = "advantage" if self.config.dueling else "q"  # the state's value does not change the order of the actions
         parameters = self.context.parameters.pull().parameters
         return self._inputs.policy_graph(parameters, tuple(self._q.heads), LargestOutput(head, self._first_action))
 
@@ -115,32 +115,33 @@ class Agent(AgentBase):
         return self._q.values(self._actor.act(inputs, self._inputs.state)[0])
 
     def _exploration(self) -> npt.NDArray[np.float64]:
-        """Return the share of random actions of each environment, float64 [N] or one number for all."""
+        """Return the probability of a random action, float64 [N] or one number for all environments."""
         pulled = self._pulled
         ranks = range(pulled.actor_rank, pulled.actor_rank + self.context.environments)
         exploration: npt.NDArray[np.float64] = self.config.exploration(pulled.frames, ranks, pulled.actor_count)
         return exploration
 
-    def _drive(self, learner: Learner) -> None:
-        assert self.context.replay is not None, "who learns has a memory"
+    def _run_learner(self, learner: Learner) -> None:
+        assert self.context.replay is not None, "a bundled learner needs a replay memory"
         for _ in range(self._updates):
             sampled = self.context.replay.sample(learner.batch_size, timeout=0.0)
             if sampled is None:
                 break
-            learner.exchange.env_steps, self._exchange.env_steps, self._unsaid = self._exchange.env_steps, 0, 0
+            learner.exchange.env_steps, self._exchange.env_steps = self._exchange.env_steps, 0
+            self._steps_since_push = 0
             record_sample(self.context.metrics, sampled)
             learner.step(sampled)
         learner.finish()
         if learner.pulled is not self._pulled:
-            self._use(self._exchange.fetched(learner.pulled))
+            self._use(self._exchange.record_pull(learner.pulled))
             self._record_exploration()
 
     def _record_exploration(self) -> None:
         self.context.metrics.scalar("epsilon", float(np.mean(self._exploration())))
 
     def _use(self, pulled: Pulled | None) -> None:
-        """Act by new parameters, if there are any."""
+        """Use new parameters, if there are any."""
         if pulled is not None:
             self._pulled = pulled
             self._actor.set_parameters(pulled.parameters)
-            self._inputs.pulled(pulled)
+            self._inputs.set_statistics(pulled)

@@ -1,4 +1,4 @@
-"""What learns from replay memory: one update of deep Q-learning."""
+"""The learner of gorila (Nair et al. 2015) and of apex (Horgan et al. 2018)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ Array = npt.NDArray[np.float32]
 
 
 class Learner(LearnerBase):
-    """The learner of Nair et al. 2015 (Algorithm 1) and of Horgan et al. 2018 (Algorithm 2).
+    """The learner of Nair et al. 2015 (Algorithm 1) and of Horgan et al. 2018 (Algorithm 2): deep Q-learning.
 
-    y_i = R_i + discount_i * max_a Q(s'_i, a; target), or the double estimate of it, where R_i is the discounted sum of
-    n rewards. It pushes the gradient of the mean over the batch of w_i * loss(Q(s_i, a_i) - y_i), where w_i corrects
-    that some are drawn more often than others (Schaul et al. 2016, section 3.4), and gives back |Q(s_i, a_i) - y_i| as
-    their new priorities.
+    y_i = R_i + discount_i * max_a Q(s'_i, a; target), or its double estimate, where R_i is the discounted sum of n
+    rewards. It pushes the gradient of the batch mean of w_i * loss(Q(s_i, a_i) - y_i). The importance weights w_i
+    correct for prioritised sampling (Schaul et al. 2016, section 3.4). The new priorities are |Q(s_i, a_i) - y_i|.
     """
 
     def __init__(self, config: ReplayConfig, context: LearnerContext) -> None:
@@ -49,7 +48,7 @@ class Learner(LearnerBase):
         self._target_parameters: Array | None = None
         self._outliers: Mask | None = None  # of the newest batch
         self.exchange = Exchange(config, context)
-        """An agent that drives this learner adds its steps: they count with the next push."""
+        """The exchange with the parameter server. A bundling agent adds its steps, which the next push counts."""
         self._use(self.exchange.pull())
 
     @property
@@ -61,14 +60,14 @@ class Learner(LearnerBase):
         loss, gradient = self._gradient(sampled)
         if self.config.prioritized:
             if self._outliers is not None:
-                loss.errors[self._outliers] = 0  # the lowest priority
+                loss.errors[self._outliers] = 0  # outliers get the lowest priority
             priorities = priorities_of(loss.errors, self.config.priority_offset)
             self.context.replay.update_priorities(sampled, priorities)
         means = loss.means
         self.exchange.push_later(gradient, means["loss"], means | self._held_out_value(sampled.columns))
 
     def finish(self) -> None:
-        """Wait for the answer to the last push, and use the parameters that came with it."""
+        """Wait for the reply to the last push, and use its parameters."""
         pulled = self.exchange.finish()
         if pulled is not None:
             self._use(pulled)
@@ -84,10 +83,10 @@ class Learner(LearnerBase):
         return loss, self._online.gradient(inputs[None], no_state, no_restart, loss, memory)
 
     def _without_outliers(self, columns: Any, targets: Array, weights: Array) -> npt.NDArray[Any]:
-        """Return the inputs, in which outliers are zero; give outliers no weight, and their share to the others."""
+        """Return the inputs with outliers set to zero. Give outliers weight 0 and scale up the other weights."""
         inputs, count = self._inputs(columns["observation"]), len(targets)
-        free = not self._layout.frames and not self._normalization.bounds_inputs
-        checked = (columns["observation"], columns["next_observation"]) if free else ()
+        is_unbounded = not self._layout.frames and not self._normalization.bounds_inputs
+        checked = (columns["observation"], columns["next_observation"]) if is_unbounded else ()
         self._outliers = outliers = batch_outliers(targets, *checked)
         masked = 0 if outliers is None else int(np.count_nonzero(outliers))
         self.context.metrics.scalar("replay/masked", masked / count)
@@ -101,7 +100,7 @@ class Learner(LearnerBase):
 
     def _targets(self, columns: Any) -> Array:
         inputs, used = self._inputs(columns["next_observation"]), self._target_parameters
-        target_values = self._values(self._target, inputs)  # while the answer to the last push is on its way
+        target_values = self._values(self._target, inputs)  # while the last push is in flight
         self.finish()
         if self._target_parameters is not used:
             target_values = self._values(self._target, inputs)
@@ -111,15 +110,15 @@ class Learner(LearnerBase):
         return one_step_targets(rewards, columns["discount"], values)
 
     def _inputs(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return what a network is given of what was sampled; images are overwritten by the next call."""
-        return self._normalization.observations(self._layout.of(column))
+        """Return the normalised inputs of a sampled column. The next call overwrites the array of images."""
+        return self._normalization.observations(self._layout.to_inputs(column))
 
     def _values(self, engine: Engine, inputs: npt.NDArray[Any]) -> Array:
         return self._q.values(engine.act(inputs, np.zeros((len(inputs), 0), np.float32))[0])
 
     def _held_out_value(self, columns: Any) -> dict[str, float]:
-        """Return the mean value of the held-out states, if it is time for it."""
-        self._held_out.see(self._layout.of(columns["observation"]))
+        """Return the scalar `q/held_out`, the mean value of the held-out states, if it is due."""
+        self._held_out.add(self._layout.to_inputs(columns["observation"]))
         held_out = self._held_out.due(time.monotonic())
         if held_out is None:
             return {}
@@ -133,4 +132,4 @@ class Learner(LearnerBase):
         if pulled.target is not self._target_parameters:
             self._target.set_parameters(pulled.target)
             self._target_parameters = pulled.target
-        self._normalization.pulled(pulled)
+        self._normalization.set_statistics(pulled)

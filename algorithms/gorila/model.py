@@ -1,4 +1,4 @@
-"""The keys of gorila's configuration, with those that apex shares, its replay memory, and its model."""
+"""The keys of gorila's configuration, those it shares with apex, and its replay memory."""
 
 from __future__ import annotations
 
@@ -21,66 +21,66 @@ _REMOVERS: dict[str, Literal["fifo", "lowest_priority"]] = {"oldest": "fifo", "l
 
 
 class ReplayConfig(ActionValueConfig):
-    """The keys of both."""
+    """The keys that gorila and apex share."""
 
     anneal_learning_rate: Free[bool] = Field(
         False,
-        description="Bring the learning rate down to zero at max_global_step, linearly. The papers give no schedule.",
+        description="Decrease the learning rate linearly to zero at max_global_step. The papers give no schedule.",
     )
     network: Fixed[NatureNetworkConfig] = Field(NatureNetworkConfig(), description="The network.")
     errors: Free[Literal["squared", "huber"]] = Field(
         "huber",
-        description="What an error of the value costs: Huber's loss, as in Mnih et al. 2015, or its square, as the "
-        "papers write it.",
+        description="Loss of an error of the value: Huber's loss, as in Mnih et al. 2015, or its square, as in the "
+        "papers of gorila and apex.",
     )
     replay_capacity: Free[int] = Field(
-        1_000_000, ge=1, description="Transitions that are kept, over all replay servers."
+        1_000_000, ge=1, description="Maximum number of transitions, over all replay servers."
     )
     removal: Free[Literal["oldest", "lowest_priority"]] = Field(
         "oldest",
-        description="What goes when the memory is full. lowest_priority, of equal ones the oldest, needs prioritized. "
-        "There is room for as many frames of images as transitions: where those that stay need more, the "
-        "oldest go, too.",
+        description="Which transition is evicted when the memory is full. lowest_priority needs prioritized; of equal "
+        "priorities the oldest is evicted. The memory holds as many image frames as transitions; if the kept "
+        "transitions need more frames, the oldest are evicted too.",
     )
     learning_starts: Free[int] = Field(
         50_000,
         ge=1,
-        description="Transitions before the first is drawn, as in Horgan et al. 2018 and Mnih et al. 2015; Nair et al. "
-        "2015 do not give it.",
+        description="Transitions in the memory before the first is sampled, as in Horgan et al. 2018 and Mnih et al. "
+        "2015; Nair et al. 2015 do not give it.",
     )
     batch_size: Free[int] = Field(
         32,
         ge=1,
         le=1_000,
-        description="Transitions of an update, as in Mnih et al. 2015; the paper does not give it.",
+        description="Number of transitions of an update, as in Mnih et al. 2015; Nair et al. 2015 do not give it.",
     )
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
-        description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "
-        "it. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; Algorithm 1 of Nair et al. 2015 draws "
-        "a batch at every step. null: none waits.",
+        description="How often a transition is sampled, on average. Actors and learners wait for each other to keep "
+        "this ratio; null: they do not wait. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; "
+        "Algorithm 1 of Nair et al. 2015 samples a batch at every step.",
     )
-    n_step: Free[int] = Field(1, ge=1, le=100, description="Steps whose rewards a target has.")
+    n_step: Free[int] = Field(1, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
-        False, description="The online network says which action is best, the target network what it is worth."
+        False,
+        description="Double estimates: the online network selects the best action, the target network gives its value.",
     )
     prioritized: Free[bool] = Field(
-        False, description="Transitions are drawn by the size of their error (Schaul et al. 2016); false: uniformly."
+        False, description="Transitions are sampled by the size of their error (Schaul et al. 2016); false: uniformly."
     )
     priority_exponent: Free[Probability] = Field(
         0.6, description="With `prioritized`: exponent of the priorities, alpha of the paper."
     )
     importance_exponent: Free[Probability] = Field(
-        0.4, description="Exponent of the importance weights at the beginning, beta of the paper."
+        0.4, description="Exponent of the importance weights at global step 0, beta of the paper."
     )
     final_importance_exponent: Free[Probability] = Field(
-        1.0, description="The same at max_global_step, to which it goes in a straight line."
+        1.0, description="Importance exponent at max_global_step; between, it changes linearly."
     )
     priority_offset: Free[float] = Field(
         1e-6,
         gt=0,
-        description="Added to the size of an error, so that what has none is drawn now and then as well. "
-        "The papers do not give it.",
+        description="Added to |error|, so that transitions with zero error are still sampled; not given in the papers.",
     )
     target_interval: Free[int] = Field(
         60_000, ge=1, description="Updates, by all learners, between two refreshes of the target network."
@@ -88,54 +88,53 @@ class ReplayConfig(ActionValueConfig):
     actor_interval: Free[int] = Field(
         100,
         ge=1,
-        description="Steps after which an agent that has no learner of its own says how many it has taken, and fetches "
-        "parameters.",
+        description="Steps after which an agent without a bundled learner reports its step count and pulls parameters.",
     )
 
     @model_validator(mode="after")
-    def _there_is_room_to_begin(self) -> ReplayConfig:
+    def _check_learning_starts(self) -> ReplayConfig:
         if self.learning_starts > self.replay_capacity:
             raise ValueError(
-                f"learning_starts is {self.learning_starts}, and replay_capacity {self.replay_capacity}: learning "
-                "would never begin; make it smaller, or the memory larger"
+                f"learning_starts is {self.learning_starts} and exceeds replay_capacity, {self.replay_capacity}, so "
+                "that learning would never start; decrease learning_starts or increase replay_capacity"
             )
         return self
 
     @model_validator(mode="after")
-    def _what_goes_by_priority_has_one(self) -> ReplayConfig:
+    def _check_removal(self) -> ReplayConfig:
         if self.removal == "lowest_priority" and not self.prioritized:
             raise ValueError(
-                "removal is lowest_priority, and without `prioritized` no transition has a priority of its own: set "
-                "prioritized to true, or removal to oldest"
+                "removal is lowest_priority, which needs priorities, and prioritized is false; set prioritized to "
+                "true, or removal to oldest"
             )
         return self
 
     @property
     def target_renewal(self) -> TargetInterval:
-        """How often the target network is renewed."""
+        """Interval between two refreshes of the target network."""
         return TargetInterval(updates=self.target_interval)
 
     @property
     def bundled(self) -> bool:
-        """Whether each worker learns, from a memory of its own."""
+        """Whether each worker runs a learner, with its own memory."""
         return False
 
     @property
-    def actors_know_priorities(self) -> bool:
-        """Whether a transition comes with a priority; else it has the largest until it is learned from."""
+    def actors_set_priorities(self) -> bool:
+        """Whether actors insert transitions with priorities; if not, new transitions have the largest priority."""
         return False
 
     @abstractmethod
     def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
-        """Return the share of random actions of the actors of these ranks among `count`, float64 [N] or one for all."""
+        """Return the probability of a random action of the actors `ranks` among `count`, float64 [N] or one for all."""
 
     def layout(self, observation_space: Space) -> ObservationLayout:
-        """Return how observations are stored."""
+        """Return the stored form of observations."""
         return ObservationLayout(observation_space, self.history_len, image_part(self.network, observation_space))
 
 
 class Config(ReplayConfig):
-    """Gorila: deep Q-learning by many learners. Where a default is not the paper's, its description says so."""
+    """Gorila: deep Q-learning by many learners. A default that is not the paper's is marked in its description."""
 
     name = "gorila"
 
@@ -144,29 +143,29 @@ class Config(ReplayConfig):
     )
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "adagrad",
-        description="Which of the next sections is used. Its statistics are shared by all learners; with worker_ "
-        "before its name each has its own, and sends updates in place of gradients.",
+        description="Which optimizer section is used. All learners share the optimizer's statistics. With the prefix "
+        "worker_ each learner has its own statistics, and sends updates in place of gradients.",
     )
     learner: Fixed[Literal["bundled", "separate"]] = Field(
         "bundled",
-        description="bundled: each worker learns besides, from a memory of its own at the replay servers; separate: "
-        "processes of their own do (relaax-learner), from one memory for all.",
+        description="bundled: each worker also runs a learner, with its own memory in the replay servers; separate: "
+        "relaax-learner processes learn from one memory that all workers share.",
     )
-    initial_epsilon: Free[Probability] = Field(1.0, description="Share of random actions at the beginning.")
-    final_epsilon: Free[Probability] = Field(0.1, description="Share of random actions in the end.")
+    initial_epsilon: Free[Probability] = Field(1.0, description="Initial share of random actions.")
+    final_epsilon: Free[Probability] = Field(0.1, description="Final share of random actions.")
     exploration_frames: Free[int] = Field(
         4_000_000,
         ge=0,
-        description="Frames, over all workers, in which epsilon falls from the first to the last; in the paper the "
-        "first million updates of the parameter server.",
+        description="Frames, over all workers, in which epsilon falls linearly to its final value; in the paper it "
+        "falls during the first million updates of the parameter server.",
     )
 
     @model_validator(mode="after")
-    def _a_bundle_is_held_to_something(self) -> Config:
+    def _check_samples_per_insert(self) -> Config:
         if self.bundled and self.samples_per_insert is None:
             raise ValueError(
-                "samples_per_insert says how many updates a worker makes beside its steps, and is null; give a number, "
-                "or set learner to separate"
+                "samples_per_insert is null, and a bundled learner needs a number of samples per transition; give a "
+                "number, or set learner to separate"
             )
         return self
 
@@ -175,13 +174,13 @@ class Config(ReplayConfig):
         return self.learner == "bundled"
 
     def exploration(self, frames: int, ranks: range, count: int) -> npt.NDArray[np.float64]:
-        """Epsilon falls in a straight line, for all actors alike (Nair et al. 2015, Algorithm 1)."""
+        """Return one epsilon for all actors; it falls linearly with the frames (Nair et al. 2015, Algorithm 1)."""
         epsilon = LinearAnnealing(self.initial_epsilon, self.final_epsilon, self.exploration_frames)
         return np.asarray(epsilon(frames), np.float64)
 
 
 class Replay(ReplayBase):
-    """Transitions, drawn uniformly or by priority; the oldest go first, or those of the lowest priority."""
+    """Transitions, sampled uniformly or by priority; the oldest or lowest-priority ones are evicted first."""
 
     def table(self) -> TableDeclaration:
         config: ReplayConfig = self.config

@@ -1,8 +1,8 @@
 """n-step Q-learning (Mnih et al. 2016), asynchronous.
 
-Algorithm S2 of the paper, its threads spread over machines.
+Algorithm S2 of the paper, with workers on many machines in place of threads.
 
-Goals and non-goals are those of async_q, whose agent this is but for its targets and an LSTM. See README.md.
+The agent is that of async_q with other targets and an optional LSTM; goals and non-goals are the same. See README.md.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Config(ValueConfig):
 
     update_interval: Free[int] = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
     double: Free[bool] = Field(
-        False, description="The online network says which action is best, the target network what it is worth."
+        False,
+        description="Double estimates: the online network selects the best action, the target network gives its value.",
     )
-    lstm: Fixed[bool] = Field(False, description="The network remembers: an LSTM layer of network.lstm_size cells.")
+    lstm: Fixed[bool] = Field(False, description="Add an LSTM layer of network.lstm_size cells.")
 
 
 __all__ = ["Agent", "Config", "ParameterServer"]

@@ -1,4 +1,7 @@
-"""What an algorithm author implements: `Config`, `Agent`, `ParameterServer`, and with replay `Replay`, `Learner`."""
+"""Base classes for algorithm authors: `Config`, `Agent`, `ParameterServer`, and for replay `Replay` and `Learner`.
+
+Begin reading with `agent.py`; `algorithms/da3c` is an example. `testing` has the tests that every algorithm must pass.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The policy for an action space, and its actions as those of the space."""
+"""Policies for action spaces, and the conversion of their actions to leaves of the space."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = "policy"
 
 
 class DiscreteActions:
-    """Choices or bits that do not depend on each other: Discrete, MultiDiscrete or MultiBinary."""
+    """Independent choices or bits: the policy and actions of a Discrete, MultiDiscrete or MultiBinary space."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -37,13 +37,13 @@ class DiscreteActions:
             self.policy = (Bernoulli if isinstance(space, MultiBinary) else Categorical)(space_size(space))
 
     def __call__(self, actions: npt.NDArray[Any]) -> Leaves:
-        """Return the policy's actions [N, ...] as leaves of the space, whose dtype they have."""
+        """Return the policy's actions [N, ...] as leaves of the space, of the actions' dtype."""
         if isinstance(self._space, MultiBinary):
             return [actions.reshape(-1, *self._space.shape)]
         return [actions if isinstance(self._space, MultiDiscrete) else actions + self._start]
 
     def greedy(self) -> GreedyAction:
-        """Return how the most probable action follows from the outputs."""
+        """Return how to compute the most probable action from the outputs, as data."""
         if isinstance(self._space, MultiDiscrete):
             return LargestOutputs(HEAD, self._space.nvec)
         if isinstance(self._space, MultiBinary):
@@ -52,7 +52,7 @@ class DiscreteActions:
 
 
 def discrete_refusal(space: Space) -> str | None:
-    """Return the spaces of a `DiscreteActions`, where `space` is none of them; else None."""
+    """Return the end of a sentence that refuses `space`, or None if `DiscreteActions` supports it."""
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return None
     handled = "it handles Discrete, MultiDiscrete and MultiBinary"
@@ -60,20 +60,20 @@ def discrete_refusal(space: Space) -> str | None:
 
 
 LARGEST_BOUND = 1e6
-"""Bounds of at least this size count as no bounds: ±3.4e38, for example, is the largest float32."""
+"""Bounds of at least this size count as unbounded: spaces often give ±3.4e38, the largest float32."""
 
 
 class RealActions:
     """Normally distributed actions u, float32 [N, D], in a space of real Boxes: one, or a Tuple or Dict.
 
-    If a dimension is bounded on both sides, below `LARGEST_BOUND`, u from -1 to 1 spans it. Elsewhere u is added to the
-    number within the bounds that is nearest to 0. What is then out of bounds is cut to the bound. That cut is part of
-    the environment: what the policy sampled, and what its likelihood is asked of, is u before it, so the policy
-    gradient has no bias.
+    If a dimension is bounded on both sides, below `LARGEST_BOUND`, u from -1 to 1 spans it. In other dimensions u is
+    added to the number within the bounds that is nearest to 0. The result is clipped to the bounds. Clipping is part of
+    the environment: the policy samples u and computes the likelihood of u before clipping, so the policy gradient is
+    unbiased.
     """
 
     def __init__(self, space: Space, *, spherical: bool = False) -> None:
-        """`spherical`: one variance for all dimensions."""
+        """Make the policy. `spherical`: one variance for all dimensions."""
         self.policy = Gaussian(space_size(space), spherical=spherical)
         self._boxes = [box for box in space.elements() if isinstance(box, Box)]
         self._low = np.concatenate([box.low.reshape(-1) for box in self._boxes])
@@ -85,13 +85,14 @@ class RealActions:
         self._radius = np.where(bounded, high - low, 1.0)
 
     def unused_bounds(self) -> str | None:
-        """Return a sentence about the first finite bound that is too large to be spanned, or None."""
+        """Return a warning about the first finite bound that counts as unbounded, or None."""
         for index, bounds in enumerate(zip(self._low.tolist(), self._high.tolist(), strict=True)):
             for bound in bounds:
                 if LARGEST_BOUND <= abs(bound) < np.inf:
                     return (
-                        f"the bound {bound:g} of action element {index} is not below {LARGEST_BOUND:,.0f}: the element "
-                        "is taken as unbounded and actions begin near 0; if the bound is meant, scale the action space"
+                        f"the bound {bound:g} of action element {index} is not below {LARGEST_BOUND:,.0f}; the element "
+                        "counts as unbounded and its first actions are near 0; if the bound is real, scale the action "
+                        "space"
                     )
         return None
 
@@ -108,12 +109,12 @@ class RealActions:
         return leaves
 
     def greedy(self) -> ScaledOutput:
-        """Return the same map of the policy's means, as data."""
+        """Return how to compute the action from the policy's means, as data."""
         return ScaledOutput("mean", self._centre, self._radius, self._low, self._high)
 
 
 def real_refusal(space: Space) -> str | None:
-    """Return the spaces of a `RealActions`, where `space` is none of them; else None."""
+    """Return the end of a sentence that refuses `space`, or None if `RealActions` supports it."""
     if _is_real(space):
         return None
     discrete = isinstance(space, Discrete | MultiDiscrete | MultiBinary)

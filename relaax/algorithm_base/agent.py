@@ -1,4 +1,4 @@
-"""The algorithm's side of a connection: it acts, is told the outcomes, and computes gradients."""
+"""The base class of agents: an agent acts, receives the outcomes, and computes gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 Leaves = list[npt.NDArray[Any]]
-"""One array per elementary part of a space, each with a leading axis N."""
+"""One array for each elementary part of a space, with a leading axis N."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -26,21 +26,21 @@ Mask = npt.NDArray[np.bool_]
 class StepResult:
     """The outcome of one action in each of the N environments of a connection.
 
-    The worker brings both of gymnasium's habits of ending episodes into this one form:
+    The worker converts both autoreset modes of gymnasium, SAME_STEP and NEXT_STEP, to this form:
 
-    - `terminated[i]` or `truncated[i]` says that the action ended environment i's episode, whose last observation is
-      row i of `final_observations`. Whatever the agent remembers of that episode (frame stack, LSTM state) ends
-      there, and `observations[i]` starts afresh.
-    - `first[i]` says that there was nothing to act on: the action was ignored, the reward is void and
-      `observations[i]` starts an episode. Such a transition belongs into no loss and no counter.
+    - If `terminated[i]` or `truncated[i]` is true, the action ended environment i's episode. The last observation of
+      the episode is row i of `final_observations`. `observations[i]` is the first of a new episode, and the agent must
+      clear its state of environment i (frame stack, LSTM state).
+    - If `first[i]` is true, the environment ignored the action and started an episode with `observations[i]`. The
+      reward has no meaning. Such a transition is void: it must not enter any loss or counter.
 
-    `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...]. None of them
-    may be written: leaves are views of what came over the wire, and messages may share masks.
-    `final_observations` is None if no episode ended.
+    `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...]. All are
+    read-only: leaves are views of the received message, and messages may share masks. `final_observations` is None if
+    no episode ended.
 
-    `ended`: where an episode ended, either way. `restart`: where `observations` starts one. `plain`: nothing is marked
-    anywhere, as in most steps; the three masks are then one and the same array (no environment could be marked in all
-    of them), and so are these two.
+    `ended`: where an episode ended, terminated or truncated. `restart`: where `observations` starts an episode.
+    `plain`: whether all masks are false, as in most steps. Then all five masks are the same array (`terminated`,
+    `truncated` and `first` cannot all be true for an environment).
     """
 
     rewards: npt.NDArray[np.float64]
@@ -62,9 +62,9 @@ class StepResult:
         self.restart = self.ended | self.first
 
     def cut_off(self) -> Leaves | None:
-        """Return the final observations of truncated episodes, leaves [N, ...]; None if there is none.
+        """Return the final observations of truncated episodes, leaves [N, ...]; None if no episode was truncated.
 
-        Elsewhere final observations may hold anything, so what is seen next stands in for them.
+        In other rows the values of `final_observations` are undefined, so these rows are taken from `observations`.
         """
         if self.final_observations is None or not self.truncated.any():
             return None
@@ -73,18 +73,18 @@ class StepResult:
 
     @property
     def env_steps(self) -> int:
-        """How many of the N actions counted."""
+        """Number of environment steps: the N actions without the void ones."""
         return self.first.size if self.plain else int(self.first.size - np.count_nonzero(self.first))
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What a worker gives the agent it makes: the connection's spaces and place in training, parameters and metrics.
+    """The arguments of an agent: the connection's spaces and actors, parameters, metrics, and replay memory.
 
-    `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's: an agent
+    `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's. An agent
     seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
-    connections draw the same. `replay` is the memory that the algorithm declares (`ReplayBase`), None if it declares
-    none or only acts. `client` is what logs call the connection's client.
+    connections draw the same numbers. `replay` is the memory that the algorithm declares (`ReplayBase`); None if it
+    declares none, or in exploit mode. `client` is the client's name in logs.
     """
 
     observation_space: Space
@@ -100,21 +100,21 @@ class AgentContext:
 
 
 class AgentBase(ABC):
-    """What an algorithm author implements. Always batched over the N environments of the connection.
+    """Base class of agents. All methods are batched over the N environments of the connection.
 
-    The loop that drives it, in the worker process, one thread::
+    The worker calls an agent in this loop, in one thread::
 
         agent = Agent(config, context)            # may run TensorFlow from here on
         actions = agent.reset(observations)
-        while the connection lives:
-            # the actions are sent, and the environments step, while
+        while the connection is open:
+            # the worker sends the actions; while the environments step:
             agent.learn()
-            actions = agent.step(step)            # or agent.reset(...) if the client starts all episodes anew
+            actions = agent.step(step)            # or agent.reset(...) if the client restarts all episodes
         agent.close()
 
-    `reset` abandons whatever was going on: no terminal, no bootstrap. `step` and `learn` may push to and pull from the
-    parameter server through `context.parameters`, whose exceptions pass through. Any other exception ends this
-    connection with an error to its client, and nothing else.
+    `reset` abandons the current episodes, without a terminal state or a bootstrap. `step` and `learn` may push to and
+    pull from the parameter server through `context.parameters`. An agent must not catch the exceptions of
+    `context.parameters`. Any other exception ends only this connection, with an error to its client.
     """
 
     def __init__(self, config: Any, context: AgentContext) -> None:
@@ -123,19 +123,19 @@ class AgentBase(ABC):
 
     @classmethod
     def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
-        """Return why this algorithm cannot handle the spaces: one sentence that names the space and what it can handle.
+        """Return why this algorithm does not support the spaces, or None if it does.
 
-        None if it can. Called before anything of TensorFlow runs. `state_size` and `action_size` are checked
-        for every algorithm besides.
+        The text is one sentence that names the space and the supported ones. This is called before TensorFlow runs.
+        `state_size` and `action_size` are checked elsewhere, for every algorithm.
         """
         return None
 
     @classmethod
     def prepare(cls, config: Any, device: str) -> None:
-        """Import what agents on `device` (`cpu`, `gpu`, `gpu:I`) need and the algorithm's modules do not import.
+        """Import the modules that agents on `device` (`cpu`, `gpu`, `gpu:I`) use and that are not imported yet.
 
-        By default what the engines of `relaax.nn` need. Called once, before workers are forked: they share what was
-        imported then, and each would import for itself what was not. Nothing of it may run here.
+        The default imports the modules of the engines of `relaax.nn`. This is called once, before workers are forked,
+        so that workers share the imported modules. Importing must not run computations of TensorFlow.
         """
         from relaax.nn.engine import load_engines
 
@@ -143,23 +143,23 @@ class AgentBase(ABC):
 
     @abstractmethod
     def reset(self, observations: Leaves) -> Leaves:
-        """Every environment starts an episode. Leaves [N, ...] of observations in, leaves [N, ...] of actions out."""
+        """Return the first actions of new episodes in all environments: leaves [N, ...] for observations [N, ...]."""
 
     @abstractmethod
     def step(self, step: StepResult) -> Leaves:
-        """Return the outcome of the last actions in, the next actions out."""
+        """Process the outcome of the last actions, and return the next actions, leaves [N, ...]."""
 
-    def learn(self) -> None:  # noqa: B027 - an agent may do all of it in `step`
-        """Do what can wait until the actions are on their way: the environments step meanwhile.
+    def learn(self) -> None:  # noqa: B027 - an agent may learn in `step`
+        """Learn while the environments step: the worker has sent the actions.
 
-        Called after every `reset` and `step`. What an agent does here instead of in `step`, it does with parameters
-        and statistics as they were when it acted, and what it fetches here serves from the next `step` on. What it
-        raises here ends the connection when the client asks for the next actions.
+        This is called after every `reset` and `step`. Here the agent has the parameters and statistics with which it
+        acted. Parameters that it pulls here are used from the next `step` on. An exception raised here ends the
+        connection when the client asks for the next actions.
         """
 
     def policy_graph(self) -> PolicyGraph | None:
-        """Return what is computed to act, for `relaax checkpoints export FILE.onnx`; None if that cannot be told."""
+        """Return the greedy policy as data, for `relaax checkpoints export FILE.onnx`; None if not supported."""
         return None
 
-    def close(self) -> None:  # noqa: B027 - nothing to do is a good default
-        """The connection has ended."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Release resources: the connection has ended."""

@@ -1,4 +1,4 @@
-"""The keys that every algorithm's configuration has: training, optimizers, learning rate."""
+"""The configuration keys of every algorithm: training, optimizers, learning rate."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 Centered = Annotated[
     bool,
     Field(
-        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
-        "mean (Graves 2013); false: of the mean of squares.",
+        description="Divide by the square root of the gradients' variance, the mean of squares minus the square of the "
+        "mean (Graves 2013); false: by that of the mean of squares.",
     ),
 ]
 
 
 class OptimizerConfig(Section):
-    """The keys of every optimizer's section."""
+    """The keys of every optimizer section."""
 
     gradient_norm_clipping: float | None = Field(
-        40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."
+        40.0, gt=0, description="Gradients with a larger norm are scaled down to this norm; null: no limit."
     )
 
     @abstractmethod
@@ -54,7 +54,7 @@ class RMSPropConfig(OptimizerConfig):
 
 
 class AdamConfig(OptimizerConfig):
-    """Adam (Kingma and Ba 2015, the form at the end of section 2), its moments shared by all workers."""
+    """Adam (Kingma and Ba 2015, the form at the end of section 2). All workers share its moments."""
 
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
     beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
@@ -90,13 +90,13 @@ class AdaGradConfig(OptimizerConfig):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A learning rate that falls linearly from `initial` at step 0 to zero at `end`, or stays if `end` is None."""
+    """A learning rate that falls linearly from `initial` at step 0 to zero at `end`; constant if `end` is None."""
 
     initial: float
     end: int | None = None
 
     def __call__(self, global_step: int) -> float:
-        """Return the learning rate at `global_step`; never negative."""
+        """Return the learning rate at `global_step`, at least 0."""
         if self.end is None:
             return self.initial
         return self.initial * max(0.0, 1.0 - global_step / self.end)
@@ -105,40 +105,44 @@ class Schedule:
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 DEFAULT_RING = 16
-"""Staleness up to which gradients are compensated if `max_staleness` says nothing."""
+"""Default of `max_staleness` if delays are compensated."""
 MAX_RING = 256
-"""The most that it may say then: so many copies of the parameters are kept."""
+"""Largest `max_staleness` if delays are compensated: a copy of the parameters is kept for each version."""
 
 
 class ConfigBase(Section):
-    """What every algorithm's `Config` begins with; a subclass adds keys of its own."""
+    """Base class of every algorithm's `Config`. A subclass adds its own keys."""
 
-    path: Free[str] = Field(description="Where the algorithm is: a path, or the name of a bundled one.")
+    path: Free[str] = Field(description="Path of the algorithm, or the name of a bundled one.")
     state_size: Free[AtLeastOne | list[AtLeastOne] | None] = Field(
-        None, description="Shape of an observation; optional, checked against the client's space."
+        None, description="Shape of an observation; optional. It is checked against the client's space."
     )
     action_size: Free[int | None] = Field(
-        None, ge=1, description="Number of discrete actions, or length of a continuous one; optional, checked likewise."
+        None, ge=1, description="Number of discrete actions, or length of a continuous one; optional, also checked."
     )
-    seed: Free[int] = Field(0, ge=0, lt=2**31, description="Fixes initial parameters and each actor's random numbers.")
+    seed: Free[int] = Field(
+        0, ge=0, lt=2**31, description="Seed of the initial parameters and of each actor's random numbers."
+    )
     max_global_step: Free[int] = Field(
         100_000_000, ge=1, description="Environment steps, over all workers, after which training ends."
     )
     initial_learning_rate: Free[float] = Field(7e-4, gt=0, description="Learning rate at global step 0.")
     anneal_learning_rate: Free[bool] = Field(
-        True, description="Bring the learning rate down to zero at max_global_step, linearly."
+        True, description="Decrease the learning rate linearly to zero at max_global_step."
     )
     max_staleness: Free[int | None] = Field(
-        None, ge=0, description="Gradients computed on parameters older than this many versions are discarded."
+        None,
+        ge=0,
+        description="Gradients computed on parameters that are more than this many versions old are discarded.",
     )
     sync_interval: Free[int] = Field(
-        1, ge=1, description="Pushes between two fetches of parameters: 1 fetches after each."
+        1, ge=1, description="Pushes between two pulls of parameters; 1: pull with every push."
     )
     gpu: Free[bool] = Field(False, description="Short form of relaax-rlx-server.device: gpu.")
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "rms_prop",
-        description="Which of the next sections is used. Its statistics are shared by all workers; with worker_ before "
-        "its name each worker has its own, and sends updates in place of gradients.",
+        description="Which optimizer section is used. All workers share the optimizer's statistics. With the prefix "
+        "worker_ each worker has its own statistics, and sends updates in place of gradients.",
     )
     rms_prop: Free[RMSPropConfig] = Field(RMSPropConfig(), alias="RMSProp", description="RMSProp.")
     adam: Free[AdamConfig] = Field(AdamConfig(), alias="Adam", description="Adam.")
@@ -148,8 +152,8 @@ class ConfigBase(Section):
     adagrad: Free[AdaGradConfig] = Field(AdaGradConfig(), alias="AdaGrad", description="AdaGrad.")
     combine: Free[Literal["fifo", "delay_compensated"]] = Field(
         "fifo",
-        description="What becomes of the workers' gradients: each is applied as it comes (fifo), or corrected first by "
-        "what changed since its parameters were fetched (delay_compensated).",
+        description="How workers' gradients are applied: on arrival (fifo), or after a correction for the change of "
+        "the parameters since the worker pulled them (delay_compensated).",
     )
     delay_compensation: Free[float] = Field(
         0.04,
@@ -159,19 +163,19 @@ class ConfigBase(Section):
     loss_outlier_deviations: Free[float | None] = Field(
         None,
         gt=1,
-        description="A gradient is discarded whose absolute loss is above the worker's running mean by more than so "
-        "many standard deviations.",
+        description="A gradient is discarded if its absolute loss exceeds the worker's running mean by more than this "
+        "many standard deviations; null: no limit.",
     )
 
     @property
     def optimizer_section(self) -> OptimizerConfig:
-        """That of the optimizer in use."""
+        """The section of the optimizer in use."""
         sections = {"adam": self.adam, "momentum": self.momentum, "adagrad": self.adagrad, "rms_prop": self.rms_prop}
         return sections[self.optimizer.removeprefix("worker_")]
 
     @property
     def unused_sections(self) -> set[str]:
-        """Those of the other optimizers, by the names that they have in a file."""
+        """The names, as in a file, of the sections of the optimizers that are not in use."""
         fields = ((name, field.alias or name) for name, field in type(self).model_fields.items())
         sections = {alias: getattr(self, name) for name, alias in fields}
         used = self.optimizer_section
@@ -179,7 +183,7 @@ class ConfigBase(Section):
 
     @property
     def gradient_norm_clipping(self) -> float | None:
-        """That of the optimizer in use."""
+        """Largest norm of a gradient for the optimizer in use; None: no limit."""
         return self.optimizer_section.gradient_norm_clipping
 
     @property
@@ -189,32 +193,32 @@ class ConfigBase(Section):
 
     @property
     def staleness_bound(self) -> int | None:
-        """How many versions old a gradient may be: if delays are compensated there is always a bound."""
+        """Largest staleness of a gradient; None: no limit. If delays are compensated, there is always a limit."""
         default = DEFAULT_RING if self.combine == "delay_compensated" else None
         return default if self.max_staleness is None else self.max_staleness
 
     @model_validator(mode="after")
-    def _own_gradients_are_not_too_stale(self) -> ConfigBase:
+    def _check_max_staleness(self) -> ConfigBase:
         bound, own = self.staleness_bound, self.sync_interval - 1
         if bound is not None and bound < own:
             raise ValueError(
-                f"with sync_interval {self.sync_interval} a worker's own gradients are up to {own} "
-                f"versions old, and max_staleness {bound} would discard them; raise it, or fetch more often"
+                f"with sync_interval {self.sync_interval} a worker's own gradients are up to {own} versions old, and "
+                f"max_staleness {bound} would discard them; raise max_staleness, or lower sync_interval"
             )
         return self
 
     @model_validator(mode="after")
-    def _delays_can_be_compensated(self) -> ConfigBase:
+    def _check_combine(self) -> ConfigBase:
         if self.combine == "delay_compensated":
             if self.optimizer.startswith("worker_"):
                 raise ValueError(
-                    f"with optimizer {self.optimizer} workers send updates, and delay_compensated needs gradients; use "
-                    f"{self.optimizer.removeprefix('worker_')}, or another value of combine"
+                    f"with optimizer {self.optimizer} workers send updates, and delay_compensated needs gradients; set "
+                    f"optimizer to {self.optimizer.removeprefix('worker_')}, or combine to fifo"
                 )
             if self.max_staleness is not None and self.max_staleness > MAX_RING:
                 raise ValueError(
-                    f"with delay_compensated a copy of the parameters is kept for each of max_staleness versions, and "
-                    f"{self.max_staleness} are too many; at most {MAX_RING} can be"
+                    f"with delay_compensated, max_staleness must be at most {MAX_RING}, not {self.max_staleness}: "
+                    "a copy of the parameters is kept for each version"
                 )
         return self
 
@@ -225,16 +229,16 @@ class ConfigBase(Section):
         return Add() if self.optimizer.startswith("worker_") else self.optimizer_section.spec()
 
     def worker_optimizer_spec(self) -> OptimizerSpec | None:
-        """Return the optimizer that each worker has for itself; None if statistics are shared."""
+        """Return the optimizer of each worker; None if the parameter server runs the optimizer."""
         return self.optimizer_section.spec() if self.optimizer.startswith("worker_") else None
 
     def model_description(self) -> dict[str, Any]:
-        """Return what must agree between a worker and the parameter server: every key but where things are and run."""
+        """Return the keys that a worker and the parameter server must agree on: all but `path`, `seed` and `gpu`."""
         return self.model_dump(mode="json", by_alias=True, exclude={"path", "seed", "gpu"})
 
 
 def size_mismatch(config: ConfigBase, observation_space: Space, action_space: Space) -> str | None:
-    """Return a sentence that refuses spaces other than those of `state_size` and `action_size`; None if they fit."""
+    """Return a sentence that refuses spaces which contradict `state_size` or `action_size`; None if they agree."""
     if config.state_size is not None:
         wanted = [config.state_size] if isinstance(config.state_size, int) else list(config.state_size)
         shapes = [list(element.shape) for element in observation_space.elements()]
@@ -246,7 +250,7 @@ def size_mismatch(config: ConfigBase, observation_space: Space, action_space: Sp
 
 
 def space_size(space: Space) -> int:
-    """Return how many choices a Discrete space has, or how many numbers a value of another space holds."""
+    """Return the number of choices of a Discrete space, or of numbers in a value of another space."""
     if isinstance(space, Discrete):
         return space.n
     return sum(math.prod(element.shape) for element in space.elements())

@@ -1,4 +1,4 @@
-"""What an algorithm tells the parameter server about its model, and replay servers about its memory."""
+"""Declarations of an algorithm: its model for the parameter server, its table for the replay servers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class ParameterServerBase(ABC):
-    """A declaration, so that shards need not know the algorithm.
+    """A declaration of the model, so that shards do not depend on the algorithm.
 
-    Its life: made once in the parameter server, by the first worker's spaces or those of a checkpoint; asked for
-    `initial_parameters` if no checkpoint gives them, for `optimizer`, `statistics` and `target_interval`; then dropped.
+    The parameter server makes one instance, with the spaces of the first worker or of a checkpoint. It calls
+    `initial_parameters` if no checkpoint has them, and `optimizer`, `statistics` and `target_interval`. Then it drops
+    the instance.
     """
 
     def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
@@ -30,35 +31,36 @@ class ParameterServerBase(ABC):
 
     @abstractmethod
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
-        """Return the flat vector that training starts from, float32 [P]. The same seed gives the same numbers."""
+        """Return the initial parameters, a flat vector float32 [P]. The same seed must give the same numbers."""
 
     def optimizer(self) -> OptimizerSpec:
-        """How gradients are applied. By default what `config.optimizer_spec()` says."""
+        """Return the optimizer that applies gradients, by default `config.optimizer_spec()`."""
         spec: OptimizerSpec = self.config.optimizer_spec()
         return spec
 
     def statistics(self) -> Mapping[str, int]:
-        """Statistics that all workers gather together: name and how many numbers one sample has.
+        """Return the statistics that all workers share: their names, and the count of numbers of one sample of each.
 
-        Agents give `context.metrics.statistic` their samples and find the merged moments in `Pulled.statistics`. A name
-        has letters, digits and `_ . - /`. By default there are none.
+        Agents pass samples to `context.metrics.statistic`; `Pulled.statistics` has the merged moments of all workers. A
+        name consists of letters, digits and `_ . - /`. The default is an empty mapping.
         """
         return {}
 
     def target_interval(self) -> TargetInterval | None:
-        """How often the target network becomes a copy of the parameters; None, as by default, if there is none.
+        """Return how often the target network is refreshed; None, the default, without a target network.
 
-        Agents that train find it in `Pulled.target`. It is the initial parameters until it is renewed first.
+        Training agents and learners receive it as `Pulled.target`. Until the first refresh it equals the initial
+        parameters.
         """
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class TargetInterval:
-    """After how many environment frames, or how many updates, the target network becomes a copy of the parameters.
+    """Number of environment frames, or of updates, between two refreshes of the target network.
 
-    Exactly one of the two is given, an int from 1 on. Frames are environment steps x frame skip, over all workers.
-    Raises ValueError otherwise.
+    A refresh copies the parameters. Frames are environment steps x frame skip, over all workers. Raises ValueError
+    unless exactly one of the two is given, as an int of at least 1.
     """
 
     frames: int | None = None
@@ -68,10 +70,10 @@ class TargetInterval:
         given = [count for count in (self.frames, self.updates) if count is not None]
         if len(given) != 1:
             raise ValueError(
-                f"a target network is renewed after frames or after updates, not {'both' if given else 'neither'}"
+                f"a TargetInterval needs exactly one of frames and updates, not {'both' if given else 'neither'}"
             )
         if type(given[0]) is not int or given[0] < 1:
-            raise ValueError(f"a target network is renewed after {given[0]!r} {self.unit}; an int from 1 on is needed")
+            raise ValueError(f"{self.unit} of a TargetInterval must be an int of at least 1, not {given[0]!r}")
 
     @property
     def length(self) -> int:
@@ -80,16 +82,16 @@ class TargetInterval:
 
     @property
     def unit(self) -> str:
-        """What is counted: "frames" or "updates"."""
+        """Unit of the interval: "frames" or "updates"."""
         return "updates" if self.frames is None else "frames"
 
     def counted(self, frames: int, updates: int) -> int:
-        """Return that one of the two counts by which the target network is renewed."""
+        """Return the count in the unit of the interval."""
         return updates if self.frames is None else frames
 
 
 class ReplayBase(ABC):
-    """A declaration, so that replay servers need not know the algorithm: who comes first has the table made."""
+    """A declaration of the table, so that replay servers do not depend on the algorithm."""
 
     def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
         self.config = config
@@ -98,9 +100,9 @@ class ReplayBase(ABC):
 
     @abstractmethod
     def table(self) -> TableDeclaration:
-        """Describe the table, of all shards together."""
+        """Return the declaration of the table. Its sizes are totals over all shards."""
 
     @classmethod
     def bundled(cls, config: Any) -> bool:
-        """Return whether each worker learns, from a memory of its own session; else learners do, from one for all."""
+        """Return whether each worker learns, from its session's own table. If not, learners share one table."""
         return False

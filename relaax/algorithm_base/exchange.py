@@ -1,4 +1,4 @@
-"""Exchange gradients and steps for parameters with the parameter server."""
+"""Pushes to and pulls from the parameter server, with gradient clipping and a sync interval."""
 
 from __future__ import annotations
 
@@ -13,72 +13,72 @@ from relaax.optim.clipping import clip_by_norm
 from relaax.parameters.interfaces import FlatVector, Pulled, Pushed
 
 EXPLOIT_PULL_SECONDS = 1.0
-_NOTHING: Mapping[str, float] = MappingProxyType({})
+_NO_SCALARS: Mapping[str, float] = MappingProxyType({})
 
 
 class Exchange:
-    """What an agent or a learner sends to the parameter server, and when it gets parameters.
+    """The pushes and pulls of an agent or a learner.
 
-    A gradient is clipped to the norm `gradient_norm_clipping`, in place. Every `sync_interval`-th push returns what it
-    pulled, for the caller to use. `env_steps`: steps that are to be counted with the next push.
+    Gradients are clipped in place to the norm `gradient_norm_clipping`. Every `sync_interval`-th push also pulls
+    parameters and returns them. `env_steps`: environment steps that the next push counts.
     """
 
     def __init__(self, config: ConfigBase, context: AgentContext | LearnerContext) -> None:
         self._parameters, self._metrics = context.parameters, context.metrics
-        self._longest, self._interval = config.gradient_norm_clipping, config.sync_interval
-        self._pushes = 0  # since parameters were pulled
+        self._max_norm, self._interval = config.gradient_norm_clipping, config.sync_interval
+        self._pushes = 0  # since the last pull
         self._pulled_at = 0.0
-        self._answer: Callable[[], Pushed] | None = None  # to the last `push_later`
+        self._pending_reply: Callable[[], Pushed] | None = None  # of the last `push_later`
         self.env_steps = 0
         self.global_step = 0
-        """The newest that is known."""
+        """The newest known global step."""
 
     def pull(self) -> Pulled:
         """Return the newest parameters."""
         pulled = self._parameters.pull()
         self._pulled_at = time.monotonic()
-        return self.fetched(pulled)
+        return self.record_pull(pulled)
 
     def pull_if_old(self) -> Pulled | None:
-        """Return the newest parameters if the last ones are older than a second: for agents in exploit mode."""
+        """Return the newest parameters, in exploit mode at most once a second; None within that time."""
         return self.pull() if time.monotonic() - self._pulled_at > EXPLOIT_PULL_SECONDS else None
 
-    def fetched(self, pulled: Pulled) -> Pulled:
-        """Count from here on: this was pulled, here or by a learner beside an agent."""
+    def record_pull(self, pulled: Pulled) -> Pulled:
+        """Restart the sync interval after a pull by this exchange or by a bundled learner. Return `pulled`."""
         self._pushes, self.global_step = 0, pulled.global_step
         return pulled
 
     def push(
-        self, gradient: FlatVector | None, loss: float | None = None, scalars: Mapping[str, float] = _NOTHING
+        self, gradient: FlatVector | None, loss: float | None = None, scalars: Mapping[str, float] = _NO_SCALARS
     ) -> Pulled | None:
-        """Send a gradient, or None, and the steps since the last one; record `scalars` and the gradient's norm.
+        """Push a gradient, or only steps if it is None. Return the pulled parameters, or None without a pull.
 
-        `loss`: that of the gradient, as a mean over its examples.
+        With a gradient, record `scalars` and the gradient's norm. `loss`: the mean loss of the gradient's examples.
         """
         fetch = self._prepare(gradient, scalars)
         steps, self.env_steps = self.env_steps, 0
-        return self._heard(self._parameters.push(gradient, steps, want_parameters=fetch, loss=loss))
+        return self._record_reply(self._parameters.push(gradient, steps, want_parameters=fetch, loss=loss))
 
     def push_later(self, gradient: FlatVector, loss: float, scalars: Mapping[str, float]) -> None:
-        """Do as `push`, but without waiting for the answer: see `finish`."""
+        """Push without waiting for the reply (see `finish`)."""
         fetch = self._prepare(gradient, scalars)
         steps, self.env_steps = self.env_steps, 0
-        self._answer = self._parameters.push_later(gradient, steps, want_parameters=fetch, loss=loss)
+        self._pending_reply = self._parameters.push_later(gradient, steps, want_parameters=fetch, loss=loss)
 
     def finish(self) -> Pulled | None:
-        """Wait for the answer to the last `push_later`, if it has not been waited for."""
-        answer, self._answer = self._answer, None
-        return None if answer is None else self._heard(answer())
+        """Wait for the reply to the last `push_later`, if one is pending. Return the pulled parameters or None."""
+        reply, self._pending_reply = self._pending_reply, None
+        return None if reply is None else self._record_reply(reply())
 
     def _prepare(self, gradient: FlatVector | None, scalars: Mapping[str, float]) -> bool:
-        """Clip the gradient, record, and return whether it is time to fetch parameters."""
+        """Clip the gradient, record the scalars, and return whether this push pulls parameters."""
         if gradient is not None:
-            norm = clip_by_norm(gradient, self._longest)
+            norm = clip_by_norm(gradient, self._max_norm)
             for name, value in (*scalars.items(), ("gradient/norm", norm)):
                 self._metrics.scalar(name, value)
         self._pushes += 1
         return self._pushes >= self._interval
 
-    def _heard(self, pushed: Pushed) -> Pulled | None:
+    def _record_reply(self, pushed: Pushed) -> Pulled | None:
         self.global_step = pushed.global_step
-        return None if pushed.pulled is None else self.fetched(pushed.pulled)
+        return None if pushed.pulled is None else self.record_pull(pushed.pulled)

@@ -1,4 +1,4 @@
-"""How much actors explore: schedules of epsilon, and actions that are random with that probability."""
+"""Exploration: schedules of epsilon, and epsilon-greedy actions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LinearAnnealing:
-    """From `initial` at 0 in a straight line to `final` at `over`, and `final` from there on.
+    """A value that changes linearly from `initial` at count 0 to `final` at count `over`, and then stays.
 
-    `final` may be an array, one value for each actor.
+    `final` may be an array with one value for each actor.
     """
 
     initial: float
@@ -24,7 +24,7 @@ class LinearAnnealing:
     over: float
 
     def __call__(self, count: float) -> Any:
-        """Return the value after so many frames, steps or updates."""
+        """Return the value after `count` frames, steps or updates."""
         done = min(1.0, max(0.0, count / self.over)) if self.over > 0 else 1.0
         return self.initial + done * (self.final - self.initial)
 
@@ -32,26 +32,26 @@ class LinearAnnealing:
 def drawn_epsilons(seed: int, ranks: Sequence[int], epsilons: Sequence[float], probabilities: Sequence[float]) -> Array:
     """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, supplement, section 8).
 
-    An actor's depends on the seed and its rank alone (`Pulled.actor_rank`). So N actors have the same N epsilons after
-    a run is resumed, whatever their actor indices are. In the paper a thread draws again from time to time; here an
+    An actor's epsilon depends only on the seed and on its rank (`Pulled.actor_rank`). So N actors have the same N
+    epsilons after a run is resumed, even if their actor indices differ. In the paper a thread draws repeatedly; here an
     actor draws once.
     """
-    draws = [np.random.default_rng([seed, rank, _DRAW]).random() for rank in ranks]
+    draws = [np.random.default_rng([seed, rank, _EPSILON_STREAM]).random() for rank in ranks]
     bounds = np.cumsum(probabilities) / np.sum(probabilities)
     chosen = np.searchsorted(bounds, draws, side="right")
     drawn: Array = np.asarray(epsilons, np.float64)[np.minimum(chosen, len(epsilons) - 1)]
     return drawn
 
 
-_DRAW = 0xE9
-"""Tells these random numbers from those that actions are drawn with."""
+_EPSILON_STREAM = 0xE9
+"""Part of the seed, so that these random numbers differ from the random numbers of actions."""
 
 
 def ladder_of_epsilons(ranks: Sequence[int], count: int, base: float = 0.4, alpha: float = 7.0) -> Array:
-    """Give each actor an epsilon of its own, float64 [N]: base^(1 + alpha i / (count - 1)) (Horgan et al. 2018).
+    """Return an epsilon for each actor, float64 [N]: base^(1 + alpha i / (count - 1)) (Horgan et al. 2018).
 
-    `ranks` are the places of these actors among the `count` that train (`Pulled.actor_rank`). One actor alone has
-    `base`.
+    `ranks` are the ranks i of these actors among the `count` training actors (`Pulled.actor_rank`). If there is only
+    one actor, its epsilon is `base`.
     """
     ladder: Array = base ** (1.0 + alpha * np.asarray(ranks) / max(count - 1, 1))
     return ladder
@@ -60,9 +60,9 @@ def ladder_of_epsilons(ranks: Sequence[int], count: int, base: float = 0.4, alph
 def epsilon_greedy(
     values: npt.NDArray[np.floating[Any]], epsilon: float | Array, rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """Choose the best action, or with probability epsilon any, the best one among them, int64 [N].
+    """Return the best actions, replaced with probability epsilon by uniformly random ones, int64 [N].
 
-    `values`: [N, A]; `epsilon`: one for all, or [N].
+    `values`: [N, A]; `epsilon`: one number, or [N]. The random action may be the best one.
     """
     count, choices = values.shape
     random = rng.random(count) < epsilon

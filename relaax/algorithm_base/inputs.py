@@ -1,4 +1,4 @@
-"""From what environments show to what a network is given and learns from."""
+"""Network inputs and learned rewards: encoding, frame stacks, normalisation and clipping in one class."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Array = npt.NDArray[Any]
 
 
 class Inputs:
-    """What the network of an agent over N environments is given next, and the rewards of what it did before.
+    """The next network inputs of an agent over N environments, and the rewards that it learns from.
 
-    An observation is encoded, images with the frames before them, and normalised by statistics of all workers.
+    Observations are encoded, images with the frames before them, and normalised by the statistics of all workers.
 
-    `newest`: [N, *spec.inputs], for the network; images are overwritten by the next call. `seen`: the same before
-    normalisation. `restart`: bool [N], where they start an episode. `state`: float32 [N, S], what the LSTM remembers
-    before them. Whoever has the network act on them sets `state_after` to what it remembers then.
+    `newest`: [N, *spec.inputs], normalised inputs; the next call overwrites images. `seen`: the same inputs before
+    normalisation. `restart`: bool [N], where these inputs start an episode. `state`: float32 [N, S], the LSTM's state
+    before these inputs. `state_after`: the LSTM's state after them; the agent sets it when the network acts.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
@@ -36,7 +36,7 @@ class Inputs:
         statistics = agent_statistics(config, space)
         self.normalization = Normalization(statistics, config.rewards_gamma, n, context.metrics, spec.pixels)
         self.normalized = self.normalization.observations
-        """Inputs [N, ...] as the network is given them; images are overwritten by the next call."""
+        """Function that normalises inputs [N, ...]. The next call overwrites its array of images."""
         self.dtype = self.normalization.input_dtype(self._encoder.dtype)
         self._bound = reward_bound(config.reward_clipping, space)
         self.newest: Array = np.zeros(0)
@@ -46,46 +46,46 @@ class Inputs:
         self.state_after = self.state
 
     def reset(self, observations: Leaves) -> None:
-        """Every environment starts an episode with these observations."""
+        """Start an episode in every environment with these observations."""
         self.normalization.reset()
-        self._see(self._encoder.reset(observations), np.ones_like(self.restart))
+        self._set_inputs(self._encoder.reset(observations), np.ones_like(self.restart))
 
     def next(self, step: StepResult) -> None:
-        """Take the observations of a step: its outcome has been learned from."""
-        self._see(self._encoder.push(step.observations, step.restart), step.restart)
+        """Set the inputs to the observations of a step. Call it after the step's outcome has been processed."""
+        self._set_inputs(self._encoder.push(step.observations, step.restart), step.restart)
 
     def clipped_rewards(self, step: StepResult) -> Array:
-        """Return the rewards [N] to learn from: normalised, then cut to plus and minus `reward_clipping`.
+        """Return the rewards [N] to learn from: normalised, then clipped to plus or minus `reward_clipping`.
 
-        The step counts in the statistics of all workers from now on.
+        This adds the step to the statistics of all workers.
         """
-        self.normalization.gather(step)
+        self.normalization.add_outcome(step)
         rewards = self.normalization.rewards(step)
         return rewards if self._bound is None else np.minimum(np.maximum(rewards, -self._bound), self._bound)
 
-    def cut_off(self, step: StepResult) -> Array | None:
-        """Return inputs [N, ...], not normalised, after which truncated episodes would have gone on; None without any.
+    def truncated_inputs(self, step: StepResult) -> Array | None:
+        """Return the inputs [N, ...] of final observations, not normalised; None if no episode was truncated.
 
-        What an LSTM remembers before them is `state_after`.
+        An LSTM's state before these inputs is `state_after`.
         """
         final = step.cut_off()
         return None if final is None else self._encoder.peek(final)
 
-    def pulled(self, pulled: Pulled) -> None:
-        """Use new statistics."""
-        self.normalization.pulled(pulled)
+    def set_statistics(self, pulled: Pulled) -> None:
+        """Normalise by the statistics of `pulled` from now on."""
+        self.normalization.set_statistics(pulled)
 
     def policy_graph(
         self, parameters: npt.NDArray[np.float32], heads: tuple[str, ...], greedy: GreedyAction
     ) -> PolicyGraph:
-        """Return what is computed to act with these parameters: from `heads` the greedy action follows."""
+        """Return the greedy policy with these parameters as data. `heads`: the outputs that `greedy` uses."""
         mean, std = self.normalization.mean_and_std(self._spec.inputs)
         frames, limit = self._encoder.history, self.normalization.limit
         return PolicyGraph(self._spec, parameters, heads, greedy, frames, mean, std, self._image, limit)
 
-    def _see(self, inputs: Array, restart: Mask) -> None:
+    def _set_inputs(self, inputs: Array, restart: Mask) -> None:
         if self._learns:
-            self.normalization.see(inputs)
+            self.normalization.set_inputs(inputs)
         self.seen, self.newest, self.restart = inputs, self.normalized(inputs), restart
-        if self.state_after.size:  # an episode remembers nothing of the one before
+        if self.state_after.size:  # an episode starts with a zero state
             self.state = np.where(restart[:, None], np.float32(0), self.state_after)

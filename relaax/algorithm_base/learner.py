@@ -1,4 +1,4 @@
-"""The algorithm's side of a learner: it samples replay memory and computes gradients."""
+"""The base class of learners: a learner computes gradients from samples of replay memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LearnerContext:
-    """What a learner is made with. `learner` is its number, from 0; a worker that bundles one gives its first actor."""
+    """The arguments of a learner. `learner` is its index, from 0; for a bundled learner the worker's first actor."""
 
     observation_space: Space
     action_space: Space
@@ -27,8 +27,8 @@ class LearnerContext:
 
     @classmethod
     def beside(cls, agent: AgentContext, learner: int) -> LearnerContext:
-        """Return the context of a learner with an agent's memory, and its way to the parameter server."""
-        assert agent.replay is not None, "an agent that only acts has no memory"
+        """Return the context of a learner that shares an agent's memory and its connection to the parameter server."""
+        assert agent.replay is not None, "an agent in exploit mode has no replay memory"
         return cls(
             agent.observation_space,
             agent.action_space,
@@ -41,17 +41,17 @@ class LearnerContext:
 
 
 class LearnerBase(ABC):
-    """What an algorithm author implements for a `relaax-learner`, or has an agent drive.
+    """Base class of learners, for `relaax-learner` processes or for agents that bundle a learner.
 
-    The loop that drives it, one thread; another one samples ahead::
+    A process calls a learner in this loop, in one thread; another thread samples in advance::
 
         learner = Learner(config, context)
-        while training goes on:
+        while training continues:
             learner.step(sampled)
         learner.close()
 
-    `step` pushes to and pulls from the parameter server through `context.parameters`, and gives new priorities to
-    `context.replay`; their exceptions pass through. Any other exception ends the process.
+    `step` pushes to and pulls from the parameter server through `context.parameters`, and updates priorities through
+    `context.replay`. A learner must not catch their exceptions. Any other exception ends the process.
     """
 
     def __init__(self, config: Any, context: LearnerContext) -> None:
@@ -61,17 +61,17 @@ class LearnerBase(ABC):
     @property
     @abstractmethod
     def batch_size(self) -> int:
-        """How many items `step` wants."""
+        """Number of items that `step` needs."""
 
     @abstractmethod
     def step(self, sampled: Sampled) -> None:
-        """Learn from a batch: one update."""
+        """Make one update from a batch."""
 
-    def close(self) -> None:  # noqa: B027 - nothing to do is a good default
-        """The learner has ended."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Release resources: the learner has ended."""
 
 
 def record_sample(metrics: MetricsRecorder, sampled: Sampled) -> None:
-    """Record how full the memory is that items were drawn from, and how old they are. For who drives a learner."""
+    """Record the size of the sampled memory and the mean age of the items. The caller of a learner calls it."""
     metrics.scalar("replay/size", float(sampled.size))
     metrics.scalar("replay/sample_age", float(sampled.ages.mean()))

@@ -1,4 +1,4 @@
-"""The keys of algorithms that act by one network; what it is given of an observation space, and refusals."""
+"""Configuration keys of algorithms with one network, the network for an observation space, and refusals."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from relaax.rlx import Box, Discrete, MultiBinary, Space
 from relaax.transport.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 
 Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
-"""For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer."""
+"""Triples: least pixels of an image's shorter side, the default convolutions, the width of the dense layer."""
 LAYERS: Layers = (
     (36, (Convolution(16, 8, 4), Convolution(32, 4, 2)), 256),
     (16, (Convolution(16, 4, 2), Convolution(32, 3, 1)), 256),
     (3, (Convolution(16, 3, 1),), 128),
     (0, (), 128),
 )
-"""The first are those of Mnih et al. 2013 and of the feed-forward agent of Mnih et al. 2016, for 84 x 84. The third are
-those of Young and Tian 2019 (MinAtar), for 10 x 10.
+"""Default layers of `NetworkConfig`. Entry 0 is from Mnih et al. 2013 and the feed-forward agent of Mnih et al. 2016,
+for 84 x 84. Entry 2 is from Young and Tian 2019 (MinAtar), for 10 x 10.
 """
-BESIDE = 64
-"""Width of the dense layer for numbers beside an image."""
+SIDE_INPUT_WIDTH = 64
+"""Width of the dense layer for the numbers of an observation with an image."""
 _NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
 
-PICTURE_SIDE = 16
-"""An array looks like an image if at least two of its axes have this length or more."""
+IMAGE_SIDE = 16
+"""An array looks like an image if at least two of its axes have at least this length."""
 
 
 class ConvolutionConfig(Section):
@@ -44,7 +44,7 @@ class ConvolutionConfig(Section):
 
 
 class NetworkConfig(Section):
-    """The network. Keys that are left out are chosen by the observation: an image or a vector."""
+    """The network. Defaults of missing keys depend on the observation: an image or a vector."""
 
     layers: ClassVar[Layers] = LAYERS
 
@@ -55,40 +55,40 @@ class NetworkConfig(Section):
     )
     dense: list[PositiveInt] | None = Field(
         None,
-        description="Widths of the fully connected layers; by default [256] for images, [128] for those with a side "
+        description="Widths of the fully connected layers; by default [256] for images, [128] for images with a side "
         "below 16 pixels, [64, 64] for vectors.",
     )
     activation: Literal["relu", "tanh"] | None = Field(
-        None, description="Between layers; by default relu for images, tanh for vectors."
+        None, description="Activation between layers; by default relu for images, tanh for vectors."
     )
     separate: bool | None = Field(
         None,
-        description="Policy and value, or with `dueling` value and advantages, have networks of their own; by default "
-        "true for vectors without `lstm`, else false.",
+        description="Use separate networks for policy and value, or with `dueling` for value and advantages; by "
+        "default true for vectors without `lstm`, else false.",
     )
     flatten_images: bool = Field(
         False,
-        description="What looks like an image, with two axes of 16 or more, and is within a Tuple or Dict, or of "
-        "floats, is taken as numbers side by side, without convolutions. false: one image of bytes has convolutions, "
-        "whatever numbers are beside it, and the others are refused.",
+        description="An array that looks like an image (two axes of at least 16) and is part of a Tuple or Dict, or "
+        "has float elements, is flattened to numbers, without convolutions. false: one image of bytes has convolutions,"
+        " also together with numbers; other images are refused.",
     )
-    lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
+    lstm_size: int = Field(256, gt=0, description="With `lstm`: cells of the LSTM after the last of these layers.")
 
 
 class NatureNetworkConfig(NetworkConfig):
-    """The network: for images that of Mnih et al. 2015. Keys that are left out are chosen by the observation."""
+    """The network, for images that of Mnih et al. 2015. Defaults of missing keys depend on the observation."""
 
     layers: ClassVar[Layers] = (_NATURE, *LAYERS[1:])
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,
-        description="For images; by default those of Mnih et al. 2015: 32 filters 8x8 stride 4, 64 filters 4x4 stride "
+        description="For images; by default as in Mnih et al. 2015: 32 filters 8x8 stride 4, 64 filters 4x4 stride "
         "2, 64 filters 3x3. For images with a side below 36 pixels: 16 filters 4x4 stride 2, then 32 filters 3x3; "
         "below 16: 16 filters 3x3.",
     )
     dense: list[PositiveInt] | None = Field(
         None,
-        description="Widths of the fully connected layers; by default [512] for images, [256] for those with a side "
+        description="Widths of the fully connected layers; by default [512] for images, [256] for images with a side "
         "below 36 pixels, [128] below 16, [64, 64] for vectors.",
     )
 
@@ -102,12 +102,12 @@ def network_for(
     groups: tuple[tuple[str, ...], ...] = (),
     streams: bool = False,
 ) -> NetworkSpec:
-    """Specify the network that a configuration and an observation space describe.
+    """Return the network for a configuration and an observation space.
 
-    `heads` are names and widths of the outputs; `groups` those that have a network of their own, if `separate` says so.
-    `history_len` is how many frames of an image are stacked, None for the default; `lstm`: whether there is one.
-    `streams`: heads that share convolutions have parts of their own of the last dense layer (see `NetworkSpec`). It is
-    not used without convolutions or a dense layer, with an LSTM, or if heads have networks of their own.
+    `heads`: names and widths of the outputs. `groups`: groups of heads that have separate networks if `separate` is
+    true. `history_len`: number of stacked frames of an image, None for the default. `lstm`: whether to add an LSTM.
+    `streams`: heads that share convolutions have separate parts of the last dense layer (see `NetworkSpec`). It has no
+    effect without convolutions or a dense layer, with an LSTM, or with separate networks.
     """
     part = image_part(config, observation_space)
     image_space = image_of(observation_space, part)
@@ -120,7 +120,7 @@ def network_for(
     separate = config.separate
     if separate is None:
         separate = not image and not lstm
-    own = groups if separate else ()
+    separate_groups = groups if separate else ()
     frames = history(history_len, image_space)
     inputs = input_shape(observation_space, frames, part)
     stack = () if part is None else input_shape(image_space, frames)
@@ -130,16 +130,16 @@ def network_for(
         dense=dense,
         convolutions=convolutions,
         activation=config.activation or ("relu" if image else "tanh"),
-        groups=own,
+        groups=separate_groups,
         lstm=config.lstm_size if lstm else 0,
-        streams=bool(streams and convolutions and dense) and not lstm and not own,
+        streams=bool(streams and convolutions and dense) and not lstm and not separate_groups,
         image=stack,
-        beside=BESIDE if stack and inputs != (math.prod(stack),) else 0,
+        beside=SIDE_INPUT_WIDTH if stack and inputs != (math.prod(stack),) else 0,
     )
 
 
 def is_image(space: Space) -> bool:
-    """Tell whether the space is one Box of pixels: of uint8, or of bool if it has channels."""
+    """Return whether the space is one Box of pixels: of uint8, or of bool if it has channels."""
     if not isinstance(space, Box):
         return False
     axes = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}
@@ -147,12 +147,12 @@ def is_image(space: Space) -> bool:
 
 
 def looks_like_image(element: Space) -> bool:
-    """Tell whether an elementary part looks like an image, of whatever dtype and whichever axis its channels are."""
-    return isinstance(element, Box) and sum(side >= PICTURE_SIDE for side in element.shape) > 1
+    """Return whether an elementary part has the shape of an image, with any dtype and any position of the channels."""
+    return isinstance(element, Box) and sum(side >= IMAGE_SIDE for side in element.shape) > 1
 
 
 def with_channels_last(space: Space) -> tuple[int, int, int] | None:
-    """Return the shape [H, W, C] of an image that looks like [C, H, W]; None if it does not."""
+    """Return the shape [H, W, C] for an image that looks like [C, H, W]; None for other spaces."""
     (element,) = space.elements() if is_image(space) else (None,)
     if element is None or len(element.shape) != 3:
         return None
@@ -161,7 +161,7 @@ def with_channels_last(space: Space) -> tuple[int, int, int] | None:
 
 
 def input_shape(space: Space, history: int, image: int | None = None) -> tuple[int, ...]:
-    """Shape of one network input. `image`: as for `ObservationEncoder`."""
+    """Return the shape of one network input. `image`: as for `ObservationEncoder`."""
     if is_image(space):
         (element,) = space.elements()
         height, width, *channels = element.shape
@@ -173,27 +173,27 @@ def input_shape(space: Space, history: int, image: int | None = None) -> tuple[i
 
 
 def image_of(space: Space, image: int | None) -> Space:
-    """Return the image among several parts, if there is one, else the whole space."""
+    """Return the part with index `image`, or the whole space if `image` is None."""
     return space if image is None else list(space.elements())[image]
 
 
 def input_refusal(space: Space) -> str | None:
-    """Return the sentence that refuses a space which `ObservationEncoder` cannot handle; None if it can."""
+    """Return a sentence that refuses the space; None if `ObservationEncoder` supports it."""
     for element in space.elements():
         if isinstance(element, Discrete) and element.n > 10_000:
-            return f"observations in {element} would need {element.n} inputs; at most 10000 are handled"
+            return f"observations in {element} would need {element.n} inputs; at most 10000 are supported"
         if not isinstance(element, Box | Discrete | MultiBinary):
             return (
-                f"observations in {element} are not handled; Box, Discrete, MultiBinary and Tuple or Dict of them are"
+                f"observations in {element} are not supported; Box, Discrete, MultiBinary and Tuple or Dict of them are"
             )
     return None
 
 
 def image_part(config: NetworkConfig, observation_space: Space) -> int | None:
-    """Return which part of a Tuple or Dict gets convolutions, as an image beside numbers; None if none does.
+    """Return the index of the part of a Tuple or Dict that gets convolutions; None if no part does.
 
-    It is the one that is an image and looks like one. A smaller one is numbers as well, unless convolutions are
-    configured.
+    It is the only part that is an image and looks like one. A smaller image is flattened to numbers, unless
+    convolutions are configured.
     """
     elements = list(observation_space.elements())
     if config.flatten_images or elements[0] is observation_space:
@@ -205,10 +205,9 @@ def image_part(config: NetworkConfig, observation_space: Space) -> int | None:
 
 
 def history(history_len: int | None, observation_space: Space) -> int:
-    """Return how many frames `history_len` means for this observation space; None means the default.
+    """Return the number of stacked frames for this observation space. `history_len`: None for the default.
 
-    A frame of bool is a set of planes that an environment has laid out itself (MinAtar's show where things come from),
-    so one is enough.
+    The default for images of bool is 1: their channels usually contain the motion already, as in MinAtar.
     """
     if history_len is not None:
         return history_len
@@ -216,7 +215,7 @@ def history(history_len: int | None, observation_space: Space) -> int:
 
 
 def _default_layers(config: NetworkConfig, observation_space: Space) -> tuple[tuple[Convolution, ...], tuple[int, ...]]:
-    """Return the convolutions and the widths of the dense layers."""
+    """Return the default convolutions and widths of dense layers."""
     if not is_image(observation_space):
         return (), (64, 64)
     height, width, _ = input_shape(observation_space, history=1)
@@ -232,32 +231,34 @@ def network_refusal(
     groups: tuple[tuple[str, ...], ...] = (),
     streams: bool = False,
 ) -> str | None:
-    """Say why `network_for` makes no good network for an observation space; None if it does."""
+    """Return why `network_for` does not support an observation space; None if it does."""
     sentence = input_refusal(observation_space) or _image_refusal(config, observation_space)
     if sentence:
         return sentence
     try:
         parameters = network_for(config, observation_space, heads, history_len, lstm, groups, streams).layout().size
     except ValueError as error:
-        turned = with_channels_last(image_of(observation_space, image_part(config, observation_space)))
+        transposed = with_channels_last(image_of(observation_space, image_part(config, observation_space)))
         hint = "change algorithm.network.convolutions"
-        return f"{error}; {hint if turned is None else f'transpose it to {list(turned)}, or {hint}'}"
+        return f"{error}; {hint if transposed is None else f'transpose it to {list(transposed)}, or {hint}'}"
     if parameters > MAX_PARAMETERS:
-        return f"the network would have {parameters} parameters, outputs included; at most {MAX_PARAMETERS} are handled"
+        return (
+            f"the network would have {parameters} parameters, outputs included; at most {MAX_PARAMETERS} are supported"
+        )
     return None
 
 
 def _image_refusal(config: NetworkConfig, observation_space: Space) -> str | None:
-    """Return why an image is not learned from as it is: it would do badly, and nobody would know why."""
+    """Return a sentence that refuses images other than bytes [H, W, C]: agents learn badly from them."""
     part = image_part(config, observation_space)
     image = image_of(observation_space, part)
-    turned = with_channels_last(image)
-    if turned is not None and config.convolutions is None:
+    transposed = with_channels_last(image)
+    if transposed is not None and config.convolutions is None:
         return (
-            f"{_looks(image, observation_space)} like an image of [channels, rows, columns], and images are taken as "
-            f"[rows, columns, channels]; transpose it to {list(turned)}, for instance with "
-            "gymnasium.wrappers.TransformObservation, or set algorithm.network.convolutions if its axes are meant as "
-            "they stand"
+            f"{_part_text(image, observation_space)} looks like an image of [channels, rows, columns], and images must "
+            f"be [rows, columns, channels]; transpose it to {list(transposed)}, for instance with "
+            "gymnasium.wrappers.TransformObservation, or set algorithm.network.convolutions if its axes are already "
+            "[rows, columns, channels]"
         )
     if config.flatten_images or is_image(observation_space):
         return None
@@ -266,57 +267,55 @@ def _image_refusal(config: NetworkConfig, observation_space: Space) -> str | Non
     if len(images) > 1:
         numbers = sum(map(space_size, images))
         return (
-            f"{len(images)} of its parts are images, the first two {images[0]} and {images[1]}, and convolutions are "
-            f"for one; send them as the channels of one image, or set {_flattened('their', numbers)}"
+            f"{len(images)} of its parts are images, the first two {images[0]} and {images[1]}, and convolutions "
+            f"support one; send them as the channels of one image, or set {_flatten_hint('their', numbers)}"
         )
     if others:
         return (
-            f"{_looks(others[0], observation_space)} like an image, and convolutions are for Boxes of uint8, [rows, "
-            "columns] or [rows, columns, channels]; send it as one, or set "
-            f"{_flattened('its', space_size(others[0]))}"
+            f"{_part_text(others[0], observation_space)} looks like an image, and convolutions support Boxes of uint8, "
+            "[rows, columns] or [rows, columns, channels]; send such a Box, or set "
+            f"{_flatten_hint('its', space_size(others[0]))}"
         )
     return None
 
 
-def _looks(element: Space, observation_space: Space) -> str:
-    return "it looks" if element is observation_space else f"its part {element} looks"
+def _part_text(element: Space, observation_space: Space) -> str:
+    return "it" if element is observation_space else f"its part {element}"
 
 
-def _flattened(whose: str, numbers: int) -> str:
-    return (
-        f"algorithm.network.flatten_images to true to take {whose} {numbers} numbers side by side, without convolutions"
-    )
+def _flatten_hint(whose: str, numbers: int) -> str:
+    return f"algorithm.network.flatten_images to true to use {whose} {numbers} numbers without convolutions"
 
 
 class AgentConfig(ConfigBase):
-    """What the network is given, what is learned from, and the network itself."""
+    """The keys of the network, its inputs, and the rewards to learn from."""
 
     rewards_gamma: Fixed[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
     reward_clipping: Fixed[PositiveFloat | Literal["auto"] | None] = Field(
         "auto",
-        description="Rewards are cut to plus or minus this for learning, after normalisation and never in what is "
-        "reported; null leaves them as they are, auto means 1 for images alone and null for all else.",
+        description="For learning, normalised rewards are clipped to plus or minus this; reported rewards are not. "
+        "null: not clipped. auto: 1 if the observation is one image, else null.",
     )
     normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
         "auto",
-        description="For learning, never in what is reported: scale divides by the standard deviation of the "
-        "discounted return so far, standardize gives (r - mean) / std; null leaves them as they are, auto means null "
-        "for images alone and scale for all else.",
+        description="Normalisation of rewards for learning; reported rewards are not normalised. scale: divide by the "
+        "standard deviation of the discounted return so far. standardize: (r - mean) / std. null: none. auto: null if "
+        "the observation is one image, else scale.",
     )
     normalize_observations: Fixed[bool] = Field(
-        False, description="What of observations is no image is given to the network as (x - mean) / std, within +-10."
+        False, description="The network gets observations, except images, as (x - mean) / std, clipped to +-10."
     )
     subtract_mean_image: Fixed[bool] = Field(
-        False, description="Images are given to the network without the mean of the first 20,000 of all workers."
+        False, description="Subtract from images the mean of the first 20,000 images of all workers."
     )
     history_len: Fixed[int | None] = Field(
-        None, ge=1, le=16, description="Frames that are stacked, for images; by default 4, and 1 for images of bool."
+        None, ge=1, le=16, description="For images: number of stacked frames; by default 4, and 1 for images of bool."
     )
     network: Fixed[NetworkConfig] = Field(NetworkConfig(), description="The network.")
 
     @property
     def recurrent(self) -> bool:
-        """Whether the network has an LSTM: what a key `lstm` says, if there is one."""
+        """Whether the network has an LSTM: the value of the key `lstm`, False without such a key."""
         return bool(getattr(self, "lstm", False))
 
 
@@ -330,7 +329,7 @@ def agent_network(
     groups: Groups,
     streams: bool = False,
 ) -> NetworkSpec:
-    """Specify the network with these heads (see `network_for`)."""
+    """Return the network with these heads (see `network_for`)."""
     return network_for(config.network, observation_space, heads, config.history_len, config.recurrent, groups, streams)
 
 
@@ -345,7 +344,7 @@ def normalized_statistics(
     mean_image: bool = False,
     image: int | None = None,
 ) -> dict[str, int]:
-    """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
+    """Return the names and lengths of the statistics for normalisation (see `ParameterServerBase.statistics`).
 
     The arguments are the values of `normalize_observations`, `normalize_rewards` and `subtract_mean_image` in
     `AgentConfig`. `image`: as for `ObservationEncoder`.
@@ -366,14 +365,14 @@ def normalized_statistics(
 
 
 def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Space) -> float | None:
-    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images alone, else None."""
+    """Return the bound for a value of `reward_clipping`. "auto" gives 1 if the observation is one image, else None."""
     if clipping == "auto":
         return 1.0 if is_image(observation_space) else None
     return clipping
 
 
 def agent_statistics(config: AgentConfig, observation_space: Space) -> dict[str, int]:
-    """Return names and lengths of the statistics that observations and rewards are normalised with."""
+    """Return the names and lengths of the statistics that normalise observations and rewards."""
     return normalized_statistics(
         observation_space,
         config.normalize_observations,
@@ -391,7 +390,7 @@ def observation_refusal(
     groups: Groups,
     streams: bool = False,
 ) -> str | None:
-    """Say why the algorithm of this name cannot handle the observation space; None if it can."""
+    """Return why the algorithm `name` cannot handle the observation space; None if it can."""
     sentence = network_refusal(
         config.network, observation_space, heads, config.history_len, config.recurrent, groups, streams
     )
@@ -406,31 +405,36 @@ class ActorCriticConfig(AgentConfig):
     """The keys of an actor-critic."""
 
     described_as: ClassVar[str] = "da3c"
-    """The algorithm by whose name the reference of all keys calls them."""
+    """Name of the algorithm under which the reference of all keys lists these keys."""
 
     episode_len: Free[int] = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
     gae_lambda: Free[float] = Field(
-        1.0, ge=0, le=1, description="Lambda of generalized advantages; 1 means the n-step returns of the paper."
+        1.0,
+        ge=0,
+        le=1,
+        description="Lambda of generalized advantage estimation; 1 gives the n-step returns of the paper.",
     )
     entropy_beta: Free[float] = Field(
-        0.01, ge=0, description="Weight of the policy's entropy, against early certainty."
+        0.01, ge=0, description="Weight of the policy's entropy, which prevents premature convergence."
     )
     value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
     overlap: Free[bool] = Field(
         True,
-        description="A worker learns while its environments step: the first action of a rollout is then that of "
-        "parameters one update older. false: it learns before it answers, in the paper's order.",
+        description="A worker learns while its environments step, so that parameters one update older choose the first "
+        "action of a rollout. false: it learns before it sends the actions, in the paper's order.",
     )
-    greedy_exploit: Free[bool] = Field(True, description="In exploit mode take the most probable action.")
-    lstm: Fixed[bool] = Field(False, description="The network remembers: an LSTM layer of network.lstm_size cells.")
+    greedy_exploit: Free[bool] = Field(
+        True, description="In exploit mode take the most probable action; false: sample the policy."
+    )
+    lstm: Fixed[bool] = Field(False, description="Add an LSTM layer of network.lstm_size cells.")
 
 
 def actor_critic_network(config: AgentConfig, observation_space: Space, policy: Distribution) -> NetworkSpec:
-    """Specify the policy's heads and `value` (one number), on one trunk or on one for each of the two."""
+    """Return the network with the policy's heads and `value` (one number), on one trunk or on separate trunks."""
     return agent_network(config, observation_space, {**policy.heads, "value": 1}, (tuple(policy.heads), ("value",)))
 
 
 def actor_critic_refusal(name: str, config: AgentConfig, observation_space: Space, policy: Distribution) -> str | None:
-    """Return why `actor_critic_network` makes no network for an observation space; None if it does."""
+    """Return why `actor_critic_network` does not support an observation space; None if it does."""
     groups = (tuple(policy.heads), ("value",))
     return observation_refusal(name, config, observation_space, {**policy.heads, "value": 1}, groups)

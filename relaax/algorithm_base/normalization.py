@@ -1,4 +1,4 @@
-"""Normalize by running statistics that all workers share through the parameter server, images by their mean."""
+"""Normalisation by running statistics that all workers share through the parameter server."""
 
 from __future__ import annotations
 
@@ -17,89 +17,90 @@ from relaax.parameters.moments import Moments
 
 Array = npt.NDArray[Any]
 
-FRAMES = 20_000
-"""Frames of which the mean image is made, over all workers; then it stays as it is."""
-WHITE = 255
+MEAN_IMAGE_FRAMES = 20_000
+"""Number of frames in the mean image, over all workers. Later frames do not change it."""
+MAX_PIXEL = 255
 
 
 class MeanImage:
-    """The mean of the first frames that all workers have seen, a statistic of the name `name`.
+    """The mean of the first frames of all workers, as the statistic `name`.
 
-    A bright, even background is most of what a filter takes in. It is the same in each example, so an update that is
-    meant for a few of them moves the outputs for all, and units leave the reach of their activation. Without the mean
-    image (Krizhevsky et al. 2012) a background is black, and a network sees what moves.
+    Without it, a bright, even background dominates the input of each filter. The background is the same in all
+    examples, so an update for a few examples changes the outputs for all of them, and units saturate. With the mean
+    image subtracted (Krizhevsky et al. 2012), the background is 0 and what moves stands out.
     """
 
-    def __init__(self, name: str, size: int, metrics: MetricsRecorder, white: int = WHITE) -> None:
-        """`size`: numbers of one frame; `white`: the largest of them, 255 for bytes."""
-        self._name, self._size, self._metrics, self._white = name, size, metrics, white
+    def __init__(self, name: str, size: int, metrics: MetricsRecorder, max_pixel: int = MAX_PIXEL) -> None:
+        """`size`: count of numbers of one frame; `max_pixel`: the largest pixel value, 255 for bytes."""
+        self._name, self._size, self._metrics, self._max_pixel = name, size, metrics, max_pixel
         self._moments = Moments.zeros(size)
-        self._stacked: Array | None = None
-        self._seen: Array | None = None
+        self._repeated: Array | None = None
+        self._inputs: Array | None = None
         self._memory: npt.NDArray[np.float32] = np.empty(0, np.float32)
 
-    def pulled(self, pulled: Pulled) -> None:
-        """Go on from what was pulled."""
+    def set_statistics(self, pulled: Pulled) -> None:
+        """Use the statistic of `pulled`."""
         self._use(pulled.statistics[self._name])
 
-    def see(self, inputs: Array) -> None:
-        """Stacks of frames, 0..white [N, H, W, C x history] or flat, are acted on next."""
+    def set_inputs(self, inputs: Array) -> None:
+        """Set the frames that the next actions are for: stacks 0..max_pixel, [N, H, W, C x history] or flat."""
         history = math.prod(inputs.shape[1:]) // self._size
-        gathers = self._moments.count < FRAMES
-        self._seen = inputs[..., history - 1 :: history].reshape(len(inputs), -1) if gathers else None
+        is_incomplete = self._moments.count < MEAN_IMAGE_FRAMES
+        self._inputs = inputs[..., history - 1 :: history].reshape(len(inputs), -1) if is_incomplete else None
 
-    def gather(self, acted: Array) -> None:
-        """They were, where `acted`, bool [N]."""
-        if self._seen is not None and acted.any():
-            moments = Moments.of(self._seen[acted].astype(np.float64))
+    def add_samples(self, acted: Array) -> None:
+        """Add the current frames of the rows where `acted` (bool [N]) is true."""
+        if self._inputs is not None and acted.any():
+            moments = Moments.of(self._inputs[acted].astype(np.float64))
             self._metrics.statistic(self._name, moments)
             self._use(self._moments.merged(moments))
-            self._seen = None
+            self._inputs = None
 
-    def without(self, inputs: Array) -> npt.NDArray[np.float32]:
-        """Return stacks of frames, 0..white [N, H, W, C x history] or flat, less the mean image, float32 from -1 to 1.
+    def subtract_from(self, inputs: Array) -> npt.NDArray[np.float32]:
+        """Return stacks of frames minus the mean image, float32 from -1 to 1.
 
-        They are overwritten by the next call: new memory would cost several times what this computes.
+        The stacks are 0..max_pixel, [N, H, W, C x history] or flat. The next call overwrites the result: allocating
+        memory would take several times as long as the computation.
         """
-        if self._stacked is None:
-            self._stacked = (self._white * self.stacked(inputs.shape[1:])).astype(np.float32)
+        if self._repeated is None:
+            self._repeated = (self._max_pixel * self.repeated(inputs.shape[1:])).astype(np.float32)
         if self._memory.shape != inputs.shape:
             self._memory = np.empty(inputs.shape, np.float32)
         images = self._memory
         images[...] = inputs
-        images -= self._stacked
-        images *= np.float32(1 / self._white)
+        images -= self._repeated
+        images *= np.float32(1 / self._max_pixel)
         return images
 
-    def stacked(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        """Return the mean image as often as frames are stacked, from 0 to 1, float64 [H, W, C x history]."""
+    def repeated(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Return the mean image, repeated for each stacked frame, from 0 to 1, float64 [H, W, C x history]."""
         history = math.prod(shape) // self._size
-        return np.repeat(self._moments.mean / self._white, history).reshape(shape)
+        return np.repeat(self._moments.mean / self._max_pixel, history).reshape(shape)
 
     def _use(self, moments: Moments) -> None:
         if moments.count != self._moments.count:
-            self._moments, self._stacked = moments, None
+            self._moments, self._repeated = moments, None
 
 
 INPUT_LIMIT = 1e6
-"""Inputs that are not normalised are cut to plus and minus this: squares of float32 activations stay finite."""
+"""Bound of inputs that are not normalised. It keeps squares of float32 activations finite."""
 _INPUT_LIMIT = np.float32(INPUT_LIMIT)
 
 
 class Statistic:
-    """The merged statistic of the last pull, with samples gathered since: `mean` and `std`, float64 [D] each."""
+    """The merged statistic of the last pull plus the samples since then: `mean` and `std`, float64 [D] each."""
 
     def __init__(self, name: str, size: int, metrics: MetricsRecorder) -> None:
         self._name = name
         self._metrics = metrics
         self._use(Moments.zeros(size))
 
-    def pulled(self, pulled: Pulled) -> None:
-        """Go on from what was pulled."""
+    def set_statistics(self, pulled: Pulled) -> None:
+        """Use the statistic of `pulled`."""
         self._use(pulled.statistics[self._name])
 
-    def gather(self, samples: Array) -> None:
-        """Samples [B, D], which are sent to the others with the next push."""
+    def add_samples(self, samples: Array) -> None:
+        """Add samples [B, D]. The next push sends them to the parameter server."""
         if len(samples):
             moments = Moments.of(samples)
             self._metrics.statistic(self._name, moments)
@@ -108,14 +109,14 @@ class Statistic:
     def _use(self, moments: Moments) -> None:
         self._moments, self.mean = moments, moments.mean
         std = np.sqrt(moments.variance)
-        self.std: Array = np.where(std > 1e-8, std, 1.0)  # what never varied has no unit
+        self.std: Array = np.where(std > 1e-8, std, 1.0)  # constant numbers are not scaled
 
 
 class Normalization:
-    """What an agent over N environments does with its statistics: observations before rewards, step by step.
+    """The statistics of an agent over N environments, and the normalisation of its inputs and rewards.
 
-    An observation counts once it is known to have been acted on: the one that NEXT_STEP shows at an episode's end is
-    not, and neither are final observations that come beside the next episode's first.
+    In each step call `set_inputs`, then `add_outcome`, then `rewards`. An observation is added to the statistics only
+    if an action for it was executed. Final observations are therefore not added, in either autoreset mode.
     """
 
     def __init__(
@@ -126,103 +127,103 @@ class Normalization:
         metrics: MetricsRecorder,
         pixels: int = 0,
     ) -> None:
-        """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards.
+        """`statistics`: the result of `normalized_statistics`; `gamma`: the discount of rewards.
 
-        `pixels`: how many of the inputs are those of an image with numbers beside it (`NetworkSpec.pixels`).
+        `pixels`: number of inputs that are pixels, if an image is combined with numbers (`NetworkSpec.pixels`).
         """
         self._gamma, self._pixels = gamma, pixels
-        white = 1 if pixels else WHITE
+        max_pixel = 1 if pixels else MAX_PIXEL
         self._statistics = {name: Statistic(name, n, metrics) for name, n in statistics.items() if name != IMAGE}
-        self._image = MeanImage(IMAGE, statistics[IMAGE], metrics, white) if IMAGE in statistics else None
+        self._image = MeanImage(IMAGE, statistics[IMAGE], metrics, max_pixel) if IMAGE in statistics else None
         self._observation, self._reward, self._return = map(self._statistics.get, (OBSERVATION, REWARD, RETURN))
-        self._seen: Array = np.zeros((environments, 0))
-        self._returns = np.zeros(environments)  # discounted sums of the rewards since the episodes began
+        self._inputs: Array = np.zeros((environments, 0))
+        self._returns = np.zeros(environments)  # discounted sums of rewards since the start of each episode
 
-    def pulled(self, pulled: Pulled) -> None:
-        """New statistics."""
+    def set_statistics(self, pulled: Pulled) -> None:
+        """Use the statistics of `pulled`."""
         for statistic in self._statistics.values():
-            statistic.pulled(pulled)
+            statistic.set_statistics(pulled)
         if self._image:
-            self._image.pulled(pulled)
+            self._image.set_statistics(pulled)
 
     def reset(self) -> None:
-        """Every environment starts an episode."""
+        """Start an episode in every environment."""
         self._returns[:] = 0.0
 
-    def see(self, inputs: Array) -> None:
-        """Inputs [N, ...] that are acted on next, as they are before they are normalised."""
+    def set_inputs(self, inputs: Array) -> None:
+        """Set the inputs [N, ...], not normalised, that the next actions are for."""
         if self._observation:
-            self._seen = inputs[:, self._pixels :].astype(np.float64)  # a copy: the worker uses its buffers again
+            self._inputs = inputs[:, self._pixels :].astype(np.float64)  # a copy: the worker reuses its buffers
         if self._image:
-            self._image.see(inputs[:, : self._pixels] if self._pixels else inputs)
+            self._image.set_inputs(inputs[:, : self._pixels] if self._pixels else inputs)
 
-    def gather(self, step: StepResult) -> None:
-        """The outcome of those actions."""
+    def add_outcome(self, step: StepResult) -> None:
+        """Add the last inputs and the rewards of `step` to the statistics, without void transitions."""
         acted = ~step.first
         if self._image:
-            self._image.gather(acted)
+            self._image.add_samples(acted)
         if not self._statistics:
             return
         if self._observation:
-            self._observation.gather(self._seen[acted])
+            self._observation.add_samples(self._inputs[acted])
         if self._reward:
-            self._reward.gather(step.rewards[acted, None])
+            self._reward.add_samples(step.rewards[acted, None])
         if self._return:
             self._returns = self._gamma * self._returns + np.where(acted, step.rewards, 0.0)
-            self._return.gather(self._returns[acted, None])
+            self._return.add_samples(self._returns[acted, None])
             self._returns[step.restart] = 0.0
 
     def observations(self, inputs: Array) -> Array:
-        """Inputs [N, ...] as the network wants them; images are overwritten by the next call."""
+        """Return the normalised inputs [N, ...]. The next call overwrites the array of images."""
         if self._pixels:
             image, numbers = inputs[:, : self._pixels], inputs[:, self._pixels :]
-            return np.concatenate([self._of_image(image), self._of_numbers(numbers)], axis=1)
-        return self._of_image(inputs) if self._image else self._of_numbers(inputs)
+            return np.concatenate([self._normalize_image(image), self._normalize_numbers(numbers)], axis=1)
+        return self._normalize_image(inputs) if self._image else self._normalize_numbers(inputs)
 
-    def _of_image(self, inputs: Array) -> Array:
-        return self._image.without(inputs) if self._image else inputs
+    def _normalize_image(self, inputs: Array) -> Array:
+        return self._image.subtract_from(inputs) if self._image else inputs
 
-    def _of_numbers(self, inputs: Array) -> Array:
+    def _normalize_numbers(self, inputs: Array) -> Array:
         if not self._observation:
             return inputs if inputs.dtype == np.uint8 else np.minimum(np.maximum(inputs, -_INPUT_LIMIT), _INPUT_LIMIT)
         normalized = (inputs - self._observation.mean) / self._observation.std
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
     def input_dtype(self, dtype: npt.DTypeLike) -> npt.DTypeLike:
-        """Return the dtype of what `observations` makes of inputs of this one."""
+        """Return the dtype that `observations` returns for inputs of `dtype`."""
         return np.float32 if self._image else dtype
 
     def mean_and_std(self, shape: tuple[int, ...]) -> tuple[Array, Array] | tuple[None, None]:
-        """What `observations` uses for inputs of this shape, float64 each; None if it changes nothing.
+        """Return mean and standard deviation for inputs of this shape, float64 each; None without normalisation.
 
-        That of images is from 0 to 1.
+        Mean images are in units in which pixels are from 0 to 1.
         """
         if self._pixels and (self._image or self._observation):
             image, numbers = np.zeros(self._pixels), np.zeros(shape[0] - self._pixels)
             mean, std = (o.mean, o.std) if (o := self._observation) else (numbers, numbers + 1)
-            whole = [self._image.stacked(image.shape) if self._image else image, mean]
+            whole = [self._image.repeated(image.shape) if self._image else image, mean]
             return np.concatenate(whole), np.concatenate([image + 1, std])
         if self._image:
-            return self._image.stacked(shape), np.ones(1)
+            return self._image.repeated(shape), np.ones(1)
         return (self._observation.mean, self._observation.std) if self._observation else (None, None)
 
     @property
     def bounds_inputs(self) -> bool:
-        """Whether `observations` bounds all numbers by their statistics."""
+        """Whether `observations` normalises numbers and so bounds them by `limit`."""
         return self._observation is not None
 
     @property
     def limit(self) -> float:
-        """Plus and minus this is what `observations` cuts to: infinity if only images are normalised."""
+        """Bound to which `observations` clips normalised numbers; infinity if only images are normalised."""
         return LIMIT if self._observation else math.inf
 
     @property
     def reward_unit(self) -> float:
-        """The standard deviation that `rewards` divides by; 1 if it does not scale."""
+        """Standard deviation of the return, by which `rewards` divides; 1 without this scaling."""
         return float(self._return.std[0]) if self._return else 1.0
 
     def rewards(self, step: StepResult) -> Array:
-        """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""
+        """Return the normalised rewards, float64 [N], read-only. Rewards of void transitions have no meaning."""
         statistic = self._reward or self._return
         if statistic is None:
             return step.rewards

@@ -1,4 +1,4 @@
-"""Convert the leaves of an observation space to a network's inputs, with the last frames of images."""
+"""Conversion of observation leaves to network inputs, with frame stacks for images."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class ObservationEncoder:
     """Network inputs for the N environments of a connection, with the frame history that images need.
 
     An image becomes uint8 [N, H, W, C x history]: one Box of uint8 and shape [H, W] or [H, W, C], or one of bool and
-    shape [H, W, C], whose True becomes 255. Everything else becomes float32 [N, D]: numbers in C order, a Discrete as
-    one-hot, the parts of a Tuple or Dict side by side. Bytes among these that look like an image are brought from
-    0..255 to 0..1.
+    shape [H, W, C], whose True becomes 255. Other spaces become float32 [N, D]: numbers in C order, a Discrete as
+    one-hot, the parts of a Tuple or Dict concatenated. Parts of bytes that look like an image are scaled from 0..255 to
+    0..1.
 
-    `image`: which of several parts is an image with frames to stack (see `image_part`). Its pixels, from 0 to 1 in the
-    order of [H, W, C x history], are then the first of the numbers.
+    `image`: index of the part that is an image with frames to stack (see `image_part`). Its pixels, from 0 to 1 in the
+    order of [H, W, C x history], are then the first numbers.
     """
 
     def __init__(self, space: Space, environments: int, history: int, image: int | None = None) -> None:
         self._elements = list(space.elements())
-        self._pictures = [looks_like_image(e) and e.dtype == np.uint8 for e in self._elements]
-        self._alone = is_image(space)
-        self._image = 0 if self._alone else image
+        self._byte_images = [looks_like_image(e) and e.dtype == np.uint8 for e in self._elements]
+        self._is_image = is_image(space)
+        self._image = 0 if self._is_image else image
         self._history = None
         if self._image is not None:
             self._history = FrameStack(environments, self._elements[self._image].shape, np.uint8, history)
@@ -42,22 +42,22 @@ class ObservationEncoder:
     @property
     def dtype(self) -> npt.DTypeLike:
         """uint8 for images alone, else float32."""
-        return np.uint8 if self._alone else np.float32
+        return np.uint8 if self._is_image else np.float32
 
     def reset(self, observations: Leaves) -> Inputs:
-        """Inputs where every environment starts an episode."""
+        """Return the inputs if every environment starts an episode."""
         if self._history is None:
             return self._vector(observations)
         return self._with_stack(self._history.reset(self._frames(observations)), observations)
 
     def push(self, observations: Leaves, restart: Mask) -> Inputs:
-        """Inputs after a step; where `restart` [N], the observation starts an episode."""
+        """Return the inputs after a step. Where `restart` [N] is true, the observation starts an episode."""
         if self._history is None:
             return self._vector(observations)
         return self._with_stack(self._history.push(self._frames(observations), restart), observations)
 
     def peek(self, observations: Leaves) -> Inputs:
-        """Inputs for final observations, with the history of the episode that they end; nothing is remembered."""
+        """Return the inputs for final observations, with the frames of their episodes. The history does not change."""
         if self._history is None:
             return self._vector(observations)
         return self._with_stack(self._history.peek(self._frames(observations)), observations)
@@ -67,7 +67,7 @@ class ObservationEncoder:
         return _pixels(observations[self._image])
 
     def _with_stack(self, stack: Inputs, observations: Leaves) -> Inputs:
-        if self._alone:
+        if self._is_image:
             return stack.reshape(len(stack), *self.shape)
         inputs = np.empty((len(stack), *self.shape), np.float32)
         pixels = stack.reshape(len(stack), -1)
@@ -78,20 +78,20 @@ class ObservationEncoder:
         return inputs
 
     def _vector(self, observations: Leaves) -> Inputs:
-        """Return all that is no image with a history, side by side."""
+        """Return all parts except the image with a history, concatenated."""
         parts = []
-        for index, (element, leaf, picture) in enumerate(
-            zip(self._elements, observations, self._pictures, strict=True)
+        for index, (element, leaf, byte_image) in enumerate(
+            zip(self._elements, observations, self._byte_images, strict=True)
         ):
             if index == self._image:
                 continue
             if isinstance(element, Discrete):
-                # No indexing: rows of final observations where no episode ended may hold anything.
+                # No indexing: in rows where no episode ended, final observations may be out of range.
                 parts.append((leaf[:, None] - element.start == np.arange(element.n)).astype(np.float32))
-            elif picture:
+            elif byte_image:
                 parts.append(leaf.reshape(len(leaf), -1) / np.float32(255))
             else:
-                if leaf.dtype == np.float64:  # of which float32 holds a part only
+                if leaf.dtype == np.float64:  # values outside the range of float32 would become infinite
                     leaf = np.clip(leaf, -_LARGEST, _LARGEST)
                 parts.append(leaf.reshape(len(leaf), -1).astype(np.float32, copy=False))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -108,7 +108,7 @@ Frames = npt.NDArray[Any]
 class FrameStack:
     """The last `length` frames of N environments, newest last: shape [N, *frame, length] (Mnih et al. 2015).
 
-    At an episode's start the stack is filled with its first frame, so that nothing of the episode before remains.
+    At an episode's start the stack is filled with the first frame, which removes the previous episode.
     """
 
     def __init__(self, environments: int, frame_shape: tuple[int, ...], dtype: Any, length: int) -> None:
@@ -120,25 +120,23 @@ class FrameStack:
 
     @property
     def frames(self) -> Frames:
-        """[N, *frame, length]. Overwritten by the next call: copy what is to be kept."""
+        """The stacks [N, *frame, length]. The next call overwrites them: make a copy to keep them."""
         return self._stack
 
     def reset(self, frames: Frames) -> Frames:
-        """Every environment starts an episode with `frames` [N, *frame]."""
+        """Start an episode in every environment with `frames` [N, *frame]. Return the stacks."""
         self._stack[...] = frames[..., None]
         return self._stack
 
     def push(self, frames: Frames, restart: Mask) -> Frames:
-        """Append `frames` [N, *frame]; where `restart` [N], they start an episode."""
+        """Append `frames` [N, *frame] and return the stacks. Where `restart` [N] is true, a frame starts an episode."""
         self._shift(self._stack, self._packed, frames)
         if restart.any():
             self._stack[restart] = frames[restart][..., None]
         return self._stack
 
     def peek(self, frames: Frames) -> Frames:
-        """Return what `push(frames)` would give if nothing restarts, leaving the stack as it is: for the value of an
-        episode's final observation.
-        """
+        """Return the stacks with `frames` appended, without changing the state: for final observations."""
         stack: Frames = self._stack.copy()
         packed = None if self._packed is None else stack.view(self._packed.dtype)[..., 0]
         self._shift(stack, packed, frames)

@@ -1,4 +1,4 @@
-"""What an agent computes to act, as data: for programs that write it down in a form of their own."""
+"""Greedy policies as data, for export to other formats."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from relaax.nn.specification import NetworkSpec
 Vector = npt.NDArray[np.floating[Any]]
 
 LIMIT = 10.0
-"""Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
+"""Bound of normalised observations, which are clipped to plus or minus this: networks are not trained on more."""
 
 
 @dataclass(frozen=True, slots=True)
 class LargestOutput:
-    """An action that is the index of the largest output of a head, and `start`: int64 [N]."""
+    """An action that is the index of the largest output of a head, plus `start`: int64 [N]."""
 
     head: str
     start: int = 0
@@ -26,9 +26,9 @@ class LargestOutput:
 
 @dataclass(frozen=True, slots=True)
 class LargestOutputs:
-    """An action of several choices: of so many outputs of a head each, side by side, the largest's index; int64 [N, K].
+    """An action of K choices, int64 [N, K]: for each, the index of the largest of its outputs.
 
-    `choices`: how many outputs each of the K choices has.
+    `choices`: the number of outputs of each choice. The outputs of a head are concatenated in this order.
     """
 
     head: str
@@ -37,7 +37,7 @@ class LargestOutputs:
 
 @dataclass(frozen=True, slots=True)
 class PositiveOutputs:
-    """An action of bits: 1 where an output of a head is positive, int8 [N, *shape]."""
+    """An action of bits, int8 [N, *shape]: 1 where an output of a head is positive."""
 
     head: str
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class PositiveOutputs:
 
 @dataclass(frozen=True, slots=True)
 class ScaledOutput:
-    """Actions of real numbers: centre + radius * a head's outputs, cut to low and high; float64 [D] each."""
+    """An action of real numbers: centre + radius * a head's outputs, clipped to low and high; float64 [D] each."""
 
     head: str
     centre: Vector
@@ -55,17 +55,17 @@ class ScaledOutput:
 
 
 GreedyAction = LargestOutput | LargestOutputs | PositiveOutputs | ScaledOutput
-"""How the action that is taken greedily follows from the outputs."""
+"""A rule that computes the greedy action from the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyGraph:
-    """From observations to the action that is taken greedily.
+    """The computation of the greedy action from observations.
 
-    Observations are encoded as by `ObservationEncoder`, with `history` frames of an image, which is the part `image` of
-    several. If there is a `mean`, inputs
-    (those of images from 0 to 1) become (x - mean) / std, float64 as they are shaped, cut to plus and minus `limit`.
-    Then come the network and the action; `heads` are the outputs that describe the policy.
+    `ObservationEncoder` encodes the observations, with `history` frames of the image, which is part `image` of several.
+    If there is a `mean`, inputs x (pixels from 0 to 1) become (x - mean) / std, clipped to plus and minus `limit`;
+    `mean` and `std` are float64 in the shape of the inputs. Then the network computes its outputs, and `action` the
+    action. `heads`: the outputs that describe the policy.
     """
 
     network: NetworkSpec

@@ -1,4 +1,4 @@
-"""Gather a few steps of N environments, from acting to learning."""
+"""Rollouts: buffers of a few steps of N environments, and the batches made from them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The input of one gradient: T steps of N environments. A masked example counts nothing.
+    """The input of one gradient: T steps of N environments. An example with mask 0 has no effect on it.
 
-    inputs: [T, N, *input shape], as they were acted on.
+    inputs: [T, N, *input shape], the network inputs that the actions were chosen for.
     actions: [T, N, *action shape].
     advantages, targets (of the value), mask: float32 [T, N].
-    state: float32 [N, S], what the LSTM remembered before the first step.
+    state: float32 [N, S], the LSTM's state before the first step.
     restart: bool [T, N], where an input starts an episode.
     """
 
@@ -36,16 +36,16 @@ class Batch:
     restart: Mask
 
 
-def what_came_of(
+def rewards_and_discounts(
     step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return rewards [N] and discounts [N] of a step, from the rewards [N] to learn from.
+    """Return rewards [N] and discounts [N] of a step. `rewards` [N]: the rewards to learn from.
 
-    An episode that ended is not continued into the next one. One that was truncated would have gone on, so the value
-    of its final observation, `final_values` float32 [N], takes the place of what was cut off. A void transition
-    (`step.first`) counts nothing.
+    The discount is `gamma`, or 0 if the next observation starts another episode. If an episode was truncated, the
+    discounted value of its final observation, from `final_values` float32 [N], is added to the reward. The reward of a
+    void transition (`step.first`) becomes 0.
     """
-    rewards = np.where(step.first, 0.0, rewards)  # void, but it may be anything, and 0 x infinity is no zero
+    rewards = np.where(step.first, 0.0, rewards)  # no product: 0 x infinity is NaN
     if final_values is not None:
         truncated = step.truncated & ~step.terminated
         rewards[truncated] += gamma * final_values[truncated]
@@ -53,11 +53,11 @@ def what_came_of(
 
 
 class Rollout:
-    """T steps of N environments in preallocated arrays. `act` and `outcome` take turns; full when all T are there.
+    """T steps of N environments in preallocated arrays. Call `act` and `outcome` alternately; full after T steps.
 
-    What is acted on has T + 1 rows: the last is the first of the next rollout, if that is acted on before the batch.
-    `values` are what the network said of each input, float32 [T + 1, N, *value_shape]. Actions are those of `policy`,
-    int64 without one.
+    Inputs, actions and values have T + 1 rows. If the agent acts once more before the batch is made, row T is the first
+    row of the next rollout. `values`: the network's values of the inputs, float32 [T + 1, N, *value_shape]. `policy`
+    gives the shape and dtype of actions; without it, actions are int64 [N].
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Rollout:
     ) -> None:
         shape, one_more = (length, environments), (length + 1, environments)
         self.batch_shape: tuple[int | None, int | None] = shape
-        """T and N of every batch, for `make_engine`."""
+        """T and N of every batch; an argument of `make_engine`."""
         self.length = length
         action_shape, action_dtype = (policy.action_shape, policy.action_dtype) if policy else ((), np.int64)
         self.inputs: npt.NDArray[Any] = np.zeros((*one_more, *spec.inputs), input_dtype)
@@ -88,22 +88,22 @@ class Rollout:
 
     @property
     def full(self) -> bool:
-        """Whether there is something to learn from."""
+        """Whether all T steps are complete."""
         return self.steps == self.length
 
     @property
     def row(self) -> int | None:
-        """Row of the next batch that the next `act` fills; None if it is the first of the batch after it."""
+        """Row of the batch that the next `act` fills; None if that row belongs to the batch after it."""
         return None if self.full else self.steps
 
     def clear(self) -> None:
-        """Drop everything: all environments start anew."""
+        """Discard all steps: every environment starts an episode."""
         self.steps = 0
 
     def act(
         self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
     ) -> None:
-        """Add what was seen and done, [N, ...] each: `values` of the inputs, the LSTM's `state` before them."""
+        """Add inputs, actions and values, [N, ...] each. `state`: the LSTM's state before the inputs."""
         t = self.steps
         if t == 0 or t == self.length:
             self.states[t and 1] = state
@@ -115,24 +115,24 @@ class Rollout:
         self.restart[t] = restart
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
-        """Add the outcome, as `what_came_of` returns it."""
+        """Add the outcome of the actions. For the arguments see `rewards_and_discounts`."""
         t = self.steps
         self.steps += 1
         if step.plain:
             self.rewards[t], self.discounts[t], self.mask[t] = rewards, gamma, 1.0
             return
-        self.rewards[t], self.discounts[t] = what_came_of(step, rewards, gamma, final_values)
+        self.rewards[t], self.discounts[t] = rewards_and_discounts(step, rewards, gamma, final_values)
         self.mask[t] = ~step.first
 
     def newest(self) -> npt.NDArray[Any]:
-        """Return the inputs [N, ...] that were acted on last, if all T + 1 rows are there."""
+        """Return the inputs [N, ...] of row T. All T + 1 rows must be filled."""
         newest: npt.NDArray[Any] = self.inputs[-1]
         return newest
 
     def batch(self, expected: Array | None, gae_lambda: float) -> Batch:
-        """Return the batch of an actor-critic, valid until the next `act` or `begin_next`; the next one begins.
+        """Return the batch of an actor-critic, and start the next rollout. Valid until the next `act` or `begin_next`.
 
-        `expected`: the value of what is seen now, float32 [N]; None if it was acted on, and has its value by that.
+        `expected`: the values of the current inputs, float32 [N]; None if row T is filled and has these values.
         """
         self.steps = 0
         values, bootstrap_value = self.values[:-1], self.values[-1] if expected is None else expected
@@ -150,10 +150,10 @@ class Rollout:
         )
 
     def begin_next(self, values: Array | None = None, weights: Array | None = None) -> None:
-        """Begin the next rollout with the last row.
+        """Start the next rollout with row T as its first row.
 
-        After a `batch(None, ...)`: with `values` [N] by newer parameters, and with `weights` float32 [N], which its
-        advantages count, for actions that other parameters have chosen.
+        After `batch(None, ...)`, `values` [N], by newer parameters, replaces the values of this row. `weights`, float32
+        [N], multiplies its advantages: importance weights, because older parameters chose its actions.
         """
         self.steps = 0
         for rows in (self.inputs, self.actions, self.values, self.restart, self.states):

@@ -1,4 +1,4 @@
-"""Make transitions of n steps from steps, store them in replay memory, and leave out what cannot be learned from."""
+"""n-step transitions: made from steps, checked against limits, and inserted into replay memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Numbers = npt.NDArray[np.float64]
 
 
 class ObservationLayout:
-    """What an `ObservationEncoder` makes of a space, as a field of a table.
+    """The stored form of the inputs that an `ObservationEncoder` makes, as a field of a table.
 
-    A stack of H frames of [h, w, c] is kept as one of frames [h, w * c, 1]: so its bytes are in the encoder's order,
-    in which the frames come last. An image with numbers beside it (`image`: as for `ObservationEncoder`) is kept as
-    numbers, with each of its stacks.
+    A stack of H frames [h, w, c] is stored as a stack of frames [h, w * c, 1]. So its bytes are in the encoder's order,
+    in which frames are the last axis. If an image is combined with numbers (`image`: as for `ObservationEncoder`), the
+    whole stack is stored as numbers in each observation.
     """
 
     def __init__(self, space: Space, history_len: int | None, image: int | None = None) -> None:
@@ -43,48 +43,48 @@ class ObservationLayout:
 
     @property
     def field(self) -> Field:
-        """The field of an observation."""
+        """The table's field for observations."""
         if self.frame is None:
             return Field("float32", self.inputs)
         return Field("uint8", (*self.frame[:2], self.frames), frames=self.frames)
 
     @property
     def frame(self) -> tuple[int, int, int] | None:
-        """The shape of a single frame; None if observations are no images."""
+        """The shape of a single frame; None if observations are not images."""
         if not self.frames:
             return None
         height, width, channels = self.inputs
         return height, width * channels // self.frames, 1
 
-    def of(self, column: Inputs) -> Inputs:
-        """Return the network's inputs [B, *inputs], bit for bit as they were acted on, of what was sampled."""
+    def to_inputs(self, column: Inputs) -> Inputs:
+        """Return the network's inputs [B, *inputs] of a sampled column, bit for bit equal to the inserted ones."""
         return column.reshape(len(column), *self.inputs)
 
-    def memory(self, environments: int) -> KeptFrames | KeptVectors:
-        """Return what keeps the observations of so many environments until they are sent."""
-        return KeptFrames(environments, self.frames) if self.frames else KeptVectors()
+    def buffer(self, environments: int) -> FrameBuffer | VectorBuffer:
+        """Return a buffer for the observations of E environments that are not inserted yet."""
+        return FrameBuffer(environments, self.frames) if self.frames else VectorBuffer()
 
 
-class KeptVectors:
-    """Observations float32 [E, D], which are sent with each transition as they are."""
+class VectorBuffer:
+    """A buffer for vectors float32 [E, D], which are inserted unchanged with each transition."""
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Return what stands for what is seen next, [E, ...]; `peek`: seen last, where episodes were cut off."""
+        """Add inputs and return their stored form, [E, ...]. `peek`: the same for final inputs, without adding them."""
         copy: Stored = inputs.copy()
         return copy
 
     peek = push
 
-    def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
-        """Return the frames from the first one on that some of these name, and its number; forget those before."""
+    def frames_since(self, *stored: Stored) -> tuple[Frames | None, int]:
+        """Return all frames from the oldest that `stored` refers to, and its number. Discard older frames."""
         return None, 0
 
     def clear(self) -> None:
-        """Forget everything: nothing of it will be named."""
+        """Discard all frames: later calls do not refer to them."""
 
 
-class KeptFrames(KeptVectors):
-    """Single frames of E environments, numbered as they come; stacks of them int64 [E, H] stand for observations.
+class FrameBuffer(VectorBuffer):
+    """A buffer for numbered single frames of E environments. The stored form is the numbers of a stack, int64 [E, H].
 
     At an episode's start the stack repeats the first frame, as `FrameStack` does.
     """
@@ -92,7 +92,7 @@ class KeptFrames(KeptVectors):
     def __init__(self, environments: int, length: int) -> None:
         self._stack = FrameStack(environments, (), np.int64, length)
         self._environments, self._length = environments, length
-        self._kept: list[Frames] = []
+        self._frames: list[Frames] = []
         self._first = self._following = 0
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
@@ -104,64 +104,64 @@ class KeptFrames(KeptVectors):
         newest[where] = self._keep(inputs[where])
         return self._stack.peek(newest)
 
-    def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
+    def frames_since(self, *stored: Stored) -> tuple[Frames | None, int]:
         first = min(int(numbers.min()) for numbers in stored if numbers.size)
-        self._kept, self._first = [np.concatenate(self._kept)[first - self._first :]], first
-        return self._kept[0], first
+        self._frames, self._first = [np.concatenate(self._frames)[first - self._first :]], first
+        return self._frames[0], first
 
     def clear(self) -> None:
-        self._kept, self._first = [], self._following
+        self._frames, self._first = [], self._following
 
     def _keep(self, inputs: Inputs) -> npt.NDArray[np.int64]:
-        """Keep the newest frame of each of n stacks; return their numbers, int64 [n]."""
-        self._kept.append(inputs.reshape(*inputs.shape[:2], -1, self._length)[..., -1:].copy())
+        """Add the newest frame of each of n stacks. Return their numbers, int64 [n]."""
+        self._frames.append(inputs.reshape(*inputs.shape[:2], -1, self._length)[..., -1:].copy())
         numbers = np.arange(self._following, self._following + len(inputs))
         self._following += len(inputs)
         return numbers
 
 
-_complain = RateLimitedLog(logging.getLogger(__name__))
+_rate_limited_log = RateLimitedLog(logging.getLogger(__name__))
 
 TARGET_LIMIT = 1e6
-"""The largest return, normalised and clipped, that is inserted into replay memory."""
-INPUTS_APART, TARGETS_APART = 1e3, 1e6
-"""An item is an outlier of its batch if its largest input, or its target, is more than this times the median, or than
-this where the median is below 1.
+"""Largest absolute n-step return, normalised and clipped, that is inserted into replay memory."""
+INPUT_OUTLIER_FACTOR, TARGET_OUTLIER_FACTOR = 1e3, 1e6
+"""An item is an outlier of its batch if its largest input, or its target, exceeds this factor times the median. A
+median below 1 counts as 1.
 """
 
 
 def within_limits(rewards: Inputs, *observations: Inputs) -> Mask:
-    """Return which of B transitions may be learned from: bool [B].
+    """Return which of B transitions are within the limits, bool [B].
 
-    rewards: [B]. observations: [B, ...], before they are normalised; none if they are normalised, or images.
+    rewards: [B]. observations: [B, ...], not normalised; omit them if they are normalised or images.
     """
-    good: Mask = np.abs(rewards) <= TARGET_LIMIT  # False for NaN
+    learnable: Mask = np.abs(rewards) <= TARGET_LIMIT  # False for NaN
     for each in observations:
-        good &= _largest(each) <= INPUT_LIMIT
-    return good
+        learnable &= _largest(each) <= INPUT_LIMIT
+    return learnable
 
 
-def log_left_out(count: int, total: int, client: str) -> None:
-    """Log that transitions are not inserted, at most once a minute."""
-    _complain(
-        "%d of %d transitions of %s are not learned from: the limits are %g for observations and %g for returns; "
-        "algorithm.normalize_observations and normalize_rewards bring them into range",
+def log_not_learned(count: int, total: int, client: str) -> None:
+    """Log that transitions beyond the limits are not inserted, at most once a minute."""
+    _rate_limited_log(
+        "%d of %d transitions of %s are not inserted: the limits are %g for observations and %g for returns; "
+        "set algorithm.normalize_observations or normalize_rewards",
         *(count, total, client or "a client", INPUT_LIMIT, TARGET_LIMIT),
     )
 
 
 def batch_outliers(targets: Inputs, *observations: Inputs) -> Mask | None:
-    """Return which of B items are outliers of their batch, bool [B], and log how many; None without outliers.
+    """Return which of B items are outliers of their batch, bool [B]; None without outliers. Log their number.
 
-    targets: [B]. observations: [B, ...]; none if they are normalised, or images.
+    targets: [B]. observations: [B, ...]; omit them if they are normalised or images.
     """
-    found = ~(np.abs(targets) <= _limit(np.abs(targets), TARGETS_APART))  # True for NaN
+    found = ~(np.abs(targets) <= _outlier_limit(np.abs(targets), TARGET_OUTLIER_FACTOR))  # True for NaN
     for each in observations:
         largest = _largest(each)
-        found |= ~(largest <= _limit(largest, INPUTS_APART))
+        found |= ~(largest <= _outlier_limit(largest, INPUT_OUTLIER_FACTOR))
     if not found.any():
         return None
-    _complain("%d of %d items of a batch are outliers, and are not learned from", np.count_nonzero(found), len(targets))
+    _rate_limited_log("%d of %d items of a batch are outliers and have weight 0", np.count_nonzero(found), len(targets))
     return found
 
 
@@ -170,15 +170,17 @@ def _largest(inputs: Inputs) -> Inputs:
     return largest
 
 
-def _limit(sizes: Inputs, apart: float) -> float:
+def _outlier_limit(sizes: Inputs, apart: float) -> float:
     middle = len(sizes) // 2
-    return apart * max(1.0, float(np.partition(sizes, middle)[middle]))  # of NaN, which sorts last, at most half
+    return apart * max(
+        1.0, float(np.partition(sizes, middle)[middle])
+    )  # NaN sorts last, so the median is NaN only if at least half are NaN
 
 
-AT_ONCE = 50
-"""Transitions that are inserted at once (Horgan et al. 2018, section 4.1)."""
+INSERT_SIZE = 50
+"""Number of transitions in one insertion (Horgan et al. 2018, section 4.1)."""
 LARGEST_ERROR = 1e30
-"""Larger ones have the priority of this one."""
+"""Bound of errors in priorities."""
 
 
 def transition_table(
@@ -187,10 +189,10 @@ def transition_table(
     priority_exponent: float | None,
     remover: Literal["fifo", "lowest_priority"] = "fifo",
 ) -> TableSpec:
-    """Describe a table of transitions. None for `priority_exponent`: drawn uniformly. `remover`: see `TableSpec`.
+    """Return a table of transitions. `priority_exponent`: None for uniform sampling. `remover`: see `TableSpec`.
 
-    A transition is an observation, the action on it (from 0), the discounted sum of the rewards of up to n steps, and
-    the discount of what the observation after them is worth.
+    A transition has an observation, the action (from 0), the discounted sum of the rewards of up to n steps, the next
+    observation, and the discount of its value.
     """
     return TableSpec(
         "transitions",
@@ -210,7 +212,7 @@ def transition_table(
 
 
 def priorities_of(errors: npt.NDArray[np.floating[Any]], offset: float) -> Numbers:
-    """Return |error| + offset, float64 [B]. What is beyond all bounds, or no number, is no reason to stop."""
+    """Return |error| + offset, float64 [B]. NaN counts as 0, and larger errors as LARGEST_ERROR."""
     sizes = np.nan_to_num(np.abs(errors.astype(np.float64)), nan=0.0)
     priorities: Numbers = np.minimum(sizes, LARGEST_ERROR) + offset
     return priorities
@@ -218,10 +220,10 @@ def priorities_of(errors: npt.NDArray[np.floating[Any]], offset: float) -> Numbe
 
 @dataclass(slots=True)
 class _Completed:
-    """Transitions that wait for the observation after them. E environments, n rows: one for each of the last actions.
+    """Complete transitions, except for their next observation: n rows (the last n actions) of E environments.
 
-    where: bool [n, E]; discounts: float64 [n, E]. cut_off: bool [E], where `final` [E, ...], worth `values` float [E],
-    is that observation.
+    where: bool [n, E], which rows are complete. discounts: float64 [n, E]. cut_off: bool [E], where the episode was
+    truncated: there `final` [E, ...] is the next observation, with the values `values`, float [E].
     """
 
     where: Mask
@@ -232,22 +234,22 @@ class _Completed:
 
 
 class WriterTransitions:
-    """The transitions of the environments of one writer. `act` and `outcome` take turns.
+    """The transitions of the environments of one writer. Call `act` and `outcome` alternately.
 
-    What was acted on at t becomes R = r_t + gamma r_{t+1} + ... + gamma^(k-1) r_{t+k-1}, and gamma^k as the discount of
-    the observation at t + k. k is n (`steps`), or less at an episode's end:
+    The action at t becomes a transition with the reward R = r_t + gamma r_{t+1} + ... + gamma^(k-1) r_{t+k-1}, the next
+    observation at t + k, and the discount gamma^k. k is n (`steps`), or less at an episode's end:
 
-    - It terminated: the discount is 0, and the observation after it is any.
-    - It was truncated: the observation is its final one, with the frames that came before.
-    - A void step (`StepResult.first`) is part of none.
+    - If the episode terminated, the discount is 0, and the next observation is arbitrary.
+    - If it was truncated, the next observation is its final one, stacked with the frames before it.
+    - A void step (`StepResult.first`) is not part of any transition.
 
-    `priority_offset`: each is inserted with the priority |R / unit + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)| +
-    offset, by the values that were acted on (Horgan et al. 2018, Algorithm 1); None for the memory's largest. The unit
-    is the newest `reward_unit`.
+    `priority_offset`: insert each transition with the priority |R / unit + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)|
+    + offset, by the values at the time of acting (Horgan et al. 2018, Algorithm 1). The unit is the newest
+    `reward_unit`. None: insert it with the largest priority of the memory.
 
-    A transition that cannot be learned from is left out (see `within_limits`). `bounded`: whether observations are
-    learned from within bounds whatever they are. `client`: what the log calls the client. `metrics`: record the share
-    that is left out.
+    Transitions that exceed the limits are not inserted (see `within_limits`). `bounded`: whether normalisation bounds
+    all observations, so that they are not checked. `client`: the client's name in logs. `metrics`: records the share
+    of transitions that are not inserted.
     """
 
     def __init__(
@@ -258,7 +260,7 @@ class WriterTransitions:
         steps: int,
         gamma: float,
         priority_offset: float | None = None,
-        at_once: int = AT_ONCE,
+        insert_size: int = INSERT_SIZE,
         bounded: bool = True,
         client: str = "",
         metrics: MetricsRecorder | None = None,
@@ -267,14 +269,14 @@ class WriterTransitions:
         self._client, self._metrics = client, metrics
         self._writer, self._environments = writer, writer.environments
         count = len(writer.environments)
-        self._kept = layout.memory(count)
-        self._steps, self._gamma, self._offset, self._at_once = steps, gamma, priority_offset, at_once
+        self._buffer = layout.buffer(count)
+        self._steps, self._gamma, self._offset, self._insert_size = steps, gamma, priority_offset, insert_size
         shape, dtype = inserted_form(layout.field)
         self._observations = np.zeros((steps, count, *shape), dtype)
         self._actions = np.zeros((steps, count), np.int64)
-        self._chosen = np.zeros((steps, count), np.float32)  # values of these actions
+        self._action_values = np.zeros((steps, count), np.float32)  # Q(s, a) of these actions
         self._returns = np.zeros((steps, count), np.float64)
-        self._ages = np.zeros(steps, np.int64)  # outcomes since a row was acted on
+        self._ages = np.zeros(steps, np.int64)  # number of outcomes of each row
         self._open = np.zeros((steps, count), np.bool_)
         self._reward_unit = 1.0
         self._row = 0
@@ -284,29 +286,29 @@ class WriterTransitions:
         self._count = 0
 
     def clear(self) -> None:
-        """All environments start anew: what is complete is inserted, and the rest dropped."""
+        """Start an episode in every environment. Insert the complete transitions, and discard the others."""
         self._open[:] = False
         self._completed = None
         if self._count:
             self._insert()
-        self._kept.clear()
+        self._buffer.clear()
 
     def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
-        """Take what was seen and done, of all N environments of the connection.
+        """Add inputs and actions of all N environments of the connection.
 
-        inputs: [N, ...], as they are before normalisation. restart: bool [N], where they start an episode. actions:
-        int64 [N], from 0. values: float32 [N, A], of all actions, by which one was chosen.
+        inputs: [N, ...], not normalised. restart: bool [N], where they start an episode. actions: int64 [N], from 0.
+        values: float32 [N, A], the values of all actions.
         """
         at = self._environments
-        observations = self._kept.push(inputs[at], restart[at])
+        observations = self._buffer.push(inputs[at], restart[at])
         if self._completed:
-            self._gather(self._completed, observations, values[at].max(axis=1))
+            self._add_completed(self._completed, observations, values[at].max(axis=1))
             self._completed = None
         row, self._row = self._row, (self._row + 1) % self._steps
         self._observations[row], self._actions[row] = observations, actions[at]
-        self._chosen[row] = values_of(values[at], actions[at])
+        self._action_values[row] = values_of(values[at], actions[at])
         self._returns[row], self._ages[row], self._open[row] = 0.0, 0, True
-        if self._count >= self._at_once:
+        if self._count >= self._insert_size:
             self._insert()
 
     def outcome(
@@ -317,10 +319,10 @@ class WriterTransitions:
         final_values: Array | None,
         reward_unit: float = 1.0,
     ) -> None:
-        """Take the outcome of the last actions. `rewards` [N] are inserted; learners divide them by `reward_unit`.
+        """Add the outcome of the last actions. `rewards` [N] are inserted; learners divide them by `reward_unit`.
 
-        final_inputs: [N, ...] after which truncated episodes would have gone on; None if none was truncated.
-        final_values: float32 [N], what these are worth; needed for priorities only.
+        final_inputs: [N, ...], the final inputs of truncated episodes; None if no episode was truncated. final_values:
+        float32 [N], their values; only priorities need them.
         """
         at, self._reward_unit = self._environments, reward_unit
         first, terminated = step.first[at], step.terminated[at]
@@ -334,12 +336,12 @@ class WriterTransitions:
             where,
             np.asarray(self._gamma ** self._ages[:, None] * ~terminated, np.float64),
             cut_off,
-            self._kept.peek(final_inputs[at], cut_off) if final_inputs is not None and cut_off.any() else None,
+            self._buffer.peek(final_inputs[at], cut_off) if final_inputs is not None and cut_off.any() else None,
             None if final_values is None else final_values[at],
         )
 
-    def _gather(self, completed: _Completed, observations: Stored, values: npt.NDArray[Any]) -> None:
-        """Keep what is complete until enough is there; `observations` come next, worth `values` [E]."""
+    def _add_completed(self, completed: _Completed, observations: Stored, values: npt.NDArray[Any]) -> None:
+        """Add complete transitions to the next insertion. `observations` are the next ones, with `values` [E]."""
         rows, places = np.nonzero(completed.where)
         if not len(rows):
             return
@@ -359,7 +361,7 @@ class WriterTransitions:
         if self._offset is not None:
             if completed.values is not None:
                 values = np.where(completed.cut_off, completed.values, values)
-            errors = returns / self._reward_unit + discounts * values[places] - self._chosen[rows, places]
+            errors = returns / self._reward_unit + discounts * values[places] - self._action_values[rows, places]
             self._priorities.append(priorities_of(errors, self._offset))
         self._count += len(rows)
 
@@ -367,34 +369,34 @@ class WriterTransitions:
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
         priorities = np.concatenate(self._priorities) if self._priorities else None
         self._columns, self._priorities, self._count = [], [], 0
-        good = self._learnable(columns)
-        if not good.all():
-            columns = {name: column[good] for name, column in columns.items()}
-            priorities = None if priorities is None else priorities[good]
+        learnable = self._learnable(columns)
+        if not learnable.all():
+            columns = {name: column[learnable] for name, column in columns.items()}
+            priorities = None if priorities is None else priorities[learnable]
         named = [numbers for numbers in (columns["observation"], self._observations[self._open]) if numbers.size]
         if not named:
-            self._kept.clear()
+            self._buffer.clear()
             return
-        frames, first = self._kept.since_first_of(*named)
-        if good.any():
+        frames, first = self._buffer.frames_since(*named)
+        if learnable.any():
             self._writer.insert(Insertion(columns, priorities, frames, first))
 
     def _learnable(self, columns: Mapping[str, npt.NDArray[Any]]) -> Mask:
-        """Return which transitions can be learned from, bool [B]. Log and record how many cannot."""
+        """Return which transitions are within the limits, bool [B]. Log and record how many are not."""
         names = ("observation", "next_observation") if self._check_observations else ()
-        good = within_limits(columns["reward"] / self._reward_unit, *(columns[name] for name in names))
-        count = int(np.count_nonzero(~good))
+        learnable = within_limits(columns["reward"] / self._reward_unit, *(columns[name] for name in names))
+        count = int(np.count_nonzero(~learnable))
         if self._metrics is not None:
-            self._metrics.scalar("replay/left_out", count / len(good))
+            self._metrics.scalar("replay/left_out", count / len(learnable))
         if count:
-            log_left_out(count, len(good), self._client)
-        return good
+            log_not_learned(count, len(learnable), self._client)
+        return learnable
 
 
 class Transitions:
-    """The transitions of all environments of a connection, each of which has one of the `writers`.
+    """The transitions of all environments of a connection, one `WriterTransitions` for each of the `writers`.
 
-    Keywords and methods are those of `WriterTransitions`.
+    For keyword arguments and methods see `WriterTransitions`.
     """
 
     def __init__(self, writers: Sequence[ReplayWriter], layout: ObservationLayout, **options: Any) -> None:
@@ -404,9 +406,9 @@ class Transitions:
         for writer in self._writers:
             writer.clear()
 
-    def act(self, *seen_and_done: Any) -> None:
+    def act(self, *arguments: Any) -> None:
         for writer in self._writers:
-            writer.act(*seen_and_done)
+            writer.act(*arguments)
 
     def outcome(self, *outcome: Any) -> None:
         for writer in self._writers:

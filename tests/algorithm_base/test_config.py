@@ -120,18 +120,18 @@ def test_delays_are_compensated_within_a_bound() -> None:
     [
         (
             {"max_staleness": 257},
-            "algorithm: with delay_compensated a copy of the parameters is kept for each of max_staleness versions, "
-            "and 257 are too many; at most 256 can be",
+            "algorithm: with delay_compensated, max_staleness must be at most 256, not 257: a copy of the parameters "
+            "is kept for each version",
         ),
         (
             {"optimizer": "worker_momentum"},
             "algorithm: with optimizer worker_momentum workers send updates, and delay_compensated needs gradients; "
-            "use momentum, or another value of combine",
+            "set optimizer to momentum, or combine to fifo",
         ),
         (
             {"sync_interval": 18},
             "algorithm: with sync_interval 18 a worker's own gradients are up to 17 versions old, and max_staleness 16 "
-            "would discard them; raise it, or fetch more often",
+            "would discard them; raise max_staleness, or lower sync_interval",
         ),
     ],
 )
@@ -200,5 +200,5 @@ def test_a_worker_must_not_outdate_its_own_gradients() -> None:
         config(sync_interval=3, max_staleness=1)
     assert str(refused.value) == (
         "algorithm: with sync_interval 3 a worker's own gradients are up to 2 versions old, and max_staleness 1 would"
-        " discard them; raise it, or fetch more often"
+        " discard them; raise max_staleness, or lower sync_interval"
     )

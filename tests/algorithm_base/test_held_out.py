@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.algorithm_base.values import EVERY, SECONDS, HeldOutStates
+from relaax.algorithm_base.values import KEEP_INTERVAL, REPORT_SECONDS, HeldOutStates
 
 
 def states(size: int, steps: int) -> HeldOutStates:
@@ -10,22 +10,22 @@ def states(size: int, steps: int) -> HeldOutStates:
     held_out, inputs = HeldOutStates(size), np.zeros((2, 1), np.float32)
     for step in range(steps):
         inputs[:] = step  # the agent's buffer is used again
-        held_out.see(inputs)
+        held_out.add(inputs)
     return held_out
 
 
 def test_the_first_states_are_kept_some_steps_apart() -> None:
-    kept = states(5, 10 * EVERY).due(0.0)
+    kept = states(5, 10 * KEEP_INTERVAL).due(0.0)
     assert kept is not None
-    assert kept[:, 0].tolist() == [0, 0, EVERY, EVERY, 2 * EVERY]
+    assert kept[:, 0].tolist() == [0, 0, KEEP_INTERVAL, KEEP_INTERVAL, 2 * KEEP_INTERVAL]
 
 
 def test_nothing_is_looked_at_before_all_are_there() -> None:
-    assert states(5, 2 * EVERY).due(0.0) is None
+    assert states(5, 2 * KEEP_INTERVAL).due(0.0) is None
     assert states(0, 10).due(0.0) is None
 
 
 def test_they_are_looked_at_now_and_then() -> None:
     held_out = states(2, 1)
-    asked = [held_out.due(now) is not None for now in (100.0, 101.0, 100.0 + SECONDS, 101.0 + SECONDS)]
+    asked = [held_out.due(now) is not None for now in (100.0, 101.0, 100.0 + REPORT_SECONDS, 101.0 + REPORT_SECONDS)]
     assert asked == [True, False, True, False]

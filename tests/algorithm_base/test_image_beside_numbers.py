@@ -25,7 +25,7 @@ def normalization(*names: str) -> Normalization:
     sizes = {OBSERVATION: 5, IMAGE: 2}
     statistics = {name: sizes[name] for name in names}
     made = Normalization(statistics, 0.99, 1, FakeParameters(np.zeros(1), statistics=statistics), PIXELS)
-    made.pulled(Pulled(np.zeros(1, np.float32), 0, 0, MOMENTS))
+    made.set_statistics(Pulled(np.zeros(1, np.float32), 0, 0, MOMENTS))
     return made
 
 

@@ -63,14 +63,14 @@ class Writer(ReplayWriter):
 def test_transitions_beyond_the_limits_are_left_out_and_named(
     images: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learnable, "_complain", RateLimitedLog(logging.getLogger("of this test")))
+    monkeypatch.setattr(learnable, "_rate_limited_log", RateLimitedLog(logging.getLogger("of this test")))
     space = Box(0, 255, (4, 4), "uint8") if images else Box(-LARGEST, LARGEST, (3,))
     layout = ObservationLayout(space, 1)
     writer, parameters = Writer(), FakeParameters(np.zeros(1, np.float32))
     parameters.register(Registration("", environments=2))
     metrics = parameters.metrics
     transitions = WriterTransitions(
-        writer, layout, steps=1, gamma=0.9, at_once=10, bounded=False, client="client mallory", metrics=metrics
+        writer, layout, steps=1, gamma=0.9, insert_size=10, bounded=False, client="client mallory", metrics=metrics
     )
     inputs = np.ones((2, *layout.inputs), layout.dtype)
     rewards = np.array([1.0, 1e15 if images else 1.0])
@@ -85,18 +85,18 @@ def test_transitions_beyond_the_limits_are_left_out_and_named(
     assert max(float(insertion.columns["reward"].max()) for insertion in writer.inserted) == 1.0
     (line,) = [record.getMessage() for record in caplog.records]
     assert {value for name, value in parameters.scalars if name == "replay/left_out"} == {0.5}
-    assert line.startswith("5 of 10 transitions of client mallory are not learned from")
+    assert line.startswith("5 of 10 transitions of client mallory are not inserted")
 
 
 def test_a_writer_of_nothing_that_can_be_learned_keeps_no_frames() -> None:
     layout, writer = ObservationLayout(Box(0, 255, (4, 4), "uint8"), 1), Writer()
-    transitions = WriterTransitions(writer, layout, steps=1, gamma=0.9, at_once=10)
+    transitions = WriterTransitions(writer, layout, steps=1, gamma=0.9, insert_size=10)
     rewards, inputs = np.full(2, 1e15), np.ones((2, *layout.inputs), np.uint8)
     for _ in range(500):
         transitions.act(inputs, NOTHING, np.zeros(2, np.int64), np.zeros((2, 2), np.float32))
         transitions.outcome(StepResult(rewards, [inputs], NOTHING, NOTHING, NOTHING), rewards, None, None)
     assert writer.inserted == []
-    assert sum(len(frames) for frames in transitions._kept._kept) < 50  # type: ignore[union-attr]
+    assert sum(len(frames) for frames in transitions._buffer._frames) < 50  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("name", "lstm"), [("da3c", False), ("da3c", True), ("n_step_q", True), ("async_q", False)])

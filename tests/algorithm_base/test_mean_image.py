@@ -8,7 +8,7 @@ import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, StepResult, load_algorithm
 from relaax.algorithm_base.network import IMAGE, normalized_statistics
-from relaax.algorithm_base.normalization import FRAMES
+from relaax.algorithm_base.normalization import MEAN_IMAGE_FRAMES
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.parameters.moments import Moments
 
@@ -66,17 +66,17 @@ def test_what_nobody_acted_on_does_not_count() -> None:
 
 
 def test_the_mean_is_that_of_all_workers_and_stays_once_it_is_made() -> None:
-    agent, bridge = agent_with(seen=FRAMES, episode_len=1)
+    agent, bridge = agent_with(seen=MEAN_IMAGE_FRAMES, episode_len=1)
     for _ in range(3):
         agent.reset(frames(100, 200))
         agent.step(step(frames(150, 250)))
         assert inputs_of(agent) == [[100, 150], [200, 250]], "others' frames were black"
     assert all(not push.statistics for push in bridge.pushes)
-    assert bridge.statistics[IMAGE].count == FRAMES
+    assert bridge.statistics[IMAGE].count == MEAN_IMAGE_FRAMES
 
 
 def test_frames_go_out_with_pushes_until_there_are_enough() -> None:
-    agent, bridge = agent_with(seen=FRAMES - 3, episode_len=1)
+    agent, bridge = agent_with(seen=MEAN_IMAGE_FRAMES - 3, episode_len=1)
     agent.reset(frames(100, 200))
     for _ in range(4):
         agent.step(step(frames(100, 200)))

@@ -50,5 +50,5 @@ def test_streams_count_among_the_parameters_that_are_handled(monkeypatch: pytest
     # 2592 x 256 + 256 more; the heads stay as they are.
     refused = network_refusal(NetworkConfig(), IMAGE, HEADS, None, streams=True)
     assert refused == (
-        f"the network would have {size + 663_808} parameters, outputs included; at most {size} are handled"
+        f"the network would have {size + 663_808} parameters, outputs included; at most {size} are supported"
     )

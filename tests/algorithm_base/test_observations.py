@@ -96,7 +96,7 @@ def test_refusals_name_the_part() -> None:
     assert input_refusal(Tuple([Box(shape=(2,)), Discrete(10_000), MultiBinary(3)])) is None
     sentence = input_refusal(Dict({"a": Box(shape=(2,)), "b": MultiDiscrete([3, 4])}))
     assert sentence is not None
-    assert sentence.startswith("observations in MultiDiscrete([3, 4]) are not handled")
+    assert sentence.startswith("observations in MultiDiscrete([3, 4]) are not supported")
     assert "at most 10000" in (input_refusal(Discrete(10_001)) or "")
 
 

@@ -50,7 +50,7 @@ def test_arguments_are_left_alone() -> None:
 
 @pytest.mark.parametrize(("discounts", "bootstrap"), [((3, 1), (2,)), ((2, 2), (2,)), ((2, 1), (1, 1)), ((2, 1), ())])
 def test_shapes_that_do_not_fit_are_refused(discounts: tuple[int, ...], bootstrap: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"\[T, N\], \[T, N\] and \[N\] are needed, not \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"shapes \[T, N\], \[T, N\] and \[N\], not \(2, 1\)"):
         n_step_returns(column(1, 2), np.ones(discounts, np.float32), np.ones(bootstrap, np.float32))
 
 
@@ -105,9 +105,9 @@ def test_advantages_leave_their_arguments_alone() -> None:
 
 
 def test_advantages_need_a_value_for_each_reward() -> None:
-    with pytest.raises(ValueError, match=r"values of shape \(2, 1\) are needed, as the rewards, not \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"v_t must have the shape of r_t, \(2, 1\), not \(3, 1\)"):
         generalized_advantages(column(1, 2), column(1, 1), column(1, 2, 3), np.ones(1, np.float32), 1.0)
-    with pytest.raises(ValueError, match=r"\[T, N\], \[T, N\] and \[N\] are needed"):
+    with pytest.raises(ValueError, match=r"must have shapes \[T, N\], \[T, N\] and \[N\]"):
         generalized_advantages(column(1, 2), column(1, 1), column(1, 2), np.ones(2, np.float32), 1.0)
 
 

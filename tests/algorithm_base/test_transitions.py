@@ -73,7 +73,7 @@ def lived(space: Space, history: int, steps: int, groups: int, moments: int, see
     layout = ObservationLayout(space, history)
     table = transition_table(layout, 20_000, 1.0)
     replay = LocalReplay(TableDeclaration(table), N, groups=groups)
-    transitions = Transitions(replay.writers, layout, steps=steps, gamma=GAMMA, priority_offset=0.5, at_once=7)
+    transitions = Transitions(replay.writers, layout, steps=steps, gamma=GAMMA, priority_offset=0.5, insert_size=7)
     encoder, values = ObservationEncoder(space, N, history), Values()
     world = RandomEnvironments(
         space, Discrete(ACTIONS), N, next_step=[True, False, True, False, False], end_probability=0.15, seed=seed
@@ -146,7 +146,7 @@ def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int
     keys, index = np.unique(sampled.keys, return_index=True)
     assert len(keys) > 0.9 * count
     columns = {name: column[index] for name, column in sampled.columns.items()}
-    before, after = layout.of(columns["observation"]), layout.of(columns["next_observation"])
+    before, after = layout.to_inputs(columns["observation"]), layout.to_inputs(columns["next_observation"])
     priorities = dict(zip(state["keys"].tolist(), state["priorities"].tolist(), strict=True))
     found = [by_observation.pop(key(observation)) for observation in before]
     _, actions, rewards, discounts, following, found_priorities = zip(*found, strict=True)
@@ -183,7 +183,7 @@ class Recorder(ReplayWriter):
 def test_no_insertion_names_a_frame_before_those_that_come_with_it() -> None:
     writer = Recorder(2)
     layout = ObservationLayout(GREY, 4)
-    transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, at_once=10)
+    transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, insert_size=10)
     encoder, world = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, seed=3)
     nothing, restart = np.zeros((2, 2), np.float32), np.ones(2, np.bool_)
     inputs = encoder.reset(world.reset())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base.agent import StepResult
-from relaax.algorithm_base.rollout import what_came_of
+from relaax.algorithm_base.rollout import rewards_and_discounts
 from relaax.algorithm_base.values import greedy_values, n_step_returns, one_step_targets, values_of
 
 
@@ -45,7 +45,7 @@ def targets(**masks: list[int]) -> tuple[list[float], list[list[float]]]:
     marked = StepResult(np.ones(3), [np.zeros((3, 1))], **flags)
     rewards, discounts = np.full((2, 3), 10, np.float32), np.full((2, 3), 0.5, np.float32)
     final = f32(100, 100, 100) if masks.get("truncated") else None
-    rewards[0], discounts[0] = what_came_of(marked, marked.rewards, 0.5, final)
+    rewards[0], discounts[0] = rewards_and_discounts(marked, marked.rewards, 0.5, final)
     one = one_step_targets(rewards[0], discounts[0], f32(8, 8, 8))
     return one.tolist(), n_step_returns(rewards, discounts, f32(32, 32, 32)).tolist()
 
@@ -69,7 +69,7 @@ def test_void_steps_lead_nowhere() -> None:
 
 @pytest.mark.parametrize("wrong", [lambda: values_of(Q, np.array([0, 1])), lambda: greedy_values(Q, ONLINE[0])])
 def test_shapes_must_fit(wrong: object) -> None:
-    with pytest.raises(ValueError, match="needed"):
+    with pytest.raises(ValueError, match="must have"):
         wrong()  # type: ignore[operator]
 
 

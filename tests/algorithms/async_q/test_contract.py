@@ -92,6 +92,6 @@ def test_several_choices_are_for_da3c() -> None:
         refused = N_STEP_Q.refusal(N_STEP_Q.configure({"path": "n_step_q"}), VECTOR, space)
         assert refused is not None
         assert refused.sentence == (
-            f"n_step_q cannot handle the action space {space}: it handles one Discrete, of which the network estimates "
-            "a value for each action; da3c handles MultiDiscrete and MultiBinary"
+            f"n_step_q cannot handle the action space {space}: it handles one Discrete; the network estimates "
+            "a value for each of its actions; da3c handles MultiDiscrete and MultiBinary"
         )

@@ -69,66 +69,65 @@ def test_the_actions_that_it_has_a_policy_for(space: Space) -> None:
             VECTOR,
             MultiBinary([30_000, 30_000]),
             "da3c cannot handle the observation space Box(float32, [4]): the network would have 58500009025"
-            " parameters, outputs included; at most 50000000 are handled",
+            " parameters, outputs included; at most 50000000 are supported",
         ),
         (
             MultiDiscrete([2, 3]),
             Discrete(2),
             "da3c cannot handle the observation space MultiDiscrete([2, 3]): observations in MultiDiscrete([2, 3]) are"
-            " not handled; Box, Discrete, MultiBinary and Tuple or Dict of them are",
+            " not supported; Box, Discrete, MultiBinary and Tuple or Dict of them are",
         ),
         (
             Discrete(10_001),
             Discrete(2),
             "da3c cannot handle the observation space Discrete(10001): observations in Discrete(10001) would need 10001"
-            " inputs; at most 10000 are handled",
+            " inputs; at most 10000 are supported",
         ),
         (
             Box(0, 255, shape=(10_000, 10_000), dtype=np.uint8),
             Discrete(2),
             "da3c cannot handle the observation space Box(uint8, [10000, 10000], 0..255): the network would have"
-            " 12759086131 parameters, outputs included; at most 50000000 are handled",
+            " 12759086131 parameters, outputs included; at most 50000000 are supported",
         ),
         (
             Box(0, 255, shape=(3, 64, 64), dtype=np.uint8),
             Discrete(2),
             "da3c cannot handle the observation space Box(uint8, [3, 64, 64], 0..255): it looks like an image of"
-            " [channels, rows, columns], and images are taken as [rows, columns, channels]; transpose it to"
+            " [channels, rows, columns], and images must be [rows, columns, channels]; transpose it to"
             " [64, 64, 3], for instance with gymnasium.wrappers.TransformObservation, or set"
-            " algorithm.network.convolutions if its axes are meant as they stand",
+            " algorithm.network.convolutions if its axes are already [rows, columns, channels]",
         ),
         (
             Box(0, 1, shape=(84, 84, 3)),
             Discrete(2),
             "da3c cannot handle the observation space Box(float32, [84, 84, 3], 0..1): it looks like an image, and"
-            " convolutions are for Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one, or set"
-            " algorithm.network.flatten_images to true to take its 21168 numbers side by side, without convolutions",
+            " convolutions support Boxes of uint8, [rows, columns] or [rows, columns, channels]; send such a Box, or"
+            " set algorithm.network.flatten_images to true to use its 21168 numbers without convolutions",
         ),
         (
             Tuple([CAMERA, CAMERA, VECTOR]),
             Discrete(2),
             "da3c cannot handle the observation space Tuple(Box(uint8, [64, 64, 3], 0..255), Box(uint8, [64, 64, 3],"
             " 0..255), Box(float32, [4])): 2 of its parts are images, the first two Box(uint8, [64, 64, 3], 0..255) and"
-            " Box(uint8, [64, 64, 3], 0..255), and convolutions are for one; send them as the channels of one image, or"
-            " set algorithm.network.flatten_images to true to take their 24576 numbers side by side, without"
-            " convolutions",
+            " Box(uint8, [64, 64, 3], 0..255), and convolutions support one; send them as the channels of one image,"
+            " or set algorithm.network.flatten_images to true to use their 24576 numbers without convolutions",
         ),
         (
             Tuple([CAMERA, Box(0, 1, shape=(20, 20))]),
             Discrete(2),
             "da3c cannot handle the observation space Tuple(Box(uint8, [64, 64, 3], 0..255), Box(float32, [20, 20],"
-            " 0..1)): its part Box(float32, [20, 20], 0..1) looks like an image, and convolutions are for Boxes of"
-            " uint8, [rows, columns] or [rows, columns, channels]; send it as one, or set"
-            " algorithm.network.flatten_images to true to take its 400 numbers side by side, without convolutions",
+            " 0..1)): its part Box(float32, [20, 20], 0..1) looks like an image, and convolutions support Boxes of"
+            " uint8, [rows, columns] or [rows, columns, channels]; send such a Box, or set"
+            " algorithm.network.flatten_images to true to use its 400 numbers without convolutions",
         ),
         (
             Dict({"camera": Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), "speed": VECTOR}),
             Discrete(2),
             "da3c cannot handle the observation space Dict(camera: Box(uint8, [3, 64, 64], 0..255), speed:"
             " Box(float32, [4])): its part Box(uint8, [3, 64, 64], 0..255) looks like an image of [channels, rows,"
-            " columns], and images are taken as [rows, columns, channels]; transpose it to [64, 64, 3], for instance"
-            " with gymnasium.wrappers.TransformObservation, or set algorithm.network.convolutions if its axes are meant"
-            " as they stand",
+            " columns], and images must be [rows, columns, channels]; transpose it to [64, 64, 3], for instance"
+            " with gymnasium.wrappers.TransformObservation, or set algorithm.network.convolutions if its axes are"
+            " already [rows, columns, channels]",
         ),
     ],
     ids=[

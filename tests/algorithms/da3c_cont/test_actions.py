@@ -29,8 +29,8 @@ def test_bounds_that_are_too_large_to_span_count_as_none(bound: float) -> None:
     (actions,) = map_(U)
     assert actions.tolist() == [[-1.0, 0.0, -1.0], [0.5, 0.5, 0.5], [7.0, 7.0, 3.0]]
     assert map_.unused_bounds() == (
-        f"the bound {-bound:g} of action element 0 is not below 1,000,000: the element is taken as unbounded and "
-        "actions begin near 0; if the bound is meant, scale the action space"
+        f"the bound {-bound:g} of action element 0 is not below 1,000,000; the element counts as unbounded and "
+        "its first actions are near 0; if the bound is real, scale the action space"
     )
 
 

@@ -30,13 +30,13 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             Box(0, 255, shape=(10_000, 10_000), dtype=np.uint8),
             FORCES,
             "da3c_cont cannot handle the observation space Box(uint8, [10000, 10000], 0..255): the network would have"
-            " 6379681593 parameters, outputs included; at most 50000000 are handled",
+            " 6379681593 parameters, outputs included; at most 50000000 are supported",
         ),
         (
             VECTOR,
             Box(-1, 1, shape=(2**20,)),
             "da3c_cont cannot handle the observation space Box(float32, [24]): the network would have 270667521"
-            " parameters, outputs included; at most 50000000 are handled",
+            " parameters, outputs included; at most 50000000 are supported",
         ),
         (
             Box(-1, 1, shape=(40_000,)),
@@ -48,8 +48,8 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             Box(0, 1, shape=(64, 64)),
             FORCES,
             "da3c_cont cannot handle the observation space Box(float32, [64, 64], 0..1): it looks like an image, and"
-            " convolutions are for Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one, or set"
-            " algorithm.network.flatten_images to true to take its 4096 numbers side by side, without convolutions",
+            " convolutions support Boxes of uint8, [rows, columns] or [rows, columns, channels]; send such a Box, or"
+            " set algorithm.network.flatten_images to true to use its 4096 numbers without convolutions",
         ),
     ],
     ids=["discrete", "large image", "too many actions", "too much to normalise", "image of floats"],

@@ -109,7 +109,7 @@ def test_what_goes_when_the_memory_is_full_is_the_configurations_choice(removal:
 def test_what_has_no_priority_cannot_go_by_it() -> None:
     gorila = load_algorithm("gorila", Path())
     assert gorila.configure({"path": "gorila", "prioritized": True, "removal": "lowest_priority"})
-    with pytest.raises(ConfigurationError, match="without `prioritized` no transition has a priority of its own"):
+    with pytest.raises(ConfigurationError, match="which needs priorities, and prioritized is false"):
         gorila.configure({"path": "gorila", "removal": "lowest_priority"})
 
 

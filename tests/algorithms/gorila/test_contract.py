@@ -108,7 +108,7 @@ def test_rewards_are_scaled_for_numbers_and_clipped_for_images(algorithm: Algori
 @pytest.mark.parametrize(
     ("name", "keys", "sentence"),
     [
-        ("gorila", {"learning_starts": 5_000, "replay_capacity": 1_000}, "learning would never begin"),
+        ("gorila", {"learning_starts": 5_000, "replay_capacity": 1_000}, "learning would never start"),
         ("gorila", {"samples_per_insert": None}, "set learner to separate"),
         ("gorila", {"samples_per_insert": 0}, "samples_per_insert"),
         ("gorila", {"learner": "both"}, "separate"),

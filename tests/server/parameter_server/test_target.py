@@ -53,10 +53,10 @@ def target(tested: Shard) -> tuple[int, list[float]]:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({}, "after frames or after updates, not neither"),
+        ({}, "exactly one of frames and updates, not neither"),
         ({"frames": 1, "updates": 1}, "not both"),
-        ({"frames": 0}, "after 0 frames; an int from 1 on"),
-        ({"updates": 1.5}, "after 1.5 updates"),
+        ({"frames": 0}, "frames of a TargetInterval must be an int of at least 1, not 0"),
+        ({"updates": 1.5}, "updates of a TargetInterval must be an int of at least 1, not 1.5"),
     ],
 )
 def test_an_interval_is_of_one_kind(wrong: dict[str, Any], sentence: str) -> None:
@@ -412,5 +412,5 @@ def test_the_algorithm_declares_it() -> None:
 
     assert spec().target is None
     assert spec(every=7).target == TargetInterval(frames=7)
-    with pytest.raises(ModelRefused, match="a target network is renewed after 0 frames"):
+    with pytest.raises(ModelRefused, match="frames of a TargetInterval must be an int of at least 1, not 0"):
         spec(every=0)
