@@ -1,3 +1,3 @@
 """RELAAX: a reinforcement-learning service for environments that live anywhere."""
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0"
