@@ -1611,8 +1611,8 @@ ERRORS = (
         [
             (
                 READING_PY,
-                "        self._on_whole(call.peer, method not in OPEN)\n        return message",
-                "        self._on_whole(call.peer, False)\n        return message",
+                "        self._on_message(call.peer, method not in OPEN)\n        return message",
+                "        self._on_message(call.peer, False)\n        return message",
             )
         ],
         "tests/server/parameter_server/test_connections.py",
@@ -2036,7 +2036,7 @@ ERRORS = (
         [
             (
                 "relaax/server/ports/local_server.py",
-                "                    self._lost(name)\n",
+                "                    self._on_lost(name)\n",
                 "                    pass\n",
             )
         ],

@@ -109,7 +109,7 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
     assert "cannot be trusted" in str(refusal(guarded.client(tls_ca=tmp_path / "stranger.pem")))
     plain = Client(guarded.address, **SPACES, token=keys.token, retry_seconds=0.0)  # type: ignore[arg-type]
     assert "this port uses TLS" in str(refusal(plain))
-    for token, says in (("", "none was shown"), (OTHER_TOKEN, "is not this parameter server's")):
+    for token, says in (("", "but the call has none"), (OTHER_TOKEN, "is not this parameter server's")):
         with open_channel(guarded.target(token)) as channel, pytest.raises(grpc.RpcError, match=says):
             rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
 

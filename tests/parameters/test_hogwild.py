@@ -146,7 +146,7 @@ def test_a_checkpoint_has_it_all_and_another_life_goes_on(tmp_path: Path) -> Non
 
 def lose(server: Running, bridge: ParameterClient) -> None:
     """Connections, which the worker sees with its next question."""
-    for connection in list(server.server._local._connections.values()):
+    for connection in list(server.server._local._sessions.values()):
         connection.close()
     bridge.pull()
     assert not bridge.shares_memory
@@ -173,7 +173,7 @@ def test_a_connection_that_is_lost_is_made_anew() -> None:
 
 def test_a_connection_that_is_made_for_nothing_ends_the_worker() -> None:
     with running(MODELS) as server, hogwild(server.address) as bridge:
-        for connection in list(server.server._local._connections.values()):
+        for connection in list(server.server._local._sessions.values()):
             connection.close()
         bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before anybody could know
         server.server._local._offers.open = False
@@ -187,7 +187,7 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
         lose(server, bridge)
         with monkeypatch.context() as scarce:
             scarce.setattr(segments, "make", no_memory)
-            says = r"bridge is hogwild: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
+            says = r"bridge is hogwild: the server has no shared memory left: no more descriptors \(tried for 0.2 s\)"
             with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0

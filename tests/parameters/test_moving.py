@@ -10,7 +10,7 @@ import pytest
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.files import write_whole
 from relaax.parameters.client import ParameterClient, Transport
-from relaax.server.access import placed, targets
+from relaax.server.access import targets, targets_at
 from relaax.transport.channel import MovingAddress, Target, read_addresses
 from support.parameter_servers import gradient, registration, running
 
@@ -66,4 +66,4 @@ def test_a_file_without_addresses_is_refused(content: str | None, sentence: str,
     with pytest.raises(ValueError, match=sentence):
         read_addresses(f"@{book}")
     with pytest.raises(ConfigurationError, match=f"^the_key: .*{sentence}"):
-        placed(Target(""), [f"@{book}"], "the_key")
+        targets_at(Target(""), [f"@{book}"], "the_key")

@@ -29,7 +29,7 @@ from relaax.parameters.interfaces import (
 )
 from relaax.parameters.moments import Moments
 from relaax.parameters.shard_client import SharedMemory
-from relaax.server.parameter_server.service.transports import MOST_HELD, LocalConnection
+from relaax.server.parameter_server.service.transports import MOST_HELD, ParameterSession
 from relaax.server.parameter_server.shard.shard import Shard
 from relaax.server.ports import local_server
 from relaax.transport import segments
@@ -118,7 +118,7 @@ def test_what_was_pulled_stays_as_it_is_while_anybody_has_it() -> None:
 def test_it_stays_so_when_the_connection_is_lost() -> None:
     with running() as server, sharing(server) as bridge, sharing(server) as other:
         held = [bridge.pull(), *(bridge.push(gradient(1), 1).pulled for _ in range(4))]
-        for connection in list(server.server._local._connections.values()):
+        for connection in list(server.server._local._sessions.values()):
             connection.close()
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen their end")
         for _ in range(10):
@@ -154,10 +154,10 @@ def test_a_worker_that_lets_go_of_nothing_reads_a_bounded_number_of_vectors() ->
 def test_workers_go_on_by_grpc_where_the_memory_to_share_is_spent() -> None:
     with running() as server, sharing(server, transport="auto") as bridge:
         taken = server.core.shared.taken()
-        server.core.shared.most = taken + 4 * 4 * SIZE
+        server.core.shared.limit = taken + 4 * 4 * SIZE
         held = [bridge.push(gradient(1), 1).pulled for _ in range(12)]
         assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -13, -1))
-        assert server.core.shared.taken() <= server.core.shared.most
+        assert server.core.shared.taken() <= server.core.shared.limit
 
 
 def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:
@@ -223,7 +223,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
 ) -> None:
     caplog.set_level(logging.INFO)
     with running() as server, sharing(server) as bridge:
-        monkeypatch.setattr(LocalConnection, "_send", lambda self, carrier: self.close())
+        monkeypatch.setattr(ParameterSession, "_send", lambda self, carrier: self.close())
         for version in (1, 2):
             pushed = bridge.push(gradient(1), 5)
             assert (pushed.version, pushed.global_step, pushed.discarded) == (version, 5 * version, None)
@@ -239,7 +239,7 @@ def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pyte
     now = 100.0
     monkeypatch.setattr("relaax.transport.shard_link.time.monotonic", lambda: now)
     with running() as server, sharing(server) as bridge:
-        for connection in list(server.server._local._connections.values()):
+        for connection in list(server.server._local._sessions.values()):
             connection.close()
         bridge.push(gradient(1), 1)
         now += 29.0
@@ -287,7 +287,7 @@ def test_a_failure_of_the_server_itself_is_told_and_logged(
         monkeypatch.setattr(server.core, "push", lambda push: 1 / 0)
         with pytest.raises(ParameterServerError, match="ZeroDivisionError: division by zero"):
             bridge.push(gradient(1), 1)
-        assert "a question of a local worker failed" in caplog.text
+        assert "a request over shared memory failed" in caplog.text
 
 
 @pytest.mark.parametrize("where", ["at the start", "later"])
@@ -304,7 +304,9 @@ def test_without_memory_there_is_grpc(
         bridge.pull()
         assert bridge.push(gradient(1), 1).version == 1
         assert not bridge.shares_memory
-        told = "it has no more memory to share: no more" if where == "at the start" else "no memory is left to share"
+        told = (
+            "the server has no shared memory left: no more" if where == "at the start" else "no memory is left to share"
+        )
         assert told in caplog.text
 
 
@@ -330,8 +332,9 @@ def test_a_server_without_more_descriptors_or_threads_offers_nothing(
             bridge.register(registration())
             assert bridge.push(None, 1).global_step == 1
             assert not bridge.shares_memory
-    assert "workers of this host come by gRPC, there is no socket for shared memory: no more" in caplog.text.replace(
-        "[Errno 24] ", ""
+    assert (
+        "workers of this host use gRPC because a socket for shared memory cannot be opened: no more"
+        in caplog.text.replace("[Errno 24] ", "")
     )
 
 
@@ -413,7 +416,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
             assert bridge.push(gradient(1), 1).version == 1
         assert len(calls) >= 3
         monkeypatch.setattr(segments, "make", no_memory)
-        says = r"bridge is shared_memory: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
+        says = r"bridge is shared_memory: the server has no shared memory left: no more descriptors \(tried for 0.2 s\)"
         with (
             bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
             pytest.raises(ParameterServerUnavailable, match=says),
@@ -680,13 +683,13 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_a_server_that_ends_answers_what_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask_no_more = LocalConnection.ask_no_more
+    stop_receiving = ParameterSession.stop_receiving
 
-    def then_go_on(self: LocalConnection) -> None:
-        ask_no_more(self)
+    def then_go_on(self: ParameterSession) -> None:
+        stop_receiving(self)
         server.core.access.release()
 
-    monkeypatch.setattr(LocalConnection, "ask_no_more", then_go_on)
+    monkeypatch.setattr(ParameterSession, "stop_receiving", then_go_on)
     with running() as server, sharing(server) as bridge:
         assert server.core.access.hold(30.0)
         pushed = []

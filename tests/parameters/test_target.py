@@ -338,7 +338,7 @@ def test_memory_is_used_again_with_two_vectors_held() -> None:
         assert alive <= 10, "each worker has two or three vectors, one of the beginning, the shard two"
         np.testing.assert_array_equal(held, np.zeros((2, SIZE)))
         late = one.pull()
-        for connection in list(server.server._local._connections.values()):
+        for connection in list(server.server._local._sessions.values()):
             connection.close()
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen their end")
         for _ in range(12):

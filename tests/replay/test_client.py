@@ -84,7 +84,7 @@ def test_updates_that_come_while_one_is_under_way_go_together_and_the_last_count
         table = held(shards[0])
         there = len(set(found.keys.tolist()))
         wait_until(lambda: table.total_priority == there * 199.0 + (2 - there), "the last one is there")
-        calls = shards[0].server._port.keeper.reading
+        calls = shards[0].server._port.protection.reader
         assert calls.ended == {"late": 0, "crowded": 0}
         assert client.dropped_updates == 0
 

@@ -77,7 +77,7 @@ def test_local_callers_that_fill_memory_of_inserts_go_on_by_grpc(tmp_path: Path)
             wait_until(
                 lambda: by_memory(shard) <= 2, "the largest connections are ended until the rest is within bounds"
             )
-            with pytest.raises(NoSharedMemory, match="bytes that may be shared are taken"):
+            with pytest.raises(NoSharedMemory, match="bytes of shared memory are taken"):
                 ShardMemory(offer(shard), numbered().spec)
             assert honest.sample(32, 30.0) is not None
             assert by_memory(shard) >= 1, "the honest writer has its memory"

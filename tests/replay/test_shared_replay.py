@@ -78,7 +78,7 @@ def table_of(shard: Shard, session: str = "") -> Any:
 
 
 def talks(shard: Shard) -> list[ReplayTalk]:
-    return list(shard.server._local._connections.values())  # type: ignore[arg-type]
+    return list(shard.server._local._sessions.values())  # type: ignore[arg-type]
 
 
 def by_memory(shard: Shard) -> int:

@@ -1,1 +1,4 @@
-"""The ports of a server: gRPC, guarded against strangers, and shared memory for processes of the same host."""
+"""The ports of a server: gRPC with limits for unauthenticated callers, and shared memory for processes of the host.
+
+Begin reading at `port.GrpcPort` and `local_server.LocalServer`.
+"""

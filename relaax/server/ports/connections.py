@@ -1,6 +1,7 @@
-"""Bound the connections of a port: close excess, idle and greedy ones, which send much without a token.
+"""Limits for the connections of a port: excess, idle and greedy ones are closed.
 
-gRPC accepts and reads a connection before this process can refuse it, so the kernel drops those of greedy networks.
+A greedy connection sends much without a token. gRPC accepts and reads a connection before this process can refuse it,
+so a filter in the kernel drops new connections of greedy networks.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ from relaax.server.security.strikes import SECONDS, DisconnectionLog, Strikes, n
 _log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16_384
-"""The maximum for a port, or half of the process's descriptors; further connections are closed at once."""
+"""Maximum number of connections of a port, at most half of the process's descriptors. Others are closed at once."""
 MAX_STRANGERS = 1_024
-"""The maximum of connections without a token, if one is required, or a quarter of the above; beyond it one of the
-address with the most of them is closed.
+"""Maximum number of connections without a call with the token, if one is required; at most a quarter of the maximum of
+all connections. Beyond it, a connection of the network that has the most of them is closed.
 """
 STRANGER_SECONDS = 30.0
-"""Seconds without a call after which such a connection is closed."""
+"""Seconds without a call after which a connection without the token is closed."""
 NEW_SECONDS = 2.0
-"""Seconds for which a connection stays, however many there are."""
+"""Seconds for which a new connection is not closed for the number of connections."""
 STRANGER_BYTES = 2**16
-"""Bytes that such a connection may send at once: a TLS handshake, and a first call with a wrong token. If connections
-of an address have sent more, it is blocked: see `AddressFilter`.
+"""Bytes that a connection without the token may send at once: enough for a TLS handshake and a first call with a wrong
+token. If several connections of an address send more, the address is blocked: see `AddressFilter`.
 """
 REFUSED_BYTES = 2**14
 """Bytes that a connection may send at once if one of its calls was refused for its token, or if it has ended."""
 OVER_SECONDS = 0.5
-"""Seconds after which a connection without an admitted or refused call is closed for its bytes: a first message can
-arrive before its call is admitted.
+"""Seconds after which a connection without an admitted or refused call is closed because of its bytes. A first message
+can arrive before its call is admitted.
 """
 STRANGER_BYTES_PER_SECOND = 2**10
-"""Bytes that it may send in addition, in the long run: health checks."""
+"""Bytes that a connection without the token may send per second in addition, for health checks."""
 WORKERS = 16
-"""The last workers that are remembered of a connection: a worker has another id after a roll-back."""
+"""Number of worker ids kept for a connection, because a worker has another id after a rollback."""
 
 SILENT, CROWDED, GREEDY = "silent", "crowded", "greedy"
-_PIECE_BYTES, _PIECES = 2**20, 64  # the kernel holds 6 MB of a connection by default
+_PIECE_BYTES, _PIECES = 2**20, 64  # the kernel buffers 6 MB of a connection by default
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128  # `tcpi_bytes_received` in the kernel's `struct tcp_info`
 
 
 class _End(NamedTuple):
-    """The other end of a connection."""
+    """The remote end of a connection."""
 
     host: str
     port: int
@@ -70,25 +71,25 @@ class _GrpcConnection:
     inode: int
     """Inode of the socket: a later connection may come from the same address and port."""
     since: float
-    heard: float
+    last_call: float
     proven: bool = False
     admitted: bool = False
-    """Whether it has begun a call that needs a token, and has shown one if the server asks for it."""
+    """Whether a call that needs a token was admitted: the token was right, or the server requires none."""
     refused: bool = False
-    """Whether a call was refused for its token."""
+    """Whether a call was refused because of its token."""
     received: int = 0
-    """Bytes, at the last look."""
+    """Bytes received until the last check."""
     over_since: float | None = None
-    """Since when it has sent more than it may."""
+    """Time at which it exceeded its allowance of bytes."""
     closed: bool = False
-    """Whether it was closed here; gRPC may still have to notice."""
+    """Whether it was closed here. gRPC may not have noticed yet."""
 
-    def has_left_greedily(self, now: float) -> bool:
-        """Return whether it has ended, at its own will, after it had sent much without an admitted call."""
+    def was_greedy(self, now: float) -> bool:
+        """Return whether a connection that the peer has closed exceeded the allowance without an admitted call."""
         return not (self.admitted or self.closed) and self.received > _allowance(now - self.since, True)
 
     def is_greedy(self, now: float, waited: float) -> bool:
-        """Return whether it has sent more than a connection without an admitted call may, for long enough."""
+        """Return whether it has exceeded the allowance of a connection without an admitted call for long enough."""
         self.received = _received(self.descriptor) or self.received
         if self.admitted or self.received <= _allowance(now - self.since, self.refused):
             self.over_since = None
@@ -99,39 +100,39 @@ class _GrpcConnection:
 
 
 class Connections:
-    """Watches the connections of a port whose sockets are gRPC's, by the process's own table of descriptors.
+    """A monitor of a gRPC port's connections, whose sockets it finds in the process's table of descriptors.
 
-    gRPC bounds their number, but closes the newest then, whose ever it is. Here those that have made no call that
-    needs a token go first, those of the address with the most of them before others', the longest silent before others.
-    gRPC reads headers before a call can be refused, so the bytes of a connection without an admitted call are bounded.
-    Workers whose connection is closed come again by themselves. `clock` gives seconds.
+    gRPC limits their number too, but always closes the newest one. This class first closes connections that have made
+    no call that needs a token, those of the network with the most of them first, and of these the longest silent first.
+    gRPC reads headers before a call can be refused, so the bytes of a connection without an admitted call are limited.
+    A worker whose connection is closed reconnects. `clock` returns seconds.
     """
 
     def __init__(
         self,
-        complaints: DisconnectionLog,
-        lost: Callable[[str], None] = lambda worker_id: None,
+        disconnections: DisconnectionLog,
+        on_lost: Callable[[str], None] = lambda worker_id: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lost` is called with the id of each worker that fetched parameters over a connection that has ended."""
-        self.most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._strangers = min(MAX_STRANGERS, self.most // 4)
-        self._room = self.most - self.most // 16
-        self._complaints = complaints
-        self._on_lost = lost
+        """`on_lost` is called with the id of each worker that pulled parameters over a connection that has ended."""
+        self.limit = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._strangers = min(MAX_STRANGERS, self.limit // 4)
+        self._target = self.limit - self.limit // 16
+        self._disconnections = disconnections
+        self._on_lost = on_lost
         self._clock = clock
         self._lock = threading.Lock()
-        self._workers: dict[_End, deque[str]] = {}  # by the connection over which they came
-        self._heard: dict[str, bool] = {}  # peers, in gRPC's words, since the last look: whether one is proven
-        self._admitted: set[str] = set()  # the same: those with an admitted call
-        self._refused: set[str] = set()  # the same: those with a refused call
+        self._workers: dict[_End, deque[str]] = {}  # ids by connection
+        self._calls: dict[str, bool] = {}  # peers with calls since the last check: whether one needed a token
+        self._admitted: set[str] = set()  # peers with an admitted call since the last check
+        self._refused: set[str] = set()  # peers with a refused call since the last check
         self._known: dict[_End, _GrpcConnection] = {}
         self._filter = AddressFilter(clock)
         self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0, GREEDY: 0})
 
     @property
     def counts(self) -> dict[str, int]:
-        """Connections at the last look, `proven` and `strange`."""
+        """Number of connections at the last check with (`proven`) and without (`strange`) a call that needs a token."""
         proven = sum(connection.proven for connection in list(self._known.values()))
         return {"proven": proven, "strange": len(self._known) - proven}
 
@@ -140,23 +141,23 @@ class Connections:
         """Connections closed so far, by reason: `SILENT`, `CROWDED` or `GREEDY`."""
         return dict(self._closed)
 
-    def heard(self, peer: str, proven: bool) -> None:
-        """Note a call from this peer. `proven`: it is one that needs a token."""
+    def note_call(self, peer: str, proven: bool) -> None:
+        """Note a call from this peer. `proven`: the call needs a token."""
         with self._lock:
-            self._heard[peer] = proven or self._heard.get(peer, False)
+            self._calls[peer] = proven or self._calls.get(peer, False)
 
-    def admitted(self, peer: str) -> None:
-        """Note a call of this peer that needs a token and was admitted; its message may still be incomplete."""
+    def note_admitted(self, peer: str) -> None:
+        """Note an admitted call of this peer that needs a token. Its message may still be incomplete."""
         with self._lock:
             self._admitted.add(peer)
 
-    def refused(self, peer: str) -> None:
-        """Note a call of this peer that was refused for its token."""
+    def note_refused(self, peer: str) -> None:
+        """Note a call of this peer that was refused because of its token."""
         with self._lock:
             self._refused.add(peer)
 
-    def pulled(self, peer: str, worker_id: str) -> None:
-        """Note that a worker has fetched parameters as this peer: over the connection that it continues to use."""
+    def note_pull(self, peer: str, worker_id: str) -> None:
+        """Note that a worker has pulled parameters over the connection of this peer, which it continues to use."""
         end = _end_of(peer)
         if end.port:
             with self._lock:
@@ -164,35 +165,35 @@ class Connections:
                 if worker_id not in workers:
                     workers.append(worker_id)
 
-    def look(self, port: int, waited: float = 0.0) -> bool:
-        """Close connections if necessary; return whether others may have to be closed soon.
+    def check(self, port: int, waited: float = 0.0) -> bool:
+        """Close connections that exceed limits. Return whether others may have to be closed soon.
 
         Called every second or more often, by one thread. `waited`: seconds for which a call with the token has waited
-        for a thread, in which it cannot be admitted.
+        for a thread. Until it has a thread, it cannot be admitted.
         """
         now = self._clock()
-        self._take_in(port, now)
+        self._update(port, now)
         for end, connection in self._known.items():
             if connection.closed:
                 continue
-            if not connection.proven and now - max(connection.heard, connection.since) > STRANGER_SECONDS:
+            if not connection.proven and now - max(connection.last_call, connection.since) > STRANGER_SECONDS:
                 what = f"a connection without a call for {STRANGER_SECONDS:g} s"
                 self._close(end, connection, port, SILENT, what)
             elif connection.is_greedy(now, waited):
-                self._close(end, connection, port, GREEDY, "a connection that sent much and showed no token")
+                self._close(end, connection, port, GREEDY, "a connection that sent too much without a token")
                 self._filter.add(end.host)
         self._filter.apply(port)
-        for end in self._crowding(now):
-            self._close(end, self._known[end], port, CROWDED, "a connection beside too many")
+        for end in self._excess(now):
+            self._close(end, self._known[end], port, CROWDED, "a connection beyond the limit")
         return any(each.over_since is not None and not each.closed for each in self._known.values())
 
-    def _take_in(self, port: int, now: float) -> None:
-        """Note the present connections, and the calls since the last time."""
+    def _update(self, port: int, now: float) -> None:
+        """Update the known connections, and apply the calls since the last check."""
         with self._lock:
-            heard, self._heard = self._heard, {}
+            calls, self._calls = self._calls, {}
             admitted, self._admitted = self._admitted, set()
             refused, self._refused = self._refused, set()
-            with_workers = list(self._workers)  # before the look: who comes meanwhile is there
+            with_workers = list(self._workers)  # before connections are listed, so that later ones are not missed
         known = {}
         for descriptor, inode, end in _connected(port):
             connection = self._known.get(end)
@@ -200,9 +201,9 @@ class Connections:
                 connection = _GrpcConnection(descriptor, inode, now, now)
             connection.descriptor = descriptor
             known[end] = connection
-        for peer, proven in heard.items():
+        for peer, proven in calls.items():
             if (there := known.get(_end_of(peer))) is not None:
-                there.heard, there.proven = now, there.proven or proven
+                there.last_call, there.proven = now, there.proven or proven
         with_admitted = {_end_of(peer) for peer in admitted}
         for end in with_admitted:
             if end in known:
@@ -211,7 +212,7 @@ class Connections:
             if (there := known.get(_end_of(peer))) is not None:
                 there.refused = True
         for end, each in self._known.items():
-            if known.get(end) is not each and end not in with_admitted and each.has_left_greedily(now):
+            if known.get(end) is not each and end not in with_admitted and each.was_greedy(now):
                 self._filter.add(end.host)
         self._known = known
         for end in with_workers:
@@ -221,19 +222,20 @@ class Connections:
                 for worker_id in gone:
                     self._on_lost(worker_id)
 
-    def _crowding(self, now: float) -> list[_End]:
+    def _excess(self, now: float) -> list[_End]:
         """Return the excess connections."""
         there = {end: each for end, each in self._known.items() if not each.closed}
-        grown = {end: each for end, each in there.items() if now - each.since >= NEW_SECONDS}
-        strangers = {end: each for end, each in grown.items() if not each.proven}
-        beyond = len(there) - self._room
-        going = _first(strangers, max(len(strangers) - self._strangers, beyond))
-        proven = {end: each for end, each in grown.items() if each.proven}
-        return [*going, *_first(proven, beyond - len(going))]
+        old = {end: each for end, each in there.items() if now - each.since >= NEW_SECONDS}
+        strangers = {end: each for end, each in old.items() if not each.proven}
+        excess = len(there) - self._target
+        closing = _first_to_close(strangers, max(len(strangers) - self._strangers, excess))
+        proven = {end: each for end, each in old.items() if each.proven}
+        return [*closing, *_first_to_close(proven, excess - len(closing))]
 
     def _close(self, end: _End, connection: _GrpcConnection, port: int, why: str, what: str) -> None:
-        """Close a connection: gRPC sees it as ended by the other side. If the descriptor has another owner now, it
-        stays.
+        """Close a connection, so that gRPC sees it as closed by the peer.
+
+        If the descriptor belongs to another socket by now, leave it open.
         """
         with contextlib.suppress(OSError):
             own = os.dup(connection.descriptor)
@@ -242,18 +244,18 @@ class Connections:
                     _shut(own)
                     connection.closed = True
                     self._closed[why] += 1
-                    self._complaints.add(end.host, what)
+                    self._disconnections.add(end.host, what)
             finally:
                 os.close(own)
 
 
 def _allowance(seconds: float, refused: bool) -> float:
-    """Return the maximum of bytes that a connection without an admitted call may send within `seconds`."""
+    """Return how many bytes a connection without an admitted call may send within `seconds`."""
     return (REFUSED_BYTES if refused else STRANGER_BYTES) + STRANGER_BYTES_PER_SECOND * seconds
 
 
 class _Borrowed(socket.socket):
-    """The socket of a descriptor that is gRPC's: it stays open. Raises OSError if there is none."""
+    """The socket of a descriptor that gRPC owns. The context manager leaves it open. Raises OSError if it is closed."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(fileno=descriptor)
@@ -263,7 +265,7 @@ class _Borrowed(socket.socket):
 
 
 def _received(descriptor: int) -> int:
-    """Return the bytes received over a connection; 0 if it has ended or the system does not count them."""
+    """Return the number of bytes received over a connection; 0 if it has ended or the system does not count them."""
     if not hasattr(socket, "TCP_INFO"):
         return 0
     try:
@@ -277,26 +279,29 @@ def _received(descriptor: int) -> int:
 def _shut(descriptor: int) -> None:
     with _Borrowed(descriptor) as sock:
         sock.shutdown(socket.SHUT_RDWR)
-        for _ in range(_PIECES):  # gRPC would read what has arrived already
+        for _ in range(_PIECES):  # drop received bytes, which gRPC would still read
             if not sock.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
                 break
 
 
-def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
-    """Return the first `count` of them: of the network with the most, the longest silent first."""
+def _first_to_close(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
+    """Return the first `count` connections to close.
+
+    The network with the most connections is first, and in each network the longest silent connection.
+    """
     if count <= 0:
         return []
     rank: Counter[str] = Counter()
     ranked = []
-    for end, connection in sorted(connections.items(), key=lambda item: -item[1].heard):
+    for end, connection in sorted(connections.items(), key=lambda item: -item[1].last_call):
         network = network_of(end.host)
         rank[network] += 1
-        ranked.append((-rank[network], connection.heard, end))
+        ranked.append((-rank[network], connection.last_call, end))
     return [end for _, _, end in sorted(ranked)[:count]]
 
 
 def _connected(port: int) -> Iterator[tuple[int, int, _End]]:
-    """Return the descriptors of this process that are TCP connections to its own port, with inodes and other ends."""
+    """Yield descriptors, inodes and remote ends of this process's TCP connections to its own port."""
     for name in os.listdir("/dev/fd"):
         end = _other_end(int(name), port)
         if end is None:
@@ -304,23 +309,23 @@ def _connected(port: int) -> Iterator[tuple[int, int, _End]]:
         try:
             inode = os.fstat(int(name)).st_ino
         except OSError:
-            continue  # it has just ended
+            continue  # closed meanwhile
         yield int(name), inode, end
 
 
 def _other_end(descriptor: int, port: int) -> _End | None:
-    """Return the other end; None if the descriptor is not such a connection or no longer exists."""
+    """Return the remote end; None if the descriptor is not a connection of the port or no longer exists."""
     try:
         with _Borrowed(descriptor) as found:
             if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
                 return _end(*found.getpeername()[:2])
     except OSError:
-        pass  # it is no socket, listens, or has just ended
+        pass  # not a socket, a listener, or closed meanwhile
     return None
 
 
 def _end_of(peer: str) -> _End:
-    """Return the end in gRPC's notation: ipv4:10.0.0.1:5000, ipv6:%5B::1%5D:5000."""
+    """Convert a peer in gRPC's notation, such as ipv4:10.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return _end(host.strip("[]"), int(port) if port.isdigit() else 0)
 
@@ -331,10 +336,10 @@ def _end(host: str, port: int) -> _End:
 
 
 LIMIT = 4
-"""Connections of a network that sent much without a token, within a minute, after which it is blocked for a minute."""
+"""Number of greedy connections of a network within a minute after which it is blocked for a minute."""
 MAX_BLOCKED = 256
-"""Networks that are blocked at a time; of more, the last ones. A kernel may have memory for fewer: Linux before 6.8 for
-about 90.
+"""Maximum number of networks that are blocked at a time, the latest ones. A kernel may have memory for fewer: Linux
+before 6.8 for about 90.
 """
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
@@ -345,9 +350,9 @@ _ACCEPT, _DROP = 0xFFFFFFFF, 0
 
 
 class AddressFilter:
-    """Networks whose new connections the kernel drops, by a filter on the listening sockets of a port.
+    """Blocked networks: the kernel drops their new connections, by a filter on the listening sockets of a port.
 
-    Connections that exist are not affected. `clock` gives seconds.
+    Existing connections are not affected. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -357,16 +362,16 @@ class AddressFilter:
         self._applied: list[str] = []
 
     def add(self, host: str) -> None:
-        """Count a connection of this address that sent much without a token."""
+        """Count a greedy connection of this address."""
         if self._strikes.add(host):
             self._until[network_of(host)] = self._clock() + SECONDS
             _log.warning(
-                "%d connections from %s in a minute sent much and showed no token: new ones are blocked for %g s",
+                "%d connections from %s in a minute sent too much without a token: new ones are blocked for %g s",
                 *(LIMIT, host, SECONDS),
             )
 
     def apply(self, port: int) -> None:
-        """Make the listening sockets of this port drop what is blocked now."""
+        """Set the filter of this port's listening sockets to the networks that are blocked now."""
         now = self._clock()
         self._until = {network: until for network, until in self._until.items() if until > now}
         blocked = list(self._until)[-MAX_BLOCKED:]
@@ -377,7 +382,7 @@ class AddressFilter:
             try:
                 _attach(listener, blocked)
             except OSError as error:
-                _log.warning("no addresses can be blocked: the system refuses a filter: %s", error.strerror)
+                _log.warning("cannot block addresses: the system refuses a socket filter: %s", error.strerror)
 
 
 def _listeners(port: int) -> Iterator[socket.socket]:
@@ -392,13 +397,16 @@ def _listeners(port: int) -> Iterator[socket.socket]:
 
 
 def _attach(listener: socket.socket, networks: Sequence[str]) -> None:
-    """Drop connections of these networks, or of the last of them if the kernel has no memory for a longer filter."""
+    """Drop new connections of these networks.
+
+    While the kernel lacks memory for the filter, drop the older half of the networks.
+    """
     try:
         _set_filter(listener, networks)
     except OSError as error:
         if error.errno != errno.ENOMEM or not networks:
             raise
-        with contextlib.suppress(OSError):  # there may be none
+        with contextlib.suppress(OSError):  # no filter may be attached
             listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         try:
             _set_filter(listener, networks)
@@ -414,7 +422,7 @@ def _set_filter(listener: socket.socket, networks: Collection[str]) -> None:
 
 
 def _program(networks: Collection[str]) -> Iterator[bytes]:
-    """Return the instructions of a socket filter (classic BPF). IPv6 networks are compared by their first 64 bits."""
+    """Yield the instructions of a socket filter (classic BPF), which compares the first 64 bits of IPv6 addresses."""
     for name in networks:
         network = ipaddress.ip_network(name)
         version, begin = network.version, network.network_address.packed

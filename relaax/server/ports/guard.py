@@ -1,4 +1,4 @@
-"""Who may call a port: the token that comes with every call, and the role of a certificate."""
+"""Authentication of a port's callers, by the token of each call and by the role of a certificate."""
 
 from __future__ import annotations
 
@@ -23,29 +23,28 @@ from relaax.transport.channel import AUTHORIZATION
 _log = logging.getLogger(__name__)
 
 OPEN = frozenset({"/grpc.health.v1.Health/Check"})
-"""Methods that need no token: a health checker has none, and learns only whether the server serves."""
+"""Methods that need no token. A health checker has none, and the answer is only whether the server serves."""
 LOGGED = 20
-"""Refused calls of one address in a minute, after which no more of them are logged for a minute."""
+"""Number of refused calls of an address within a minute after which its refused calls are not logged for a minute."""
 NO_TOKEN, WRONG_TOKEN = "no token", "wrong token"
 _BEARER = "Bearer "
 
 
-def token_sentences(server: str, key: str, variable: str) -> Mapping[str, str]:
-    """Return what is said to callers without the token: `key` and `variable` are where theirs is configured."""
+def token_refusals(server: str, key: str, variable: str) -> Mapping[str, str]:
+    """Return the error messages for callers without the token. They configure it by `key` or `variable`."""
     return {
-        NO_TOKEN: f"this {server} asks for a token, and none was shown: set {key} or the environment variable "
+        NO_TOKEN: f"this {server} requires a token, but the call has none: set {key} or the environment variable "
         f"{variable}",
-        WRONG_TOKEN: f"the token that was shown is not this {server}'s: see {key} and the environment variable "
-        f"{variable}",
+        WRONG_TOKEN: f"the token of the call is not this {server}'s: see {key} and the environment variable {variable}",
     }
 
 
 class Refusals:
-    """Ends calls of callers that are not authorized, logs and counts them. Thread-safe."""
+    """Refused calls: they are aborted, logged and counted. Thread-safe."""
 
-    def __init__(self, refused: Callable[[str], None] = lambda peer: None) -> None:
-        """`refused` is called with the peer of each call that is ended, by any thread."""
-        self._on_refused = refused
+    def __init__(self, on_refused: Callable[[str], None] = lambda peer: None) -> None:
+        """`on_refused` is called with the peer of each refused call, by any thread."""
+        self._on_refused = on_refused
         self._strikes = Strikes(LOGGED)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -56,8 +55,8 @@ class Refusals:
         with self._lock:
             return dict(self._counts)
 
-    def end(self, why: str, sentence: str, context: Any) -> NoReturn:
-        """End this call. `why` goes to the log, `sentence` to the caller."""
+    def refuse(self, why: str, sentence: str, context: Any) -> NoReturn:
+        """Abort this call. `why` is logged; `sentence` is the error message for the caller."""
         peer = context.peer()
         host = host_of(peer)
         with self._lock:
@@ -65,7 +64,12 @@ class Refusals:
         self._on_refused(peer)
         last = self._strikes.add(host)
         if last:
-            _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)
+            _log.warning(
+                "refused %d calls from %s in a minute, the last one: %s; not logged for a minute",
+                LOGGED,
+                host,
+                why,
+            )
         elif not self._strikes.is_blocked(host):
             _log.warning("refused a call from %s: %s", host, why)
         context.abort(grpc.StatusCode.UNAUTHENTICATED, sentence)
@@ -73,30 +77,36 @@ class Refusals:
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Ends calls without the token before any of their messages is read. `sentences`: see `token_sentences`."""
+    """An interceptor that aborts calls without the token, before their messages are read.
+
+    `sentences`: see `token_refusals`.
+    """
 
     def __init__(self, token: Token, refusals: Refusals, sentences: Mapping[str, str]) -> None:
         self._token = token
-        self._endings = {why: _ending(partial(refusals.end, why, said)) for why, said in sentences.items()}
+        self._refusals = {
+            why: _refusing_handler(partial(refusals.refuse, why, sentence)) for why, sentence in sentences.items()
+        }
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         if handler_call_details.method in OPEN:
             return continuation(handler_call_details)
         shown = next((value for key, value in handler_call_details.invocation_metadata if key == AUTHORIZATION), None)
         if shown is None:
-            return self._endings[NO_TOKEN]
+            return self._refusals[NO_TOKEN]
         if not isinstance(shown, str) or not self._token.matches(shown.removeprefix(_BEARER)):
-            return self._endings[WRONG_TOKEN]
+            return self._refusals[WRONG_TOKEN]
         return continuation(handler_call_details)
 
 
-def _ending(end: Callable[[Any], NoReturn]) -> Any:
-    """Return a handler that reads nothing. It is for streams: of other calls gRPC reads the request before the handler
-    is called.
+def _refusing_handler(refuse: Callable[[Any], NoReturn]) -> Any:
+    """Return a handler that refuses a call without reading it.
+
+    It is a handler of streams, because gRPC reads the request of any other call before it calls the handler.
     """
 
     def behavior(_messages: Iterator[bytes], context: Any) -> NoReturn:
-        end(context)
+        refuse(context)
 
     return grpc.stream_unary_rpc_method_handler(behavior)
 
@@ -108,14 +118,17 @@ def host_of(peer: str) -> str:
 
 
 CERTIFICATE = "x509_pem_cert"
-"""gRPC's name of the caller's certificate in the context of a call."""
+"""gRPC's key of the caller's certificate in the authentication context of a call."""
 WORKER, SERVER = "worker", "server"
 
 
 @functools.lru_cache(maxsize=1024)
 def role_of(certificate: bytes) -> str | None:
-    """Return `SERVER` if a certificate (PEM) is for servers, `WORKER` if it is not, and None if it does not say."""
-    from cryptography import x509  # most servers ask for no certificate, and it is slow to load
+    """Return the role of a certificate (PEM): `SERVER` if its extended key usage has serverAuth, else `WORKER`.
+
+    Return None if it has no extended key usage.
+    """
+    from cryptography import x509  # slow to import, and most servers require no certificate
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     extensions = x509.load_pem_x509_certificate(certificate).extensions
@@ -131,10 +144,10 @@ WRONG_CERTIFICATE = "a certificate of another role"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`tls` is None without TLS, `token` without one. `mutual`: callers must show a certificate.
+    """The credentials of a port. `tls` and `token` are None if not configured. `mutual`: callers need a certificate.
 
-    sentences: what callers without the token are told.
-    refusal: returns why the owner of a certificate (PEM) may not call a method; None if it may.
+    sentences: the error messages for callers without the token.
+    refusal: returns why the owner of a certificate (PEM) must not call a method; None if it may.
     """
 
     tls: grpc.ServerCredentials | None = field(default=None, repr=False)
@@ -145,20 +158,20 @@ class Credentials:
 
     @property
     def authenticate(self) -> bool:
-        """Whether peers must authenticate."""
+        """Whether callers must authenticate."""
         return self.token is not None or self.mutual
 
     def guards(self, refusals: Refusals) -> list[Guard]:
-        """Return the interceptors of the server."""
+        """Return the interceptors that check the token."""
         return [Guard(self.token, refusals, self.sentences)] if self.token is not None else []
 
     def admit(self, refusals: Refusals, method: str, context: grpc.ServicerContext) -> None:
-        """End a call whose caller has shown a certificate that is not for this method."""
+        """Abort a call if the caller's certificate is not for this method."""
         if self.mutual:
             shown: Mapping[str, Sequence[bytes]] = context.auth_context()  # type: ignore[assignment]
             sentence = self.refusal(method, shown[CERTIFICATE][0])
             if sentence is not None:
-                refusals.end(WRONG_CERTIFICATE, sentence, context)
+                refusals.refuse(WRONG_CERTIFICATE, sentence, context)
 
 
 def port_credentials(
@@ -168,7 +181,10 @@ def port_credentials(
     sentences: Mapping[str, str],
     refusal: Callable[[str, bytes], str | None],
 ) -> Credentials:
-    """Read the files that a `section` of the configuration names. Raises ConfigurationError."""
+    """Return the credentials of a port from the files that a `section` of the configuration names.
+
+    `secret`: the token, if there is one. Raises ConfigurationError.
+    """
     names = tuple(f"{section}.{name}" for name in ("tls_certificate", "tls_key", "tls_client_ca"))
     token = None if secret is None else Token(secret)
     pair = key_pair(settings.tls_certificate, settings.tls_key, names[0], names[1])

@@ -1,4 +1,4 @@
-"""Serve workers of the same host: the same service by Unix socket and shared memory instead of gRPC."""
+"""A server for workers of the same host, by Unix socket and shared memory instead of gRPC."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relaax.server.ports.local_talk import LocalTalk, SharedMemoryOffers
+from relaax.server.ports.local_session import LocalSession, SharedMemoryOffers
 from relaax.transport import segments
 from relaax.transport.frames import BrokenFrame, FrameSocket
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
 _STRANGERS = 32
-"""Connections that have not yet authenticated; further ones are closed at once."""
+"""Maximum number of connections that have not authenticated yet. Excess ones are closed at once."""
 _HANDSHAKE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
 class LocalServer:
-    """Listens in Linux's abstract namespace, which leaves no file behind, and serves each worker in a thread.
+    """A listener in Linux's abstract socket namespace, which creates no file. It serves each worker in a thread.
 
-    Every user under the same kernel and in the same network namespace can connect, and only a worker with its proof is
-    heard.
+    Every user of the same kernel and network namespace can connect, but only workers that present their proof are
+    served.
     """
 
     def __init__(
         self,
         offers: SharedMemoryOffers,
-        let_in: Callable[[FrameSocket, float], tuple[str, LocalTalk]],
-        lost: Callable[[str], None] = lambda name: None,
+        authenticate: Callable[[FrameSocket, float], tuple[str, LocalSession]],
+        on_lost: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Serve at the socket of `offers`.
 
-        let_in: authenticates who connects, until a deadline by the monotonic clock, and returns the connection and its
-            name; an earlier one of that name ends. Raises OSError and BrokenFrame.
-        lost: is told the name of a connection that has ended.
+        authenticate: authenticates a new connection until a deadline by the monotonic clock. Returns the name of the
+            session and the session; an earlier session of that name is closed. Raises OSError and BrokenFrame.
+        on_lost: called with the name of each session that has ended.
         """
         self._offers = offers
-        self._authenticated = let_in
-        self._lost = lost
+        self._authenticate = authenticate
+        self._on_lost = on_lost
         self._lock = threading.Lock()
-        self._connections: dict[str, LocalTalk] = {}
+        self._sessions: dict[str, LocalSession] = {}
         self._threads: set[threading.Thread] = set()
         self._strangers: set[FrameSocket] = set()
         self._stopping = threading.Event()
         self._listener: socket.socket | None = None
-        offers.connected = lambda: len(self._connections)
+        offers.connected = lambda: len(self._sessions)
 
     def start(self) -> None:
-        """Start to listen and to answer. If the system has no such memory or socket, nothing is offered."""
+        """Start to listen and serve. If the system lacks shared memory or the socket, workers use gRPC."""
         if not segments.SUPPORTED:
             return
         try:
@@ -65,57 +65,57 @@ class LocalServer:
                 self._start(self._accept, listener)
                 until_started.pop_all()
         except (OSError, RuntimeError) as error:
-            _log.warning("workers of this host come by gRPC, there is no socket for shared memory: %s", error)
+            _log.warning("workers of this host use gRPC because a socket for shared memory cannot be opened: %s", error)
             return
         self._listener = listener
         self._offers.open = True
 
     def stop(self, seconds: float) -> None:
-        """Take no more requests; those that were taken have `seconds` to finish. Called once."""
+        """Stop accepting requests. Pending ones have `seconds` to finish. Called once."""
         self._stopping.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         with self._lock:
-            connections, threads = list(self._connections.values()), list(self._threads)
+            sessions, threads = list(self._sessions.values()), list(self._threads)
             for stranger in self._strangers:
                 stranger.shut()
-        for connection in connections:
-            connection.ask_no_more()
+        for session in sessions:
+            session.stop_receiving()
         deadline = time.monotonic() + seconds
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
-        for connection in connections:
-            connection.close()
+        for session in sessions:
+            session.close()
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._stopping.is_set():
             try:
                 sock, _ = listener.accept()
             except OSError as error:
-                if not self._stopping.wait(_PAUSE_SECONDS):  # of descriptors there may be more soon
-                    _log.debug("no worker could be accepted: %s", error)
+                if not self._stopping.wait(_PAUSE_SECONDS):  # descriptors may become free soon
+                    _log.debug("cannot accept a local connection: %s", error)
                 continue
             frames = FrameSocket(sock)
-            if not self._wait_for(frames):
+            if not self._add_stranger(frames):
                 frames.close()
                 continue
             try:
                 self._start(self._serve, frames)
             except RuntimeError as error:
-                _log.warning("a worker of this host could not be let in: %s", error)
-                self._no_stranger(frames)
+                _log.warning("cannot start a thread for a worker of this host: %s", error)
+                self._remove_stranger(frames)
                 frames.close()
 
-    def _wait_for(self, stranger: FrameSocket) -> bool:
+    def _add_stranger(self, stranger: FrameSocket) -> bool:
         with self._lock:
             if self._stopping.is_set() or len(self._strangers) >= _STRANGERS:
                 return False
             self._strangers.add(stranger)
             return True
 
-    def _no_stranger(self, frames: FrameSocket) -> None:
+    def _remove_stranger(self, frames: FrameSocket) -> None:
         with self._lock:
             self._strangers.discard(frames)
 
@@ -123,39 +123,42 @@ class LocalServer:
         """Serve a connection from its first frame to its end."""
         with contextlib.closing(frames):
             try:
-                connection = self._let_in(frames)
-                if connection is not None:
-                    connection.serve()
+                session = self._admit(frames)
+                if session is not None:
+                    session.serve()
             except (BrokenFrame, OSError) as error:
                 _log.debug("a local connection has ended: %s", error)
             finally:
                 with self._lock:
-                    ended = [key for key, value in self._connections.items() if value.frames is frames]
+                    ended = [key for key, value in self._sessions.items() if value.frames is frames]
                     for name in ended:
-                        del self._connections[name]
+                        del self._sessions[name]
                 for name in ended:
-                    self._lost(name)
+                    self._on_lost(name)
 
-    def _let_in(self, frames: FrameSocket) -> LocalTalk | None:
-        """Return the worker's connection, which replaces an earlier one; None if it does not authenticate."""
+    def _admit(self, frames: FrameSocket) -> LocalSession | None:
+        """Return the session of an authenticated worker, which replaces an earlier one; None if the server is stopping.
+
+        Raises OSError and BrokenFrame.
+        """
         try:
             deadline = time.monotonic() + _HANDSHAKE_SECONDS
-            name, connection = self._authenticated(frames, deadline)
+            name, session = self._authenticate(frames, deadline)
             frames.socket.settimeout(None)
         finally:
-            self._no_stranger(frames)
+            self._remove_stranger(frames)
         with self._lock:
             if self._stopping.is_set():
                 return None
-            before = self._connections.get(name)
-            self._connections[name] = connection
+            before = self._sessions.get(name)
+            self._sessions[name] = session
         if before is not None:
             before.close()
-        _log.debug("worker %s shares memory", name[:8])
-        return connection
+        _log.debug("worker %s uses shared memory", name[:8])
+        return session
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
-        """Start a thread. Raises RuntimeError if the system has none left."""
+        """Start a thread. Raises RuntimeError if the system cannot start one."""
 
         def run() -> None:
             try:
@@ -165,6 +168,6 @@ class LocalServer:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=run, name="local", daemon=True)
-        with self._lock:  # who joins them finds none that has not begun
+        with self._lock:  # so that `stop` joins only started threads
             thread.start()
             self._threads.add(thread)

@@ -1,4 +1,4 @@
-"""A gRPC port with all that guards it: who may call, what holds it up, what was answered, how it is."""
+"""A gRPC port with authentication, limits for connections and calls, health, and counts of calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from relaax.server.address import cannot_listen, require_free, split_address
 from relaax.server.ports.connections import GREEDY, Connections
 from relaax.server.ports.guard import Credentials, Refusals
-from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.request_reader import THREADS, RequestReader
 from relaax.server.security.strikes import DisconnectionLog
 from relaax.server.status import Family
@@ -29,14 +29,14 @@ from relaax.transport.process_resources import return_freed_memory
 _log = logging.getLogger(__name__)
 
 ANY = "any"
-"""The method of a call that was refused whatever its method is."""
+"""The method under which refused calls are counted, whatever their method is."""
 Handler = Any  # grpc.RpcMethodHandler, or None
 
 
 class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Counts unary calls, and calls that others end and report.
+    """An interceptor that counts unary calls. Other code adds calls that it has aborted.
 
-    Methods that the server does not have are not counted: their names are anybody's to choose.
+    Methods that the server does not have are not counted, because callers could choose any number of names.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is ge
 
     @property
     def calls(self) -> Mapping[tuple[str, str], int]:
-        """Calls by method ("Push") and status ("OK")."""
+        """Number of calls by method ("Push") and status ("OK")."""
         with self._lock:
             return dict(self._calls)
 
@@ -84,9 +84,9 @@ class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is ge
 
 
 class Health:
-    """The health of the server as a whole, "", and of its `service`. Thread-safe.
+    """The gRPC health of the server as a whole, "", and of its `service`. Thread-safe.
 
-    NOT_SERVING at first; SERVING if `serve` was said with true and `end` was not.
+    It is NOT_SERVING at first. It is SERVING after `serve(True)`, until `serve(False)` or `end`.
     """
 
     def __init__(self, server: grpc.Server, service: str) -> None:
@@ -104,13 +104,13 @@ class Health:
         return self._serving
 
     def serve(self, serving: bool) -> None:
-        """Report from now on whether callers are served."""
+        """Set whether callers are served."""
         with self._lock:
             if not self._ended:
                 self._set(serving)
 
     def end(self) -> None:
-        """Report that the server is stopping and will not serve again."""
+        """Report NOT_SERVING from now on: the server is stopping."""
         with self._lock:
             self._ended = True
             self._set(False)
@@ -122,49 +122,55 @@ class Health:
             self._servicer.set(name, status)
 
 
-LOOK_SECONDS = 1.0
+PORT_CHECK_SECONDS = 1.0
+"""Seconds between two checks of connections and calls."""
 SOON_SECONDS = 0.05
-"""Seconds between two looks at connections while calls are refused or a connection has sent much without a token; at
-least ten times as long as a look takes.
+"""Seconds between two checks while calls are refused or a connection has sent too much without a token; at least ten
+times as long as a check takes.
 """
 TRIMS = 10
-"""Looks after which memory is returned to the kernel, once a connection was closed that had sent much: gRPC frees it
-little by little.
+"""Number of checks after which freed memory is returned to the kernel, after a greedy connection was closed. gRPC frees
+its memory gradually.
 """
 
 
 class PortProtection:
-    """Looks for incomplete calls and idle connections every second, and sooner while calls are refused."""
+    """A thread that checks a port's calls and connections every second, and sooner while calls are refused."""
 
     def __init__(
         self,
-        ended: Callable[[str, grpc.StatusCode], None],
+        on_ended: Callable[[str, grpc.StatusCode], None],
         admit: Callable[[str, grpc.ServicerContext], None],
-        lost: Callable[[str], None] = lambda worker_id: None,
+        on_lost: Callable[[str], None] = lambda worker_id: None,
         lasting: Collection[str] = (),
     ) -> None:
-        """For `ended`, `admit` and `lasting` see `RequestReader`, for `lost` see `Connections`."""
-        self._complaints = DisconnectionLog()
-        self.connections = Connections(self._complaints, lost)
-        self.reading = RequestReader(
-            self._complaints, ended, self.connections.heard, admit, lasting, admitted=self.connections.admitted
+        """For `on_ended`, `admit` and `lasting` see `RequestReader`, for `on_lost` see `Connections`."""
+        self._disconnections = DisconnectionLog()
+        self.connections = Connections(self._disconnections, on_lost)
+        self.reader = RequestReader(
+            self._disconnections,
+            on_ended,
+            self.connections.note_call,
+            admit,
+            lasting,
+            on_admitted=self.connections.note_admitted,
         )
         self._closed = self._trims = 0
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, port: int) -> None:
-        """Start to watch this port of the process."""
-        self._thread = threading.Thread(target=self._run, args=(port,), name="keeper", daemon=True)
+        """Start to check this port of the process."""
+        self._thread = threading.Thread(target=self._run, args=(port,), name="port-protection", daemon=True)
         self._thread.start()
 
-    def refused(self, peer: str) -> None:
-        """Note a call of this peer that was refused for its token, and look at its connection soon."""
-        self.connections.refused(peer)
+    def note_refused(self, peer: str) -> None:
+        """Note a call of this peer that was refused because of its token, and check its connection soon."""
+        self.connections.note_refused(peer)
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop watching. Called once, after `start`."""
+        """Stop the thread. Called once, after `start`."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
@@ -176,21 +182,21 @@ class PortProtection:
             began, soon = time.monotonic(), False
             try:
                 if began >= due:
-                    due = began + LOOK_SECONDS
-                    self._look_at_all()
-                soon = self.connections.look(port, self.reading.waited)
-                pause = min(LOOK_SECONDS, max(SOON_SECONDS, 10 * (time.monotonic() - began)))
-            except Exception:  # a mistake in one look must not leave the port to others
-                _log.exception("a look at the port failed")
-                pause = LOOK_SECONDS
+                    due = began + PORT_CHECK_SECONDS
+                    self._check_calls()
+                soon = self.connections.check(port, self.reader.waited)
+                pause = min(PORT_CHECK_SECONDS, max(SOON_SECONDS, 10 * (time.monotonic() - began)))
+            except Exception:  # a bug in one check must not end the protection of the port
+                _log.exception("a check of the gRPC port failed")
+                pause = PORT_CHECK_SECONDS
             self._stop.wait(pause)
             if not soon:
                 self._wake.wait(max(0.0, due - time.monotonic()))
             self._wake.clear()
 
-    def _look_at_all(self) -> None:
-        self.reading.look()
-        self._complaints.write()
+    def _check_calls(self) -> None:
+        self.reader.end_late_calls()
+        self._disconnections.write()
         before, self._closed = self._closed, self.connections.closed[GREEDY]
         self._trims = TRIMS if self._closed > before else self._trims - 1
         if self._trims > 0:
@@ -201,10 +207,10 @@ _CONNECTIONS = "grpc.max_allowed_incoming_connections"
 
 
 class GrpcPort:
-    """A gRPC server of one service, bound by `bind` once all is added to `server`.
+    """A gRPC server of one service. Call `bind` after all services are added to `server`.
 
-    service: its full name, whose health is told. longest: bytes of a message at most. more_threads: beside those for
-    calls. For `lost` and `lasting` see `PortProtection`.
+    service: its full name, for health. longest: maximum bytes of a message. more_threads: number of threads in addition
+    to those for calls. For `on_lost` and `lasting` see `PortProtection`.
     """
 
     def __init__(
@@ -214,30 +220,30 @@ class GrpcPort:
         credentials: Credentials,
         calls: CallCounter,
         more_threads: int = 0,
-        lost: Callable[[str], None] = lambda worker_id: None,
+        on_lost: Callable[[str], None] = lambda worker_id: None,
         lasting: Collection[str] = (),
     ) -> None:
         self._credentials = credentials
         refusals = Refusals(self._note_refusal)
         self._calls = calls
-        self.keeper = PortProtection(calls.count, partial(credentials.admit, refusals), lost, lasting)
+        self.protection = PortProtection(calls.count, partial(credentials.admit, refusals), on_lost, lasting)
         self.server = grpc.server(
             futures.ThreadPoolExecutor(THREADS + more_threads, thread_name_prefix="rpc"),
-            interceptors=[self.keeper.reading, calls, *credentials.guards(refusals)],
-            options=[*server_options(longest), (_CONNECTIONS, self.keeper.connections.most)],
+            interceptors=[self.protection.reader, calls, *credentials.guards(refusals)],
+            options=[*server_options(longest), (_CONNECTIONS, self.protection.connections.limit)],
         )
         self.health = Health(self.server, service)
         self.address = ""
-        """HOST:PORT, once it is bound."""
+        """HOST:PORT, after `bind`."""
 
     def _note_refusal(self, peer: str) -> None:
         self._calls.count(ANY, grpc.StatusCode.UNAUTHENTICATED)
-        self.keeper.refused(peer)
+        self.protection.note_refused(peer)
 
     @property
     def serving(self) -> bool:
-        """Whether callers are served, and find a thread."""
-        return self.health.serving and not self.keeper.reading.jammed
+        """Whether callers are served, and calls do not wait too long for a thread."""
+        return self.health.serving and not self.protection.reader.jammed
 
     def bind(self, address: str) -> str:
         """Bind the port; return HOST:PORT. Raises AddressError."""
@@ -254,14 +260,14 @@ class GrpcPort:
         return self.address
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start to serve calls and to check the port."""
         self.server.start()
-        self.keeper.start(split_address(self.address)[1])
+        self.protection.start(split_address(self.address)[1])
 
 
 @dataclass(frozen=True, slots=True)
 class PortSample:
-    """The values of one scrape. `calls`: by method and status."""
+    """The values of one scrape. `calls`: number of calls by method and status."""
 
     serving: bool
     uptime: float
@@ -274,7 +280,7 @@ class PortSample:
 
 
 class PortMeter:
-    """Samples a port, from the start of the process on. `calls`: by the way they came."""
+    """A meter of a port, from its construction on. `calls`: counters by transport."""
 
     def __init__(self, port: GrpcPort, calls: Mapping[str, CallCounter], offers: SharedMemoryOffers) -> None:
         self._port, self._calls, self._offers = port, calls, offers
@@ -282,7 +288,7 @@ class PortMeter:
 
     def sample(self) -> PortSample:
         """Return the present values."""
-        reading, connections = self._port.keeper.reading, self._port.keeper.connections
+        reading, connections = self._port.protection.reader, self._port.protection.connections
         return PortSample(
             self._port.serving,
             time.monotonic() - self._begun,
@@ -295,30 +301,30 @@ class PortMeter:
         )
 
     def answered(self, method: str) -> dict[str, int]:
-        """Return how many calls of a method were answered, by the way they came."""
-        return {bridge: counter.calls.get((method, "OK"), 0) for bridge, counter in self._calls.items()}
+        """Return how many calls of a method were answered, by transport."""
+        return {transport: counter.calls.get((method, "OK"), 0) for transport, counter in self._calls.items()}
 
 
 class HasPort(Protocol):
-    """The values of one scrape of a server with such a port."""
+    """The values of one scrape of a server with a gRPC port."""
 
     @property
     def port(self) -> PortSample:
-        """Those of its port."""
+        """The values of its port."""
 
 
 def labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    """Return counts by one label as a family's values."""
+    """Return counts by one label as the values of a family."""
     return {(label,): count for label, count in counts.items()}
 
 
 PORT_FAMILIES: tuple[Family[HasPort], ...] = (
     Family("uptime_seconds", "seconds since the start of the process", lambda v: v.port.uptime),
     Family("calls_total", "calls by method and status", lambda v: v.port.calls, ("method", "code")),
-    Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.port.unfinished),
+    Family("unfinished_calls", "calls whose messages are incomplete", lambda v: v.port.unfinished),
     Family(
         "stopped_calls_total",
-        "calls ended because their messages did not come, by reason",
+        "calls ended because their messages did not arrive, by reason",
         lambda v: labelled(v.port.calls_stopped),
         ("reason",),
     ),
@@ -330,4 +336,4 @@ PORT_FAMILIES: tuple[Family[HasPort], ...] = (
         ("reason",),
     ),
 )
-"""Without the server's name before theirs."""
+"""Families of a port. A server adds its own prefix to their names."""

@@ -1,4 +1,4 @@
-"""Read what callers send, so that a caller who sends nothing keeps no thread from the others."""
+"""Limits for the messages of callers, so that a caller that does not send its message cannot occupy a thread."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from relaax.server.ports.guard import OPEN, host_of
 from relaax.server.security.strikes import DisconnectionLog
 
 MESSAGE_SECONDS = 15.0
-"""Seconds from a call until its message is complete: a worker does not wait longer for the answer."""
+"""Seconds from a call until its message must be complete. A worker does not wait longer for the answer."""
 OPEN_SECONDS = 5.0
 """The same for calls that need no token."""
 UNFINISHED = 4
-"""Incomplete calls of one connection; a worker has one or two."""
+"""Maximum number of incomplete calls of a connection. A worker has one or two."""
 OPEN_UNFINISHED = 8
-"""Incomplete calls without a token, of all connections; beyond it one of the address with the most of them is ended."""
+"""Maximum number of incomplete calls that need no token, over all connections. Beyond it, a call of the address
+that has the most of them is ended.
+"""
 THREADS = 80
-"""Threads of a server: as many calls are read and answered at a time; a call that is being read keeps its thread."""
+"""Number of threads of a server, and so of calls that are read or answered at a time. A call occupies a thread while it
+is read.
+"""
 JAM_SECONDS = 10.0
-"""Seconds of waiting for a thread after which the server counts as jammed."""
+"""Seconds that a call waits for a thread until the server counts as jammed."""
 
 LATE, CROWDED = "late", "crowded"
 
@@ -53,56 +57,57 @@ class _Call:
 
     @property
     def host(self) -> str:
-        """The host that it comes from."""
+        """The host of the caller."""
         return host_of(self.peer)
 
 
 class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Waits for messages within bounds. The first of a server's interceptors: it calls the handlers that the others
-    return.
+    """An interceptor that waits for messages within limits. It is a server's first one, so it wraps all other handlers.
 
-    gRPC reads the message of a unary call in a thread of the server's, for as long as the caller likes. So unary calls
-    are taken as streams, which are the same on the wire, and read here. Streams but the `lasting` ones end after
-    `MESSAGE_SECONDS` as a whole.
+    gRPC reads the message of a unary call in a thread of the server, without a time limit. Therefore unary calls are
+    declared as streams, which are the same on the wire, and read here. A stream ends after `MESSAGE_SECONDS` in all,
+    unless it is `lasting`.
 
-    `ended` is told the method and the status of each call that is ended here, `whole` the peer of each whose message
-    is there, and whether it needed a token. `admit` ends a call that its caller may not make, before it is read.
+    `on_ended` is called with the method and the status of each call that is ended here. `on_message` is called with
+    the peer of each call whose message is complete, and whether the call needs a token. `admit` aborts a call that its
+    caller must not make, before its message is read.
     """
 
     def __init__(
         self,
-        complaints: DisconnectionLog,
-        ended: Callable[[str, grpc.StatusCode], None],
-        whole: Callable[[str, bool], None] = lambda peer, proven: None,
+        disconnections: DisconnectionLog,
+        on_ended: Callable[[str, grpc.StatusCode], None],
+        on_message: Callable[[str, bool], None] = lambda peer, proven: None,
         admit: Callable[[str, grpc.ServicerContext], None] = lambda method, context: None,
         lasting: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
-        admitted: Callable[[str], None] = lambda peer: None,
+        on_admitted: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`lasting`: methods whose streams stay. `admitted` is called with the peer of each call that needs a token
-        and is allowed, before its message is read.
+        """`lasting`: methods whose streams have no time limit.
+
+        `on_admitted` is called with the peer of each admitted call that needs a token, before its message is read.
         """
-        self._complaints = complaints
-        self._on_ended = ended
-        self._on_whole = whole
+        self._disconnections = disconnections
+        self._on_ended = on_ended
+        self._on_message = on_message
         self._admit = admit
-        self._on_admitted = admitted
+        self._on_admitted = on_admitted
         self._lasting_methods = lasting
         self._clock = clock
-        self._queue: deque[float] = deque()  # when calls came that have no thread yet
+        self._queue: deque[float] = deque()  # arrival times of calls that wait for a thread
         self._lock = threading.Lock()
-        self._calls: dict[_Call, None] = {}  # the oldest first
+        self._calls: dict[_Call, None] = {}  # incomplete calls, the oldest first
         self._of_peer: Counter[str] = Counter()
         self._ended: Counter[str] = Counter({LATE: 0, CROWDED: 0})
 
     @property
     def unfinished(self) -> int:
-        """Calls with incomplete messages."""
+        """Number of calls with incomplete messages."""
         return len(self._calls)
 
     @property
     def ended(self) -> dict[str, int]:
-        """Calls ended so far, by reason: `LATE` or `CROWDED`."""
+        """Number of calls ended so far, by reason: `LATE` or `CROWDED`."""
         with self._lock:
             return dict(self._ended)
 
@@ -119,8 +124,8 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         except IndexError:
             return 0.0
 
-    def look(self) -> None:
-        """End late calls. Called every second or so."""
+    def end_late_calls(self) -> None:
+        """End calls whose message is late. Called about every second."""
         now = self._clock()
         with self._lock:
             late = [call for call in self._calls if now - call.since > call.seconds]
@@ -132,7 +137,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     def intercept_service(self, continuation: Callable[[Any], Handler], handler_call_details: Any) -> Handler:
         handler = continuation(handler_call_details)
         if handler is None or (handler.request_streaming and not handler.response_streaming):
-            return handler  # no service has such methods: it ends a call that is refused, and reads nothing
+            return handler  # services have no such methods: this is `guard`'s handler, which refuses a call unread
         method = handler_call_details.method
         self._queue.append(self._clock())
         if handler.request_streaming:
@@ -146,7 +151,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         answered: Any = functools.partial(self._answered, method, behavior, handler.request_deserializer)
         if not handler.response_streaming:
             return grpc.stream_unary_rpc_method_handler(answered, response_serializer=handler.response_serializer)
-        functools.update_wrapper(answered, behavior)  # by its attributes gRPC knows that Watch takes no thread
+        functools.update_wrapper(answered, behavior)  # by an attribute, gRPC knows that Watch needs no thread
         return grpc.stream_stream_rpc_method_handler(answered, response_serializer=handler.response_serializer)
 
     def _answered(
@@ -156,9 +161,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         return behavior(_read(read, self._message(method, messages, context), context), context, *more)
 
     def _lasting(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterable[Any]:
-        """Return a handler for a stream whose first message is bounded here, and the others by the service that accepts
-        it.
-        """
+        """Limit the first message of a lasting stream. The service limits the others."""
         self._queue.popleft()
         first = self._message(method, messages, context)
         answers: Iterable[Any] = behavior(itertools.chain((first,), messages), context)
@@ -166,8 +169,8 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
 
     def _limited(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         self._queue.popleft()
-        call = self._begin(method, context)
-        self._on_whole(call.peer, method not in OPEN)
+        call = self._start_reading(method, context)
+        self._on_message(call.peer, method not in OPEN)
         try:
             yield from behavior(messages, context)
         finally:
@@ -175,40 +178,43 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
 
     def _message(self, method: str, messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
         """Return the call's only message, or its first one."""
-        call = self._begin(method, context)
+        call = self._start_reading(method, context)
         try:
             message = next(messages, None)
         finally:
             self._finish(call)
         if message is None:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{call.name} needs a message, and none was sent")
-        self._on_whole(call.peer, method not in OPEN)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{call.name} needs a message, but the call has none")
+        self._on_message(call.peer, method not in OPEN)
         return message
 
-    def _begin(self, method: str, context: grpc.ServicerContext) -> _Call:
-        """Count a call that is to be read. Ends it if its connection has too many, or another one in its place."""
+    def _start_reading(self, method: str, context: grpc.ServicerContext) -> _Call:
+        """Return a new incomplete call.
+
+        If its connection has too many, abort it. If there are too many calls that need no token, end another of these.
+        """
         self._admit(method, context)
         if method not in OPEN:
             self._on_admitted(context.peer())
-        call, crowding = _Call(method, context, context.peer(), self._clock()), None
+        call, excess = _Call(method, context, context.peer(), self._clock()), None
         with self._lock:
             refused = self._of_peer[call.peer] >= UNFINISHED
             if not refused:
                 self._calls[call] = None
                 self._of_peer[call.peer] += 1
                 if method in OPEN:
-                    crowding = self._crowding()
-        if crowding is not None:
-            self._end(crowding, CROWDED, f"{crowding.name} without its message while others came")
+                    excess = self._excess_call()
+        if excess is not None:
+            self._end(excess, CROWDED, f"{excess.name} without its message while others arrived")
         if refused:
             sentence = f"{UNFINISHED} calls of this connection have not sent their messages: send those first"
-            self._note(call, CROWDED, f"{call.name} beside {UNFINISHED} of its connection without theirs")
+            self._record(call, CROWDED, f"{call.name} beyond {UNFINISHED} calls of a connection without their messages")
             self._on_ended(call.name, grpc.StatusCode.RESOURCE_EXHAUSTED)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, sentence)
         return call
 
-    def _crowding(self) -> _Call | None:
-        """Return the oldest of too many open calls, of the address with the most; it is not counted any more."""
+    def _excess_call(self) -> _Call | None:
+        """If there are too many open calls, remove and return the oldest one of the address with the most."""
         calls = [call for call in self._calls if call.method in OPEN]
         if len(calls) <= OPEN_UNFINISHED:
             return None
@@ -230,14 +236,14 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
                 del self._of_peer[call.peer]
 
     def _end(self, call: _Call, why: str, what: str) -> None:
-        self._note(call, why, what)
+        self._record(call, why, what)
         self._on_ended(call.name, grpc.StatusCode.CANCELLED)
         call.context.cancel()  # type: ignore[no-untyped-call]
 
-    def _note(self, call: _Call, why: str, what: str) -> None:
+    def _record(self, call: _Call, why: str, what: str) -> None:
         with self._lock:
             self._ended[why] += 1
-        self._complaints.add(call.host, what)
+        self._disconnections.add(call.host, what)
 
 
 def _read(read: Callable[[bytes], Any] | None, message: bytes, context: grpc.ServicerContext) -> Any:
@@ -246,5 +252,5 @@ def _read(read: Callable[[bytes], Any] | None, message: bytes, context: grpc.Ser
     try:
         return read(message)
     except DecodeError as error:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message cannot be read: {error}")
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request cannot be decoded: {error}")
         raise AssertionError("abort raises") from None

@@ -1,4 +1,4 @@
-"""Bound the memory that a server shares with processes of its host."""
+"""A limit for the memory that a server shares with processes of its host."""
 
 from __future__ import annotations
 
@@ -14,42 +14,47 @@ from relaax.transport import segments
 from relaax.transport.frames import FrameSocket
 
 MAX_HELD = 1024
-"""Maximum number of returned loans that other processes still hold; each costs this process a descriptor."""
+"""Maximum number of returned loans that other processes still hold. Each occupies a descriptor of this process."""
 _NUMBER_BYTES = 4
-_BLOCK_BYTES = 512  # of st_blocks
+_BLOCK_BYTES = 512  # unit of st_blocks
 
 
 class BudgetSpent(OSError):
-    """The budget is spent."""
+    """The limit of shared memory is reached."""
+
+
+def no_memory_left(error: OSError) -> str:
+    """Return the error message for a caller that cannot get shared memory."""
+    return f"the server has no shared memory left: {error.strerror}"
 
 
 class Loan:
-    """Shared memory that is handed to other processes.
+    """Shared memory that other processes use.
 
-    Read-only memory counts by its length, because reading allocates pages too. Other memory counts by what is
-    allocated, because honest writers touch a small part of what they are given.
+    Read-only memory counts by its length, because reading allocates pages too. Writable memory counts by its allocated
+    pages, because honest writers touch a small part of their memory.
     """
 
     def __init__(self, descriptor: int, length: int, read_only: bool, user: FrameSocket | None) -> None:
-        """Open `descriptor` again; the caller closes its own. Raises OSError if no descriptors are left."""
+        """Open the file of `descriptor` again; the caller closes `descriptor`. Raises OSError."""
         self.user = user
         self._length = length if read_only else None
-        own = _opened_again(descriptor, os.O_RDONLY)
+        own = _reopen(descriptor, os.O_RDONLY)
         self._own = own
         self._close = weakref.finalize(self, os.close, own)
         self._close.atexit = False
-        self._can_tell = _is_alone(own)
-        self.handed = _opened_again(descriptor, os.O_RDWR)
-        """Descriptor for other processes, to be closed by the code that sends it."""
+        self._can_detect_use = _is_unused(own)
+        self.shared_descriptor = _reopen(descriptor, os.O_RDWR)
+        """Descriptor for other processes. The code that sends it closes it."""
 
     @property
     def bytes(self) -> int:
-        """The memory that counts."""
+        """The number of bytes that count towards the limit."""
         return os.fstat(self._own).st_blocks * _BLOCK_BYTES if self._length is None else self._length
 
     def is_held(self) -> bool:
-        """Return whether another process has the memory open or mapped; False where the kernel cannot tell."""
-        return self._can_tell and not _is_alone(self._own)
+        """Return whether another process has the memory open or mapped; False if the kernel cannot detect it."""
+        return self._can_detect_use and not _is_unused(self._own)
 
     def close(self) -> None:
         """Close the server's own descriptor."""
@@ -57,16 +62,16 @@ class Loan:
 
 
 class SharedBudget:
-    """Lends up to `most` bytes of shared memory in all. Thread-safe.
+    """Loans of at most `limit` bytes of shared memory in all. Thread-safe.
 
-    Memory that was given back counts until other processes have let go of it too.
+    Returned memory counts until other processes have released it too.
     """
 
-    def __init__(self, most: float) -> None:
-        self.most = most
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
         self._lock = threading.Lock()
         self._lent: set[Loan] = set()
-        self._held: set[Loan] = set()  # given back, and still with another process
+        self._held: set[Loan] = set()  # given back, but still held by another process
         self._given_back: deque[Loan] = deque()
 
     def lend(
@@ -74,16 +79,16 @@ class SharedBudget:
     ) -> tuple[Loan, FlatVector]:
         """Return new memory, float32 [size].
 
-        user: the connection that it is for, if it is for one alone. at_once: see `segments.map_`.
+        user: the connection that uses it, if only one does. at_once: see `segments.map_`.
         Raises BudgetSpent, and OSError if the system has no memory or descriptors left.
         """
         with self._lock:
             self._settle()
             taken = self._taken()
             if len(self._held) >= MAX_HELD:
-                raise BudgetSpent(0, f"{MAX_HELD} parts of shared memory are still held by processes that disconnected")
-            if taken + (_NUMBER_BYTES * size if read_only or at_once else 0) > self.most:
-                raise BudgetSpent(0, f"{taken:,} of {self.most:,.0f} bytes that may be shared are taken")
+                raise BudgetSpent(0, f"{MAX_HELD} parts of shared memory are still held by disconnected processes")
+            if taken + (_NUMBER_BYTES * size if read_only or at_once else 0) > self.limit:
+                raise BudgetSpent(0, f"{taken:,} of at most {self.limit:,.0f} bytes of shared memory are taken")
             descriptor, vector = segments.make(size, at_once=at_once)
             try:
                 if read_only:
@@ -97,7 +102,7 @@ class SharedBudget:
             return loan, vector
 
     def give_back(self, loan: Loan) -> None:
-        """End the server's use of a loan, once. Never waits for a lock: finalizers call it."""
+        """End the server's use of a loan, once. It does not wait for a lock, because finalizers call it."""
         self._given_back.append(loan)
         if self._lock.acquire(blocking=False):
             try:
@@ -106,17 +111,17 @@ class SharedBudget:
                 self._lock.release()
 
     def taken(self) -> int:
-        """Return the bytes that count."""
+        """Return the number of bytes that count towards the limit."""
         with self._lock:
             self._settle()
             return self._taken()
 
     def sweep(self) -> None:
-        """Free memory that other processes have unmapped. While the budget is exceeded, end the largest connections."""
+        """Free memory that other processes have unmapped. While the limit is exceeded, end the largest connections."""
         by_user: Counter[FrameSocket] = Counter()
         with self._lock:
             self._settle()
-            excess = -self.most
+            excess = -self.limit
             for loan in self._lent:
                 size = loan.bytes
                 excess += size
@@ -141,15 +146,15 @@ class SharedBudget:
             loan.close()
 
 
-def _opened_again(descriptor: int, flags: int) -> int:
-    """Return a descriptor of an open file of its own, which the kernel counts; without /proc a duplicate."""
+def _reopen(descriptor: int, flags: int) -> int:
+    """Return a descriptor with an open file description of its own, which leases count. Without /proc, duplicate it."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         return os.open(f"/proc/self/fd/{descriptor}", flags | os.O_CLOEXEC)
     return os.dup(descriptor)
 
 
-def _is_alone(descriptor: int) -> bool:
-    """Return whether nothing else has the file open or mapped. The kernel grants a write lease only then."""
+def _is_unused(descriptor: int) -> bool:
+    """Return whether this descriptor is the only use of the file. Only then does the kernel grant a write lease."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)

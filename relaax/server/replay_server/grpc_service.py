@@ -23,7 +23,7 @@ from relaax.replay.wire import (
     numbers_from_bytes,
     to_bytes,
 )
-from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.replay_server.held_table import HeldTable, WriterInsert, value_errors_refused
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest, errors_as_status

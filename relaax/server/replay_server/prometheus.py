@@ -8,7 +8,7 @@ from typing import Any
 
 from relaax import __version__
 from relaax.server.address import listen
-from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample
 from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService

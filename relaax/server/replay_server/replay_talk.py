@@ -12,22 +12,22 @@ import grpc
 
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.wire import INSERT_NUMBERS, MAX_BATCHES, MAX_MESSAGE, MAX_PENDING_INSERTS
-from relaax.server.ports.local_talk import (
-    LocalTalk,
+from relaax.server.ports.local_session import (
+    LocalSession,
     SharedMemoryOffers,
     SharedVector,
-    hand_over_memory,
-    introduction,
-    told,
+    receive_hello,
+    send_memory,
+    send_refusal,
 )
 from relaax.server.ports.port import CallCounter
-from relaax.server.ports.shared_budget import Loan, SharedBudget
+from relaax.server.ports.shared_budget import Loan, SharedBudget, no_memory_left
 from relaax.server.replay_server.grpc_service import ReplayCalls
 from relaax.server.replay_server.service import ReplayService
 from relaax.transport.frames import CONNECTION_END, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 
 MOST_CONNECTIONS = 1024
-"""Who comes then is told to come by gRPC. Each has a thread."""
+"""Maximum number of connections, each with a thread. Further callers use gRPC."""
 _NUMBER_BYTES = 4
 
 
@@ -37,12 +37,16 @@ def replay_let_in(
     """Return what authenticates a caller, and answers it: see `LocalServer`. `calls` counts what was answered."""
 
     def let_in(frames: FrameSocket, deadline: float) -> tuple[str, ReplayTalk]:
-        who = introduction(frames, offers, deadline)
-        if who.wanted != _NUMBER_BYTES * INSERT_NUMBERS:
-            raise BrokenFrame(f"memory of {who.wanted} bytes was asked for, not of {_NUMBER_BYTES * INSERT_NUMBERS}")
+        hello = receive_hello(frames, offers, deadline)
+        if hello.requested_bytes != _NUMBER_BYTES * INSERT_NUMBERS:
+            raise BrokenFrame(
+                f"{hello.requested_bytes} bytes of memory were requested, not {_NUMBER_BYTES * INSERT_NUMBERS}"
+            )
         if offers.connected() >= MOST_CONNECTIONS:
-            raise told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has {MOST_CONNECTIONS} connections already")
-        shared = hand_over_memory(frames, who, INSERT_NUMBERS, budget)
+            raise send_refusal(
+                frames, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has {MOST_CONNECTIONS} connections already"
+            )
+        shared = send_memory(frames, hello, INSERT_NUMBERS, budget)
         return uuid.uuid4().hex, ReplayTalk(frames, shared, service, calls)  # a caller may have several
 
     return let_in
@@ -53,7 +57,7 @@ class _Batch(NamedTuple):
     loan: Loan
 
 
-class ReplayTalk(LocalTalk):
+class ReplayTalk(LocalSession):
     """Answers the requests of one writer or sampler.
 
     Each sample goes to a segment that the caller has named as free, or to a new one. Inserts lie in one of
@@ -115,7 +119,7 @@ class ReplayTalk(LocalTalk):
 
     def _answer(self, name: str, method: Callable[[Frame], Any], frame: Frame, new: Iterable[int] = ()) -> Any:
         """Return the answer to a request; None if it was refused: the caller does not learn of `new` segments."""
-        answer, refused = self._asked(method, frame)
+        answer, refused = self._call_service(method, frame)
         self._calls.count(name, refused.code if refused else grpc.StatusCode.OK)
         if refused:
             self._free(new)
@@ -131,12 +135,12 @@ class ReplayTalk(LocalTalk):
             size = -(-length // _NUMBER_BYTES)
             loan, vector = self._shared.budget.lend(size, read_only=True, user=self.frames)
         except OSError as error:
-            sentence = f"it has no more memory to share: {error.strerror}"
+            sentence = no_memory_left(error)
             self.frames.send(Frame(CONNECTION_END, sentence.encode()))
             raise BrokenFrame(sentence) from None
         number = next(self._numbers)
         self._batches[number] = _Batch(vector.data.cast("B"), loan)
-        return number, loan.handed
+        return number, loan.shared_descriptor
 
     def _insert(self, frame: Frame) -> pb.InsertResponse:
         begin = frame.segment * MAX_MESSAGE

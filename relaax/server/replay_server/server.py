@@ -12,9 +12,9 @@ from relaax.replay.spec import Field, TableSpec
 from relaax.replay.table.table import Table
 from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.command.termination import EndRequests, Reason
-from relaax.server.ports.guard import SERVER, Credentials, port_credentials, role_of, token_sentences
+from relaax.server.ports.guard import SERVER, Credentials, port_credentials, role_of, token_refusals
 from relaax.server.ports.local_server import LocalServer
-from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.port import CallCounter, GrpcPort
 from relaax.server.ports.shared_budget import SharedBudget
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
@@ -26,7 +26,7 @@ from relaax.server.security.tls import REPLAY_SERVER, replay_server_token
 from relaax.transport.process_resources import keep_freed_memory
 
 _KEYS = "replay_server_token_file of relaax-rlx-server and relaax-learner"
-_SENTENCES = token_sentences("replay server", _KEYS, REPLAY_TOKEN)
+_SENTENCES = token_refusals("replay server", _KEYS, REPLAY_TOKEN)
 _SERVICE = pb.DESCRIPTOR.services_by_name["ReplayService"]
 _OF_WORKERS = frozenset(
     f"/{_SERVICE.full_name}/{method.name}" for method in _SERVICE.methods if method.name != "GetStatus"
@@ -108,7 +108,7 @@ class ReplayServer:
         stopped = self._port.server.stop(DRAIN_SECONDS)
         self._local.stop(DRAIN_SECONDS)
         stopped.wait()
-        self._port.keeper.stop()
+        self._port.protection.stop()
         safe = self._keeping is None or self._keeping.finish()
         if self._status:
             self._status.close()

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from relaax.server.ports import connections
-from relaax.server.ports.connections import _End, _end_of, _first, _GrpcConnection
+from relaax.server.ports.connections import _End, _end_of, _first_to_close, _GrpcConnection
 from relaax.server.security import strikes as disconnection_log
 from relaax.transport.process_resources import allow_descriptors
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
@@ -42,11 +42,11 @@ def is_over(connection: socket.socket) -> bool:
 
 
 def closed(server: Running, why: str) -> int:
-    return server.server.keeper.connections.closed[why]
+    return server.server.protection.connections.closed[why]
 
 
 def counts(server: Running) -> dict[str, int]:
-    return server.server.keeper.connections.counts
+    return server.server.protection.connections.counts
 
 
 @pytest.mark.slow
@@ -134,9 +134,9 @@ def test_who_goes_first() -> None:
         _End("10.0.0.2", 1): _GrpcConnection(6, 0, 0.0, 0.0),
         _End("10.0.0.2", 2): _GrpcConnection(7, 0, 0.0, 9.0),
     }
-    order = [(end.host, end.port) for end in _first(ends, 5)]
+    order = [(end.host, end.port) for end in _first_to_close(ends, 5)]
     assert order == [("10.0.0.1", 2), ("10.0.0.2", 1), ("10.0.0.1", 1), ("10.0.0.1", 3), ("10.0.0.2", 2)]
-    assert _first(ends, 0) == _first(ends, -1) == []
+    assert _first_to_close(ends, 0) == _first_to_close(ends, -1) == []
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_the_fifth_of_a_connection_is_refused_with_a_sentence() -> None:
         stack.callback(silent.set)
         wait = lambda: iter(lambda: silent.wait() and b"", b"")  # noqa: E731
         calls = [channel.stream_unary(PUSH).future(wait(), timeout=PATIENCE) for _ in range(UNFINISHED)]
-        wait_until(lambda: server.server.keeper.reading.unfinished == UNFINISHED, "they wait", PATIENCE)
+        wait_until(lambda: server.server.protection.reader.unfinished == UNFINISHED, "they wait", PATIENCE)
         with pytest.raises(grpc.RpcError, match="4 calls of this connection have not sent their messages") as refused:
             channel.stream_unary(PUSH)(wait(), timeout=PATIENCE)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -92,7 +92,7 @@ def test_the_fifth_of_a_connection_is_refused_with_a_sentence() -> None:
 
 def test_who_has_most_open_calls_loses_the_oldest_one() -> None:
     with running() as server, RawCaller(server.address, "127.0.0.2") as other, contextlib.ExitStack() as stack:
-        reads = server.server.keeper.reading
+        reads = server.server.protection.reader
         kept = other.begin(CHECK)
         wait_until(lambda: reads.unfinished == 1, "it waits", PATIENCE)
         crowd = [stack.enter_context(RawCaller(server.address)) for _ in range(OPEN_UNFINISHED)]
@@ -137,7 +137,7 @@ def test_a_server_that_serves_nobody_says_so(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("message", "says"),
-    [(b"\xff", "cannot be read"), (None, "needs a message, and none was sent")],
+    [(b"\xff", "request cannot be decoded"), (None, "needs a message, but the call has none")],
     ids=["bad", "none"],
 )
 def test_what_is_no_message_is_refused_with_a_sentence(message: bytes | None, says: str) -> None:

@@ -36,7 +36,7 @@ class Port:
         self.listener.settimeout(10)
 
     def look(self, waited: float = 0.0) -> bool:
-        return self.connections.look(self.address[1], waited)
+        return self.connections.check(self.address[1], waited)
 
     def connect(self, source: str = STRANGER, source_port: int = 0) -> socket.socket:
         return socket.create_connection(self.address, 0.5, source_address=(source, source_port))
@@ -86,7 +86,7 @@ def test_small_or_admitted_connections_that_end_block_nobody(port: Port, count: 
         with port.sent(count) as peer:
             port.look()
             if admitted:
-                port.connections.admitted(peer)
+                port.connections.note_admitted(peer)
         port.look()
     assert port.has_room_for(STRANGER)
 
@@ -94,14 +94,14 @@ def test_small_or_admitted_connections_that_end_block_nobody(port: Port, count: 
 def test_a_refused_connection_is_closed_at_fewer_bytes(port: Port) -> None:
     with port.sent(REFUSED_BYTES + 1) as peer:
         assert not port.look()
-        port.connections.refused(peer)
+        port.connections.note_refused(peer)
         port.look()
         assert port.connections.closed[GREEDY] == 1
 
 
 def test_a_connection_that_grpc_has_not_closed_yet_counts_once(port: Port) -> None:
     with port.sent(REFUSED_BYTES + 1) as peer:
-        port.connections.refused(peer)
+        port.connections.note_refused(peer)
         for _ in range(LIMIT + 1):
             port.look()
         assert port.connections.closed[GREEDY] == 1
@@ -110,11 +110,11 @@ def test_a_connection_that_grpc_has_not_closed_yet_counts_once(port: Port) -> No
 
 def test_a_new_connection_from_an_admitted_port_is_not_admitted(port: Port) -> None:
     with port.sent(1) as peer:
-        port.connections.admitted(peer)
+        port.connections.note_admitted(peer)
         port.look()
     with port.sent(REFUSED_BYTES + 1, int(peer.rpartition(":")[2])) as again:
         assert again == peer
-        port.connections.refused(again)
+        port.connections.note_refused(again)
         port.look()
         assert port.connections.closed[GREEDY] == 1
 
@@ -150,13 +150,13 @@ def test_a_kernel_with_little_memory_blocks_as_many_as_it_can(
             addresses.add(f"10.0.0.{number}")
         addresses.apply(1)
     assert 100 <= listener.attached <= 200
-    assert "no addresses can be blocked" not in caplog.text
+    assert "cannot block addresses" not in caplog.text
 
 
 def test_a_first_message_may_arrive_before_its_call_is_admitted(port: Port) -> None:
     with port.sent(2 * STRANGER_BYTES) as peer:
         assert port.look(), "it has to be looked at soon"
-        port.connections.admitted(peer)
+        port.connections.note_admitted(peer)
         port.now += OVER_SECONDS
         assert not port.look()
         assert port.connections.closed[GREEDY] == 0

@@ -10,7 +10,7 @@ from support.processes import wait_until
 
 
 def test_late_calls_are_ended_although_connections_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port_protection, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(port_protection, "PORT_CHECK_SECONDS", 0.05)
     looks = 0
 
     def look() -> None:
@@ -21,8 +21,8 @@ def test_late_calls_are_ended_although_connections_cannot_be_listed(monkeypatch:
         raise OSError(24, "Too many open files")
 
     protection = PortProtection(lambda method, code: None, lambda method, context: None, lambda worker_id: None, ())
-    monkeypatch.setattr(protection.reading, "look", look)
-    monkeypatch.setattr(protection.connections, "look", fail)
+    monkeypatch.setattr(protection.reader, "end_late_calls", look)
+    monkeypatch.setattr(protection.connections, "check", fail)
     protection.start(1)
     try:
         wait_until(lambda: looks >= 3, "calls are looked at")
@@ -36,7 +36,7 @@ def test_a_look_that_fails_is_logged_once_a_second_at_most(
     waits = []
 
     def fail(port: int, waited: float) -> bool:
-        protection.refused("ipv4:127.0.0.1:5000")  # calls are refused all the time
+        protection.note_refused("ipv4:127.0.0.1:5000")  # calls are refused all the time
         raise OSError(24, "Too many open files")
 
     def wait(seconds: float) -> bool:
@@ -46,8 +46,8 @@ def test_a_look_that_fails_is_logged_once_a_second_at_most(
         return protection._stop.is_set()
 
     protection = PortProtection(lambda method, code: None, lambda method, context: None, lambda worker_id: None, ())
-    monkeypatch.setattr(protection.connections, "look", fail)
+    monkeypatch.setattr(protection.connections, "check", fail)
     monkeypatch.setattr(protection._stop, "wait", wait)
     protection._run(1)
-    assert waits == [port_protection.LOOK_SECONDS] * 3
-    assert caplog.text.count("a look at the port failed") == 3
+    assert waits == [port_protection.PORT_CHECK_SECONDS] * 3
+    assert caplog.text.count("a check of the gRPC port failed") == 3

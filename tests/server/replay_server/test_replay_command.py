@@ -209,7 +209,7 @@ def test_whoever_proves_who_it_is_is_served(keys: Keys, guarded: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"token_file": None}, "this replay server asks for a token, and none was shown"),
+        ({"token_file": None}, "this replay server requires a token, but the call has none"),
         ({"token_file": OTHER_FILE}, "is not this replay server's: see replay_server_token_file"),
         ({"certificate": None, "key": None}, "no certificate, or one that it does not accept"),
         ({"certificate": "server.pem", "key": "server-key.pem"}, "the certificate that was shown is a server's"),

@@ -130,7 +130,7 @@ def test_bytes_that_are_no_message_are_refused(talk: Talk) -> None:
         with pytest.raises(grpc.RpcError) as refused:
             insert(b"\xff" * 100, timeout=PATIENCE)
     assert refused.value.code() is INVALID
-    assert "the message cannot be read" in refused.value.details()
+    assert "the request cannot be decoded" in refused.value.details()
 
 
 def test_a_message_that_is_too_long_is_not_read(talk: Talk) -> None:

@@ -6,7 +6,7 @@ from relaax.configuration import ParameterServerSection
 from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2
-from relaax.server.ports.guard import SERVER, WORKER, Credentials, port_credentials, role_of, token_sentences
+from relaax.server.ports.guard import SERVER, WORKER, Credentials, port_credentials, role_of, token_refusals
 from relaax.server.security.tls import PARAMETER_SERVER, parameter_server_token
 
 _JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
@@ -33,7 +33,7 @@ def refusal(method: str, certificate: bytes) -> str | None:
     return None if role in (None, needed) else _REFUSALS[role]
 
 
-SENTENCES = token_sentences("parameter server", "relaax-rlx-server.parameter_server_token_file", WORKERS_TOKEN)
+SENTENCES = token_refusals("parameter server", "relaax-rlx-server.parameter_server_token_file", WORKERS_TOKEN)
 """What callers without the token are told."""
 
 

@@ -19,10 +19,15 @@ from relaax.server.parameter_server.command.credentials import JOIN
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.service import ParameterService
-from relaax.server.parameter_server.service.transports import SERVICE, GrpcService, LocalConnection, shake_hands
+from relaax.server.parameter_server.service.transports import (
+    SERVICE,
+    GrpcService,
+    ParameterSession,
+    authenticate_worker,
+)
 from relaax.server.ports.guard import Credentials
 from relaax.server.ports.local_server import LocalServer
-from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample, labelled
 from relaax.server.status import Families, Family, StatusServer, registry_of
 from relaax.transport.frames import FrameSocket
@@ -172,18 +177,18 @@ class Server:
             credentials or Credentials(),
             calls,
             more_threads=coordinator.threads,
-            lost=core.registry.lost,
+            on_lost=core.registry.lost,
             lasting=(JOIN,),
         )
-        self.keeper, self._grpc = self._port.keeper, self._port.server
+        self.protection, self._grpc = self._port.protection, self._port.server
         service = ParameterService(core, offers)
 
-        def let_in(frames: FrameSocket, deadline: float) -> tuple[str, LocalConnection]:
-            worker_id, shared = shake_hands(frames, core, offers, deadline)
-            return worker_id, LocalConnection(frames, shared, service, core, local_calls)
+        def authenticate(frames: FrameSocket, deadline: float) -> tuple[str, ParameterSession]:
+            worker_id, shared = authenticate_worker(frames, core, offers, deadline)
+            return worker_id, ParameterSession(frames, shared, service, core, local_calls)
 
-        add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
-        self._local = LocalServer(offers, let_in, core.registry.lost)
+        add_to_server(GrpcService(service, self.protection.connections.note_pull), self._grpc)
+        self._local = LocalServer(offers, authenticate, core.registry.lost)
         coordinator.add_to_server(self._grpc)
         coordinator.save_now = self._save_now
         coordinator.on_refused = lambda: ends.put(Reason.REFUSED)
@@ -246,7 +251,7 @@ class Server:
         stopped = self._grpc.stop(self._timing.drain)
         self._local.stop(self._timing.drain)
         stopped.wait()
-        self.keeper.stop()
+        self.protection.stop()
 
     def _save_last(self) -> bool:
         if self._checkpointer is None:

@@ -23,7 +23,8 @@ from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.server.parameter_server.shard.shard import Applied, CannotShare, Push, PushRefused
 from relaax.server.parameter_server.shard.state import Discard, PushOutOfOrder, Statistics
 from relaax.server.parameter_server.shard.target import TARGET
-from relaax.server.ports.local_talk import SharedMemoryOffers
+from relaax.server.ports.local_session import SharedMemoryOffers
+from relaax.server.ports.shared_budget import no_memory_left
 from relaax.server.service_errors import (
     InvalidRequest,
     MemoryExhausted,
@@ -250,7 +251,7 @@ class ParameterService:
             except CannotShare as error:
                 raise NotAllowedNow(str(error)) from None
             except OSError as error:
-                raise MemoryExhausted(f"it has no more memory to share: {error.strerror}") from None
+                raise MemoryExhausted(no_memory_left(error)) from None
             if index >= len(shared.vectors):
                 raise InvalidRequest(f"vector {index} of {len(shared.vectors)} was asked for")
             message = pb.LiveVectors(

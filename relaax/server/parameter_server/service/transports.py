@@ -15,13 +15,13 @@ from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.snapshot_segments import Segment
-from relaax.server.ports.local_talk import (
-    LocalTalk,
+from relaax.server.ports.local_session import (
+    LocalSession,
     SharedMemoryOffers,
     SharedVector,
-    hand_over_memory,
-    introduction,
-    told,
+    receive_hello,
+    send_memory,
+    send_refusal,
 )
 from relaax.server.ports.port import CallCounter
 from relaax.server.service_errors import errors_as_status
@@ -36,7 +36,7 @@ class GrpcService:
     def __init__(
         self, service: ParameterService, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None
     ) -> None:
-        """`on_pulled` is told the peer and the id of each worker that fetches parameters."""
+        """`on_pulled` is send_refusal the peer and the id of each worker that fetches parameters."""
         self._service = service
         self._on_pulled = on_pulled
         self.Register = _answering(service.register)
@@ -67,7 +67,7 @@ MOST_HELD = 16
 _NUMBER_BYTES = 4
 
 
-def shake_hands(
+def authenticate_worker(
     frames: FrameSocket, core: ParameterServerCore, offers: SharedMemoryOffers, deadline: float
 ) -> tuple[str, SharedVector]:
     """Authenticate a worker. Return its id and the memory that it writes gradients to, as long as the shard's vector.
@@ -75,16 +75,16 @@ def shake_hands(
     It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame if it is not a registered worker
     that shows its proof.
     """
-    who = introduction(frames, offers, deadline)
+    hello = receive_hello(frames, offers, deadline)
     model = core.model
-    if model is None or core.registry.hear(who.worker_id) is None:
-        raise told(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
-    if who.wanted != _NUMBER_BYTES * model.shard.size:
-        raise BrokenFrame(f"memory of {who.wanted} bytes was asked for, for {model.shard.size} numbers")
-    return who.worker_id, hand_over_memory(frames, who, model.shard.size, core.shared)
+    if model is None or core.registry.hear(hello.worker_id) is None:
+        raise send_refusal(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
+    if hello.requested_bytes != _NUMBER_BYTES * model.shard.size:
+        raise BrokenFrame(f"memory of {hello.requested_bytes} bytes was asked for, for {model.shard.size} numbers")
+    return hello.worker_id, send_memory(frames, hello, model.shard.size, core.shared)
 
 
-class LocalConnection(LocalTalk):
+class ParameterSession(LocalSession):
     """The requests of one worker. What it was sent stays as it is until the worker releases it."""
 
     def __init__(
@@ -129,7 +129,7 @@ class LocalConnection(LocalTalk):
     def _answer(self, frame: Frame) -> None:
         if frame.kind not in (PUSH, PULL) or frame.vector > len(self._gradient):
             raise BrokenFrame(f"kind {frame.kind} with a vector of {frame.vector} bytes is no question")
-        carrier, refused = self._asked(self._call, frame)
+        carrier, refused = self._call_service(self._call, frame)
         self._calls.count("Push" if frame.kind == PUSH else "Pull", refused.code if refused else grpc.StatusCode.OK)
         if refused:
             self._refuse(refused)
@@ -138,7 +138,7 @@ class LocalConnection(LocalTalk):
 
     def _hand_over(self, frame: Frame) -> None:
         """Send one of the shard's own vectors, or the reason why the worker does not get it."""
-        found, refused = self._asked(
+        found, refused = self._call_service(
             lambda asked: self._service.live(pb.PullRequest.FromString(asked.message), asked.segment), frame
         )
         if refused:

@@ -26,7 +26,7 @@ class Segment:
     @property
     def descriptor(self) -> int:
         """The descriptor to hand over."""
-        return self.loan.handed
+        return self.loan.shared_descriptor
 
 
 class Segments:

@@ -1,4 +1,4 @@
-"""Connections through shared memory, whatever is said over them: their offer, introduction, requests and errors."""
+"""Sessions over shared memory with processes of this host: offer, authentication, requests and errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from relaax.parameters.interfaces import FlatVector
-from relaax.server.ports.shared_budget import Loan, SharedBudget
+from relaax.server.ports.shared_budget import Loan, SharedBudget, no_memory_left
 from relaax.server.service_errors import ServiceError, status_code
 from relaax.transport.frames import HELLO, PROOF_BYTES, WORKER_ID_BYTES, BrokenFrame, Frame, FrameSocket
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class MemoryOffer(NamedTuple):
-    """The socket, and what each side proves itself by."""
+    """The name of the socket, and the proofs that authenticate the worker and the shard."""
 
     socket: bytes
     worker_proof: bytes
@@ -31,27 +31,27 @@ class MemoryOffer(NamedTuple):
 
 
 class SharedMemoryOffers:
-    """Names the socket, and derives the proofs of worker and shard from a secret of this process.
+    """The name of the socket, and the proofs of workers and the shard, which are derived from a secret of this process.
 
-    The socket's name can be read by every user of the host, the proofs by nobody: they go to a worker, or a learner,
-    that was let in, as part of the answer to its registration.
+    Every user of the host can read the socket's name. Proofs are sent only to a registered worker or learner, in the
+    answer to its registration.
     """
 
     def __init__(self) -> None:
         self.socket = b"relaax-" + secrets.token_hex(16).encode()
         self.open = False
-        """Whether the socket is served. Otherwise nothing is offered."""
+        """Whether the socket is served. Otherwise there are no offers."""
         self.connected: Callable[[], int] = lambda: 0
         """Returns how many workers are connected."""
         self._secret = secrets.token_bytes(PROOF_BYTES)
 
     def offer(self, worker_id: str) -> MemoryOffer | None:
-        """Return the offer for this worker and no other."""
+        """Return the offer for this worker; None if the socket is not served."""
         if not self.open:
             return None
         return MemoryOffer(self.socket, self._proof(b"worker", worker_id), self._proof(b"shard", worker_id))
 
-    def accepted(self, worker_id: str, worker_proof: bytes) -> bytes | None:
+    def verify(self, worker_id: str, worker_proof: bytes) -> bytes | None:
         """Return the shard's proof for this worker; None if the worker's own proof is wrong."""
         if not hmac.compare_digest(worker_proof, self._proof(b"worker", worker_id)):
             return None
@@ -68,31 +68,31 @@ class Refusal(NamedTuple):
     sentence: str
 
 
-class Introduced(NamedTuple):
-    """Who has shown its proof, what it is answered by, and how many bytes of memory it asks for."""
+class Hello(NamedTuple):
+    """An authenticated worker: its id, the shard's proof for it, and the number of bytes of memory that it requests."""
 
     worker_id: str
     proof: bytes
-    wanted: int
+    requested_bytes: int
 
 
-def introduction(frames: FrameSocket, offers: SharedMemoryOffers, deadline: float) -> Introduced:
-    """Authenticate who connects. It has until `deadline`, by the monotonic clock.
+def receive_hello(frames: FrameSocket, offers: SharedMemoryOffers, deadline: float) -> Hello:
+    """Authenticate the peer of a new connection by its first frame, until `deadline` by the monotonic clock.
 
-    Raises OSError, and BrokenFrame if it does not show the proof that it was given.
+    Raises OSError, and BrokenFrame if the peer does not present the proof of a worker.
     """
     frame, _ = frames.receive(WORKER_ID_BYTES + PROOF_BYTES, deadline)
     if frame.kind != HELLO or len(frame.message) != WORKER_ID_BYTES + PROOF_BYTES:
-        raise BrokenFrame("the first frame is no introduction")
+        raise BrokenFrame("the first frame is not a hello")
     worker_id = frame.message[:WORKER_ID_BYTES].decode("ascii", "replace")
-    proof = offers.accepted(worker_id, frame.message[WORKER_ID_BYTES:])
+    proof = offers.verify(worker_id, frame.message[WORKER_ID_BYTES:])
     if proof is None:
-        raise BrokenFrame("it did not prove to be a worker")
-    return Introduced(worker_id, proof, frame.vector)
+        raise BrokenFrame("the proof in the hello is not that of the worker")
+    return Hello(worker_id, proof, frame.vector)
 
 
 class SharedVector(NamedTuple):
-    """Memory that a worker writes to, float32 [size], and the budget that its loan is of."""
+    """Memory that a worker writes to, float32 [size], with its loan and the budget of the loan."""
 
     memory: FlatVector
     loan: Loan
@@ -103,50 +103,52 @@ class SharedVector(NamedTuple):
         self.budget.give_back(self.loan)
 
 
-def hand_over_memory(frames: FrameSocket, who: Introduced, size: int, budget: SharedBudget) -> SharedVector:
-    """Answer an introduction by memory that both sides may write to, float32 [size]. Raises OSError and BrokenFrame."""
+def send_memory(frames: FrameSocket, hello: Hello, size: int, budget: SharedBudget) -> SharedVector:
+    """Send new memory, float32 [size], which both sides may write to, as the answer to a hello.
+
+    Raises OSError and BrokenFrame.
+    """
     try:
         loan, memory = budget.lend(size, read_only=False, user=frames)
     except OSError as error:
-        sentence = f"it has no more memory to share: {error.strerror}"
-        raise told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, sentence) from None
+        raise send_refusal(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, no_memory_left(error)) from None
     shared = SharedVector(memory, loan, budget)
     try:
-        frames.send(Frame(0, who.proof, who.wanted), loan.handed)
+        frames.send(Frame(0, hello.proof, hello.requested_bytes), loan.shared_descriptor)
     except OSError:
         shared.give_back()
         raise
     finally:
-        os.close(loan.handed)
+        os.close(loan.shared_descriptor)
     return shared
 
 
-def told(frames: FrameSocket, code: grpc.StatusCode, sentence: str) -> BrokenFrame:
-    """Tell the other side why it is refused."""
+def send_refusal(frames: FrameSocket, code: grpc.StatusCode, sentence: str) -> BrokenFrame:
+    """Send the peer the reason of a refusal. Return the exception to raise."""
     frames.send(Frame(code.value[0], sentence.encode()))
     return BrokenFrame(sentence)
 
 
-class LocalTalk(ABC):
-    """Answers the requests of one process, one after the other, in the thread that calls `serve`."""
+class LocalSession(ABC):
+    """The session of one process. The thread that calls `serve` answers its requests in order."""
 
     def __init__(self, frames: FrameSocket) -> None:
         self.frames = frames
 
     @abstractmethod
     def serve(self) -> None:
-        """Answer requests until the other side leaves. Raises BrokenFrame and OSError."""
+        """Answer requests until the peer disconnects. Raises BrokenFrame and OSError."""
 
-    def ask_no_more(self) -> None:
-        """Let `serve` end once it has answered the present request."""
+    def stop_receiving(self) -> None:
+        """Make `serve` return after the request that it is answering."""
         self.frames.shut(socket.SHUT_RD)
 
     def close(self) -> None:
-        """Let `serve` end now; called by any thread."""
+        """Make `serve` end now. Called by any thread."""
         self.frames.shut()
 
-    def _asked(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, Refusal | None]:
-        """Return the service's answer, or its refusal."""
+    def _call_service(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, Refusal | None]:
+        """Return the service's answer and None, or None and the refusal."""
         try:
             return method(frame), None
         except ServiceError as error:
@@ -154,7 +156,7 @@ class LocalTalk(ABC):
         except DecodeError as error:
             return None, Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Exception as error:
-            _log.exception("a question of a local worker failed")
+            _log.exception("a request over shared memory failed")
             return None, Refusal(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _refuse(self, why: Refusal) -> None:
