@@ -67,7 +67,7 @@ LSTM_PY = "relaax/nn/host/lstm.py"
 SOFTMAX_PY = "relaax/nn/host/kernels.py"
 CLIPPING_PY = "relaax/optim/clipping.py"
 DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
-BESIDE_PY = "relaax/nn/host/trunk.py"
+TRUNK_PY = "relaax/nn/host/trunk.py"
 LOSS_PY = "algorithms/_actor_critic/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/agent.py"
@@ -1146,9 +1146,9 @@ ERRORS = (
         "an image with numbers beside it has no gradient",
         [
             (
-                BESIDE_PY,
-                "np.ascontiguousarray(gradient[:, : -self._beside])",
-                "np.zeros_like(gradient[:, : -self._beside], order='C')",
+                TRUNK_PY,
+                "np.ascontiguousarray(gradient[:, : -self._side_width])",
+                "np.zeros_like(gradient[:, : -self._side_width], order='C')",
             )
         ],
         HOST_NETWORK,
@@ -1156,7 +1156,7 @@ ERRORS = (
     planted(
         "numbers-without-gradient",
         "the layer for numbers beside an image has no gradient",
-        [(BESIDE_PY, "put(inputs[:, self._pixels :].T @ by_y, by_kernel, further)", "by_kernel.fill(0)")],
+        [(TRUNK_PY, "write_or_add(inputs[:, self._pixels :].T @ by_y, by_kernel, accumulate)", "by_kernel.fill(0)")],
         HOST_NETWORK,
     ),
     planted(
@@ -1359,7 +1359,13 @@ ERRORS = (
     planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
-        [("relaax/nn/recycled_memory.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
+        [
+            (
+                "relaax/nn/recycled_memory.py",
+                "sys.getrefcount(array) == _UNSHARED",
+                "sys.getrefcount(array) >= _UNSHARED",
+            )
+        ],
         "tests/optim/test_optimizers.py",
     ),
     planted(

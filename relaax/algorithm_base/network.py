@@ -134,7 +134,7 @@ def network_for(
         lstm=config.lstm_size if lstm else 0,
         streams=bool(streams and convolutions and dense) and not lstm and not separate_groups,
         image=stack,
-        beside=SIDE_INPUT_WIDTH if stack and inputs != (math.prod(stack),) else 0,
+        side_width=SIDE_INPUT_WIDTH if stack and inputs != (math.prod(stack),) else 0,
     )
 
 

@@ -1,1 +1,4 @@
-"""Networks: specification, flat layout and initial numbers, what computes them, distributions over actions."""
+"""Neural networks: their specification, flat parameters and initial values, engines, and distributions over actions.
+
+Begin with `specification.NetworkSpec`, then `interfaces` (what an engine does) and `engine` (which one is used).
+"""

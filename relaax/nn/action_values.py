@@ -1,4 +1,4 @@
-"""The values of actions that a network's heads describe, and the derivative by the heads' outputs."""
+"""Values of actions from the outputs of a network's heads, and derivatives by these outputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Array = npt.NDArray[np.float32]
 class ActionValues:
     """The value of each of `choices` actions, Q(s, a).
 
-    The head `q` gives them as they are. If `dueling`, the head `value` gives V(s) and the head `advantage` one number
-    A(s, a) for each action, and Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9). The largest
-    advantage is that of the action of the largest value.
+    Without `dueling`, the outputs of the head `q` are the values. With `dueling`, the head `value` gives V(s) and the
+    head `advantage` gives A(s, a), and Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9). The
+    action with the largest advantage also has the largest value.
 
     heads: names and widths of the network's heads that describe the values.
     """
@@ -29,7 +29,7 @@ class ActionValues:
     def values(self, outputs: Mapping[str, Array]) -> Array:
         """Compute the values of the actions, float32 [B, choices]. `outputs`: head -> float32 [B, width].
 
-        They are in new memory: what an engine gives its loss are views of what it uses again.
+        The result is always a new array, because an engine reuses the memory of its outputs.
         """
         if not self.dueling:
             return np.array(outputs["q"], np.float32)
@@ -40,8 +40,8 @@ class ActionValues:
     def gradient(self, by_values: Array) -> dict[str, Array]:
         """Compute the derivative by the outputs of a loss that is a function of the values, head -> float32 [B, width].
 
-        `by_values`: float32 [B, choices], its derivative by the values. The outputs need not be known: the values are
-        linear in them.
+        `by_values`: float32 [B, choices], the derivative by the values. The values are linear in the outputs, so the
+        outputs are not needed.
         """
         by_values = np.asarray(by_values, np.float32)
         if not self.dueling:

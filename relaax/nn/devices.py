@@ -1,7 +1,7 @@
-"""Which device a process computes on: `cpu`, `gpu` (the first one) or `gpu:I`.
+"""The device of a process: `cpu`, `gpu` (the first one) or `gpu:I`.
 
-A process sees its device and no other. So TensorFlow places everything there by itself, variables included, takes no
-memory of another role's GPU, and code that computes names no device. What computes on `cpu` need not load TensorFlow.
+A process sees only its own device. So TensorFlow places everything there, variables included, and does not allocate
+memory on another role's GPU. Code that computes does not name a device. A process on `cpu` does not need TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,54 +14,54 @@ from relaax.nn.tensorflow_loading import tf, when_loaded
 Gpu = TypeVar("Gpu")
 
 CPU = "cpu"
-_WAY_OUT = "use cpu, or install the GPU's driver and its libraries (pip install 'tensorflow[and-cuda]' for NVIDIA's)"
+_REMEDY = "use cpu, or install the GPU's driver and its libraries (pip install 'tensorflow[and-cuda]' for NVIDIA's)"
 
 _on_gpu = False
-"""Whether this process was told to compute on a GPU."""
+"""Whether `use_device` was called with a GPU."""
 
 
 class NoSuchDevice(Exception):
-    """The device that was asked for is not there. The message names it, what there is, and the way out."""
+    """The requested device does not exist. The message names it, the devices found, and a remedy."""
 
 
 def use_device(device: str) -> None:
-    """Have this process compute on `device`; a GPU's memory is taken as it is needed, not all at once.
+    """Make this process compute on `device`. A GPU's memory is allocated on demand.
 
-    To be called before the process runs its first operation. `cpu` does not load TensorFlow; whatever loads it later
-    finds no GPU. Listing GPUs starts their driver, which does not survive a fork: not to be called for them if
-    processes are yet to be forked. Raises NoSuchDevice.
+    Call this before the first operation of the process. `cpu` does not load TensorFlow, and hides all GPUs if
+    TensorFlow is loaded later. For a GPU, call this only after the last fork: it starts the driver, which does not
+    survive a fork. Raises NoSuchDevice.
     """
     global _on_gpu
     if device == CPU:
         _on_gpu = False
         when_loaded(lambda: tf.config.set_visible_devices([], "GPU"))
         return
-    gpu = chosen(device, tf.config.list_physical_devices("GPU"))
+    gpu = select_gpu(device, tf.config.list_physical_devices("GPU"))
     tf.config.set_visible_devices([gpu], "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
     _on_gpu = True
 
 
 def computes_on_gpu() -> bool:
-    """Return whether this process computes on a GPU: one that nobody told so does not, and need not load TensorFlow."""
+    """Return whether this process computes on a GPU. The default is the CPU. Does not load TensorFlow."""
     return _on_gpu
 
 
 def use_one_thread() -> None:
-    """Have TensorFlow compute on one thread, whenever it is loaded: the processor has other processes to run."""
+    """Make TensorFlow compute on one thread, once it is loaded, because other processes need the cores."""
     when_loaded(_limit_threads)
 
 
-def chosen(device: str, gpus: Sequence[Gpu]) -> Gpu:
-    """Return the one of `gpus` that a process on `device` sees. Raises NoSuchDevice."""
+def select_gpu(device: str, gpus: Sequence[Gpu]) -> Gpu:
+    """Return the element of `gpus` that `device` names. Raises NoSuchDevice."""
     index = int(device.partition(":")[2] or 0)
     if index < len(gpus):
         return gpus[index]
-    asked = f"{device} was asked for, but TensorFlow finds"
+    request = f"{device} was asked for, but TensorFlow finds"
     if not gpus:
-        raise NoSuchDevice(f"{asked} no GPU on this machine, only the CPU: {_WAY_OUT}")
+        raise NoSuchDevice(f"{request} no GPU on this machine, only the CPU: {_REMEDY}")
     found = ", ".join(f"gpu:{i}" for i in range(len(gpus)))
-    raise NoSuchDevice(f"{asked} only {found} on this machine: use one of these, or cpu")
+    raise NoSuchDevice(f"{request} only {found} on this machine: use one of these, or cpu")
 
 
 def _limit_threads() -> None:

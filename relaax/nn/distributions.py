@@ -1,4 +1,4 @@
-"""Distributions over actions that a network's heads describe, and their derivatives by the heads' outputs."""
+"""Distributions over actions from the outputs of a network's heads, and derivatives by these outputs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float32]
 
 SMALLEST_VARIANCE = 1e-6
-"""Keeps the likelihood of a Gaussian finite if the network wants no variance at all."""
+"""Lower bound of a Gaussian's variance. It keeps the likelihood finite."""
 
 
 class Distribution(ABC):
-    """What the outputs of a network mean as a policy.
+    """A distribution over actions, with the outputs of a network as its parameters.
 
     heads: names and widths of the network's heads that describe the distribution.
-    action_shape, action_dtype: of one action as it is sampled and stored.
+    action_shape, action_dtype: of one action.
     """
 
     heads: Mapping[str, int]
@@ -34,7 +34,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
-        """Take the most probable actions [N, *action_shape]. `outputs`: head -> float32 [N, width]."""
+        """Return the most probable actions [N, *action_shape]. `outputs`: head -> float32 [N, width]."""
 
     @abstractmethod
     def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -44,11 +44,11 @@ class Distribution(ABC):
     def gradient(
         self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
     ) -> tuple[dict[str, Array], Array, Array]:
-        """Compute the derivative by the outputs of a loss that is a function of log pi(a_t) and of the entropy.
+        """Compute the derivative of a loss by the outputs, if it is a function of log pi(a_t) and the entropy.
 
         `outputs`: head -> float32 [B, width]. `a_t`: [B, *action_shape]. `by_log_probability`, `by_entropy`: float32
-        [B], the derivatives of the loss by log pi(a_t) and by the entropy in nats. Returns that by the outputs, head ->
-        float32 [B, width]; log pi(a_t) and the entropy, float32 [B] each.
+        [B], the derivatives of the loss by log pi(a_t) and by the entropy in nats. Returns the derivative by the
+        outputs, head -> float32 [B, width]; log pi(a_t), float32 [B]; and the entropy, float32 [B].
         """
 
 
@@ -61,7 +61,7 @@ class Categorical(Distribution):
         self.action_dtype = np.dtype(np.int64)
 
     def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
-        # The largest of logits + Gumbel noise is a sample of the softmax.
+        # argmax(logits + Gumbel noise) is a sample of the softmax.
         logits = outputs["policy"]
         actions: npt.NDArray[Any] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
         return actions
@@ -84,10 +84,10 @@ class Categorical(Distribution):
 
 
 class MultiCategorical(Distribution):
-    """Several choices, independent of each other: one of `choices[k]` actions for each k, int64 [K] from 0.
+    """K independent choices: one of `choices[k]` actions for each k, int64 [K] from 0.
 
-    The head `policy` gives their unnormalised log-probabilities side by side. log pi and the entropy are the sums of
-    those of the choices.
+    The head `policy` gives the unnormalised log-probabilities of all choices, concatenated. log pi and the entropy are
+    sums over the choices.
     """
 
     def __init__(self, choices: Sequence[int]) -> None:
@@ -134,9 +134,9 @@ class MultiCategorical(Distribution):
 
 
 class Bernoulli(Distribution):
-    """`size` bits, int8 0 or 1, independent of each other. The head `policy` gives log(p(1) / p(0)) of each.
+    """`size` independent bits, int8 0 or 1. The head `policy` gives log(p(1) / p(0)) of each.
 
-    log pi and the entropy are the sums of those of the bits.
+    log pi and the entropy are sums over the bits.
     """
 
     def __init__(self, size: int) -> None:
@@ -172,9 +172,9 @@ class Bernoulli(Distribution):
 class Gaussian(Distribution):
     """`size` real numbers, float32, each normally distributed and independent of the others.
 
-    The head `mean` is linear; the variance is the softplus of the head `variance` (Mnih et al. 2016, section 9), one
-    for each number or, `spherical` as in the paper, one for all. The entropy is the differential one: it may be
-    negative.
+    The head `mean` is linear. The variance is the softplus of the head `variance` (Mnih et al. 2016, section 9). Each
+    number has its own variance, or all share one if `spherical`, as in the paper. The entropy is the differential
+    entropy, which may be negative.
     """
 
     def __init__(self, size: int, spherical: bool = False) -> None:
@@ -227,23 +227,23 @@ class Gaussian(Distribution):
 
 
 def _sigmoid(x: Array) -> Array:
-    sigmoid: Array = np.exp(-np.logaddexp(0, -x))  # 1 / (1 + exp(-x)), which overflows nowhere
+    sigmoid: Array = np.exp(-np.logaddexp(0, -x))  # 1 / (1 + exp(-x)) without overflow
     return sigmoid
 
 
 @cache
 def _kernels() -> Any:
-    from relaax.nn.host import kernels  # numba with it: only in a process that learns
+    from relaax.nn.host import kernels  # imports numba, so only in a process that learns
 
     return kernels
 
 
 def inverse_softplus(variance: float) -> float:
-    """Find the bias of the head `variance` that makes the first variance of a `Gaussian` this.
+    """Return the bias of the head `variance` with which the initial variance of a `Gaussian` is `variance`.
 
-    Raises ValueError if the variance is not above the smallest one, 1e-6.
+    Raises ValueError if the variance is not above `SMALLEST_VARIANCE`, 1e-6.
     """
     wanted = variance - SMALLEST_VARIANCE
     if not 0 < wanted < math.inf:
-        raise ValueError(f"a variance is greater than {SMALLEST_VARIANCE}, not {variance}; give one like 1.0")
-    return wanted + math.log(-math.expm1(-wanted))  # log(exp(v) - 1), which overflows nowhere
+        raise ValueError(f"a variance must be greater than {SMALLEST_VARIANCE}, not {variance}; use, for example, 1.0")
+    return wanted + math.log(-math.expm1(-wanted))  # log(exp(v) - 1) without overflow

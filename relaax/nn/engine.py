@@ -1,7 +1,8 @@
-"""Which engine computes a network where.
+"""Choice of the engine that computes a network.
 
-The host's engine (`relaax.nn.host`) computes on the CPU. TensorFlow's (`relaax.nn.tensorflow_engine`) computes images
-on a GPU, and is what the host's is tested against. An agent that only acts has plain numpy (`relaax.nn.numpy_actor`).
+The host's engine (`relaax.nn.host`) computes on the CPU. TensorFlow's engine (`relaax.nn.tensorflow_engine`) computes
+networks with convolutions on a GPU, and is the reference in tests of the host's engine. An agent that only acts uses
+plain numpy (`relaax.nn.numpy_actor`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ __all__ = ["Actor", "Engine", "Loss", "Outputs", "load_engines", "make_actor", "
 def make_engine(spec: NetworkSpec, input_dtype: Any, batch_shape: tuple[int | None, int | None]) -> Engine:
     """Make the engine for a network on this process's device, for an agent that learns.
 
-    `input_dtype` is uint8 or float32. `batch_shape` is T and N of the batches that gradients are computed from, None
-    if they vary.
+    `input_dtype` is uint8 or float32. `batch_shape` is (T, N) of the batches for gradients; None for a size that
+    varies.
     """
     if _on_gpu(spec):
         from relaax.nn.tensorflow_engine import TensorFlowEngine
@@ -31,7 +32,7 @@ def make_engine(spec: NetworkSpec, input_dtype: Any, batch_shape: tuple[int | No
 
 
 def make_actor(spec: NetworkSpec, input_dtype: Any) -> Actor:
-    """Make what acts with a network on this process's device, for an agent that does not learn."""
+    """Make the actor for a network on this process's device, for an agent that does not learn."""
     if _on_gpu(spec):
         return make_engine(spec, input_dtype, (None, None))
     from relaax.nn.numpy_actor import NumpyActor
@@ -40,12 +41,12 @@ def make_actor(spec: NetworkSpec, input_dtype: Any) -> Actor:
 
 
 def _on_gpu(spec: NetworkSpec) -> bool:
-    """Tell whether TensorFlow computes the network: one without convolutions is too small for a GPU to pay."""
+    """Return whether TensorFlow computes the network. Without convolutions it is too small to be faster on a GPU."""
     return bool(spec.convolutions) and computes_on_gpu()
 
 
 def load_engines(device: str) -> None:
-    """Import what engines on `device` (`cpu`, `gpu`, `gpu:I`) need: numba, and TensorFlow for a GPU. Runs nothing."""
+    """Import what engines on `device` (`cpu`, `gpu`, `gpu:I`) need: numba, and TensorFlow for a GPU."""
     import relaax.nn.host.engine
 
     if device != CPU:

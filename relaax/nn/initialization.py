@@ -16,15 +16,16 @@ Array = npt.NDArray[np.float32]
 def orthogonal_parameters(
     spec: NetworkSpec, seed: int, head_gains: Mapping[str, float], head_biases: Mapping[str, float] | None = None
 ) -> Array:
-    """Initial parameters, float32 [P]: orthogonal kernels (Saxe et al. 2014) of gain sqrt 2, biases zero.
+    """Return initial parameters, float32 [P]: orthogonal kernels (Saxe et al. 2014) with gain sqrt 2, and zero biases.
 
-    `head_gains` are the gains of the heads' kernels: a small one makes a first policy that prefers nothing.
-    `head_biases` are the heads' biases if they are not zero. In an LSTM the part of each gate that stands on the
-    input is orthogonal, and so is the part that stands on the output before, both of gain 1; the bias of the forget
-    gate is 1, so that it remembers at first (Jozefowicz et al. 2015). Of a layer of streams each head's part is
-    orthogonal by itself, as if it were a layer of its own.
-    The layer that joins an image with the numbers beside it is made of two orthogonal parts, of gain 1 each: a few
-    numbers would count next to nothing beside thousands of pixels.
+    head_gains: gains of the heads' kernels. With a small gain, the initial policy is nearly uniform.
+    head_biases: biases of the heads that are not zero.
+
+    In an LSTM, the part of each gate for the input and the part for the last output are both orthogonal, with gain 1.
+    The bias of the forget gate is 1, so that initially the LSTM remembers (Jozefowicz et al. 2015). In a layer of
+    streams, the part of each head is orthogonal, as if it were a separate layer. The layer that joins an image with
+    side numbers has two orthogonal parts with gain 1 each. Otherwise a few numbers would have almost no effect compared
+    with thousands of pixels.
     """
     rng = np.random.default_rng(seed)
     layout = spec.layout()
@@ -32,7 +33,7 @@ def orthogonal_parameters(
     views = layout.views(vector)
     last = f"dense{len(spec.dense) - 1}/kernel"
     streams = {f"{trunk}{last}": len(heads) for trunk, heads in spec.trunks().items()} if spec.streams else {}
-    joins = {f"{trunk}dense0/kernel" for trunk in spec.trunks()} if spec.beside else set()
+    joins = {f"{trunk}dense0/kernel" for trunk in spec.trunks()} if spec.side_width else set()
     for name, view in views.items():
         if name.endswith("lstm/kernel"):
             for gate in np.split(view, 4, axis=1):
@@ -41,7 +42,7 @@ def orthogonal_parameters(
         elif name.endswith("lstm/bias"):
             view[spec.lstm : 2 * spec.lstm] = 1.0
         elif name in joins:
-            for part in (view[: -spec.beside], view[-spec.beside :]):
+            for part in (view[: -spec.side_width], view[-spec.side_width :]):
                 part[...] = _orthogonal(rng, part.shape)
         elif name.endswith("/kernel"):
             gain = head_gains.get(name.removesuffix("/kernel"), math.sqrt(2.0))
@@ -57,14 +58,14 @@ def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray
 
 
 WIDE = 1024
-"""Columns from which on reflections are used: narrower matrices are a matter of milliseconds either way."""
+"""Least number of columns for which reflections are used. Narrower matrices take milliseconds with either method."""
 _BLOCK = 256
 
 
 def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.floating]:
-    """Draw a matrix [rows, columns] with orthonormal columns, or rows if those are fewer, by Haar measure.
+    """Draw a matrix [rows, columns] with orthonormal columns, or rows if there are fewer rows, by Haar measure.
 
-    Up to `WIDE` float64, beyond float32.
+    float64 if the smaller side is less than `WIDE`, else float32.
     """
     tall, narrow = max(rows, columns), min(rows, columns)
     q: npt.NDArray[np.floating]
@@ -72,17 +73,17 @@ def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray
         q = reflections(rng, tall, narrow)
     else:
         q, r = np.linalg.qr(rng.standard_normal((tall, narrow)))
-        q = q * np.sign(np.diag(r))  # makes the decomposition unique, and so the distribution
+        q = q * np.sign(np.diag(r))  # makes the decomposition, and so the distribution, unique
     return q if rows >= columns else q.T
 
 
 def reflections(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.float32]:
-    """[rows, columns], rows >= columns, with orthonormal columns, drawn evenly, to some 1e-5.
+    """Draw a matrix [rows, columns], rows >= columns, with orthonormal columns, by Haar measure. Error: about 1e-5.
 
-    The product of the Householder reflections by which a matrix of normal numbers would be decomposed, in that order.
-    What is left of such a matrix behind each of them is normal again and knows nothing of the last (Stewart 1980), so
-    each can be drawn by itself: there is nothing to decompose, which is half of the work and cannot be done in blocks.
-    A block of reflections is I - V T V' (Schreiber and Van Loan 1989).
+    It is the product of the Householder reflections that would decompose a matrix of normal numbers. After each
+    reflection, the rest of such a matrix is again normal, and independent of the reflection (Stewart 1980). So each
+    reflection can be drawn separately, without the decomposition, which is half of the work and cannot be done in
+    blocks. A block of reflections is I - V T V' (Schreiber and Van Loan 1989).
     """
     q = np.zeros((rows, columns), np.float32)
     np.fill_diagonal(q, 1.0)
@@ -91,10 +92,10 @@ def reflections(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArra
         vectors = np.tril(rng.standard_normal((rows - start, count), np.float32))
         diagonal = np.einsum("ii->i", vectors[:count])  # a view, to be written
         signs = np.where(diagonal < 0, -1, 1).astype(np.float32)
-        diagonal += signs * np.linalg.norm(vectors, axis=0)  # away from 0: no digits are lost
+        diagonal += signs * np.linalg.norm(vectors, axis=0)  # away from 0, so that no digits are lost
         vectors *= math.sqrt(2.0) / np.linalg.norm(vectors, axis=0)  # then a reflection is I - v v'
         between = np.linalg.inv(np.triu(vectors.T @ vectors, 1) + np.eye(count, dtype=np.float32))
         part = q[start:, start:]
         part -= vectors @ (between @ (vectors.T @ part))
-        part[:, :count] *= -signs  # as with a decomposition whose r has a positive diagonal
+        part[:, :count] *= -signs  # the signs of a decomposition whose r has a positive diagonal
     return q

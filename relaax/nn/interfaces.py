@@ -1,4 +1,4 @@
-"""What computes a network, for an agent: the interface of all engines."""
+"""The interface of all engines, as an agent uses it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ Outputs = Mapping[str, Array]
 """Head name -> float32 [B, width]."""
 
 Loss = Callable[[Outputs, slice], Outputs]
-"""`loss(outputs, part)` gives the derivative of the loss by the outputs of the examples `part`, in the same form.
+"""`loss(outputs, part)` returns the derivative of the loss by the outputs of the examples `part`, in the same form.
 
-Examples are counted over steps and environments, [T * N]. Each is asked for once, in as many parts as the engine likes.
+Examples are numbered over steps and environments, [T * N]. The engine calls it for one or more parts, which contain
+each example once.
 """
 
 
 def checked_derivatives(derivatives: Outputs, outputs: Outputs) -> Outputs:
-    """Return what a loss returned. Raise ValueError that names the head if it is not in the form of `outputs`."""
+    """Return `derivatives`. Raise ValueError with the head's name if they do not have the form of `outputs`."""
     if not isinstance(derivatives, Mapping):
-        raise ValueError(f"a loss returns a dict, its derivative by each head's outputs, not {derivatives!r}")
+        raise ValueError(f"a loss must return a dict with its derivative by each head's outputs, not {derivatives!r}")
     for head, output in outputs.items():
         if head not in derivatives:
             there = ", ".join(derivatives) or "nothing"
-            raise ValueError(f"a loss returns its derivative by the outputs of head {head!r} too, not only {there}")
+            raise ValueError(f"a loss must return its derivative by the outputs of head {head!r}: it returned {there}")
         shape = np.shape(derivatives[head])
         if shape != output.shape:
             raise ValueError(
@@ -37,22 +38,22 @@ def checked_derivatives(derivatives: Outputs, outputs: Outputs) -> Outputs:
 
 
 class Actor(ABC):
-    """Act on a batch: a network with parameters."""
+    """A network with parameters that computes outputs for a batch."""
 
     @abstractmethod
     def set_parameters(self, parameters: Array) -> None:
-        """Take float32 [P], which must not change any more. Raises ValueError if its length is not the network's."""
+        """Use these parameters, float32 [P], which must not change later. Raises ValueError if the length is wrong."""
 
     @abstractmethod
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
         """Compute the outputs for one step of N environments.
 
         Args:
-          inputs: [N, *spec.inputs], float32, or uint8 for pixels, which the network is given from 0 to 1.
-          state: float32 [N, spec.state_size], what an LSTM remembers; zero if an episode starts.
-          keep: the row of the next gradient's batch that these inputs will be. What is computed here then serves that
-            gradient, if the parameters are still the same. It saves time and changes nothing. No other inputs may be
-            given for the same row before that gradient.
+          inputs: [N, *spec.inputs], float32, or uint8 for pixels. Pixels are scaled to the range from 0 to 1.
+          state: float32 [N, spec.state_size], the state of an LSTM; zero if an episode starts.
+          keep: the row that these inputs will have in the batch of the next gradient. If the parameters do not change,
+            that gradient reuses the result. This saves time and does not change the gradient. Before that gradient, do
+            not pass other inputs for the same row.
 
         Returns:
           head name -> float32 [N, width], and the state after the step, float32 [N, spec.state_size].
@@ -60,7 +61,7 @@ class Actor(ABC):
 
 
 class Engine(Actor):
-    """Act on a batch, and compute the gradient of a batch."""
+    """An actor that also computes the gradient of a batch."""
 
     @abstractmethod
     def gradient(
@@ -77,6 +78,6 @@ class Engine(Actor):
           inputs: [T, N, *spec.inputs].
           state: float32 [N, spec.state_size], before the first step.
           restart: bool [T, N], True if an input starts an episode: the state before it is zero.
-          loss: gives the derivative of the loss by the outputs.
-          out: float32 [P], memory for the result. TensorFlow computes in memory of its own.
+          loss: returns the derivative of the loss by the outputs.
+          out: float32 [P], memory for the result. TensorFlow's engine ignores it.
         """

@@ -1,4 +1,4 @@
-"""Acting in plain numpy, without numba and TensorFlow: for programs that do not learn."""
+"""An actor in plain numpy, without numba and TensorFlow, for programs that do not learn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[np.float32]
 
 
 class NumpyActor(Actor):
-    """Act in plain numpy. Nothing is kept."""
+    """An actor in plain numpy. It ignores `keep`."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         self._spec = spec
@@ -56,18 +56,18 @@ def forward_numpy(
 
 
 def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: str, x: Array) -> Array:
-    """Compute the layers of a trunk. Each one's outputs are new, so the activation may be applied in place."""
-    beside = x[:, spec.pixels :] if spec.beside else None
+    """Compute the layers of a trunk. The outputs of each layer are a new array, so activations are applied in place."""
+    side = x[:, spec.pixels :] if spec.side_width else None
     if spec.image:
         x = x[:, : spec.pixels].reshape(-1, *spec.image)
     for index, layer in enumerate(spec.convolutions):
         kernel, bias = parameters[f"{trunk}conv{index}/kernel"], parameters[f"{trunk}conv{index}/bias"]
         x = _activated(spec, convolution_numpy(x, kernel, bias, layer.stride))
     x = x.reshape(len(x), -1)
-    if beside is not None:
-        beside = beside @ parameters[f"{trunk}beside/kernel"]
-        beside += parameters[f"{trunk}beside/bias"]
-        x = np.concatenate([x, _activated(spec, beside)], axis=1)
+    if side is not None:
+        side = side @ parameters[f"{trunk}side/kernel"]
+        side += parameters[f"{trunk}side/bias"]
+        x = np.concatenate([x, _activated(spec, side)], axis=1)
     for index in range(len(spec.dense)):
         x = x @ parameters[f"{trunk}dense{index}/kernel"]
         x += parameters[f"{trunk}dense{index}/bias"]
@@ -81,12 +81,12 @@ def _activated(spec: NetworkSpec, x: Array) -> Array:
 
 
 def lstm_numpy(x: Array, h: Array, c: Array, kernel: Array, bias: Array) -> tuple[Array, Array]:
-    """Compute one step: x float32 [N, F], h and c float32 [N, C]. Returns the new h and c."""
+    """Compute one step of an LSTM: x float32 [N, F], h and c float32 [N, C]. Returns the new h and c."""
     features, cells = x.shape[1], h.shape[1]
     gates = x @ kernel[:features]
     gates += h @ kernel[features:]
     gates += bias
-    # sigmoid(z) = (1 + tanh(z / 2)) / 2, which overflows nowhere: one call for the four gates.
+    # sigmoid(z) = (1 + tanh(z / 2)) / 2 does not overflow, and needs one call for all four gates.
     gates[:, : 2 * cells] *= 0.5
     gates[:, 3 * cells :] *= 0.5
     np.tanh(gates, out=gates)
@@ -98,10 +98,10 @@ def lstm_numpy(x: Array, h: Array, c: Array, kernel: Array, bias: Array) -> tupl
 
 
 def convolution_numpy(images: Array, kernel: Array, bias: Array, stride: int) -> Array:
-    """`bias` + convolution without padding (cross-correlation, as networks have it): one product of matrices an image.
+    """Return `bias` + convolution without padding (a cross-correlation), with one product of matrices per image.
 
-    An image's patches side by side are several times as large as the image: with those of one image at a time they
-    stay in the processor's cache.
+    The patches of an image are several times as large as the image. With one image at a time, they stay in the
+    processor's cache.
 
     `images`: float32 [N, height, width, channels]. `kernel`: float32 [rows, columns, channels, filters]. Returns
     float32 [N, (height - rows) // stride + 1, (width - columns) // stride + 1, filters]. Raises ValueError if the
@@ -111,9 +111,9 @@ def convolution_numpy(images: Array, kernel: Array, bias: Array, stride: int) ->
     count, height, width, depth = images.shape
     if depth != channels or height < rows or width < columns:
         raise ValueError(f"images {list(images.shape[1:])} do not fit a kernel {list(kernel.shape)}")
-    images = np.ascontiguousarray(images)  # so that a row of a patch is one piece of memory
+    images = np.ascontiguousarray(images)  # so that each row of a patch is contiguous
     high, wide = (height - rows) // stride + 1, (width - columns) // stride + 1
-    # Not images.strides: numpy has any stride for an axis of length 1 and calls that contiguous.
+    # Not images.strides: in a contiguous array, numpy allows any stride for an axis of length 1.
     by_number, by_pixel = images.itemsize, images.itemsize * channels
     by_row, by_image = by_pixel * width, by_pixel * width * height
     windows = np.lib.stride_tricks.as_strided(

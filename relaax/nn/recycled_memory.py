@@ -1,4 +1,4 @@
-"""Memory that is used again."""
+"""Reuse of memory for vectors and intermediate results."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 FlatVector = npt.NDArray[np.float32]
-Empty = Callable[[int], FlatVector]
-"""Allocate a vector of so many numbers, whose values are undefined, such as `own_memory`."""
+Allocator = Callable[[int], FlatVector]
+"""Function that allocates a vector of a given size with undefined values, such as `own_memory`."""
 
 
 def own_memory(size: int) -> FlatVector:
@@ -18,54 +18,55 @@ def own_memory(size: int) -> FlatVector:
     return np.empty(size, np.float32)
 
 
-class Recycled:
-    """Reuse the memory of vectors of one length once nobody refers to them any more: fresh memory costs several copies.
+class VectorPool:
+    """A pool of vectors of one length. It reuses the memory of a vector when the last reference to it is gone.
 
-    Up to `kept` unused vectors stay. Not thread-safe, except for dropping references to what was taken.
+    New memory takes as long as several copies. At most `most_unused` unused vectors stay in the pool. Not thread-safe,
+    but other threads may drop their references at any time.
     """
 
-    def __init__(self, size: int, empty: Empty, kept: int = 4) -> None:
+    def __init__(self, size: int, allocate: Allocator, most_unused: int = 4) -> None:
         self._size = size
-        self._empty = empty
-        self._kept = kept
+        self._allocate = allocate
+        self._most_unused = most_unused
         self._all: list[FlatVector] = []
 
-    def take(self) -> FlatVector:
-        """Return a vector that nobody else refers to; its values are undefined."""
-        free = [index for index, array in enumerate(self._all) if sys.getrefcount(array) == _ALONE]
-        for index in reversed(free[self._kept :]):
+    def acquire(self) -> FlatVector:
+        """Return a vector without other references. Its values are undefined."""
+        free = [index for index, array in enumerate(self._all) if sys.getrefcount(array) == _UNSHARED]
+        for index in reversed(free[self._most_unused :]):
             del self._all[index]
         if free:
             return self._all[free[0]]
-        array = self._empty(self._size)
+        array = self._allocate(self._size)
         self._all.append(array)
         return array
 
-    def forget(self, array: FlatVector) -> None:
-        """Never return this vector again, or the one that this is a view of."""
+    def discard(self, array: FlatVector) -> None:
+        """Remove this vector, or the vector that it is a view of, from the pool."""
         self._all = [known for known in self._all if known is not array and known is not array.base]
 
 
-_ALONE = next(sys.getrefcount(array) for _, array in enumerate([np.empty(0)]))
-"""References to an array that only a list and a loop over it know, as Python counts them."""
+_UNSHARED = next(sys.getrefcount(array) for _, array in enumerate([np.empty(0)]))
+"""Reference count of an array that only a list, and a loop over the list, refer to."""
 
 
 class Scratch:
-    """Memory for intermediate results, one use of a name and width at a time. Kept from call to call."""
+    """Memory for intermediate results, kept between calls. Only one result per name and width may be in use."""
 
     def __init__(self) -> None:
         self._memory: dict[object, FlatVector] = {}
         self._ones = np.ones(0, np.float32)
 
-    def take(self, name: object, rows: int, width: int) -> FlatVector:
-        """Return float32 [rows, width], zeros at first."""
+    def array(self, name: object, rows: int, width: int) -> FlatVector:
+        """Return float32 [rows, width]: zeros if new, else with old values."""
         memory = self._memory.get((name, width))
         if memory is None or len(memory) < rows:
             memory = self._memory[name, width] = np.zeros((rows, width), np.float32)
         return memory if len(memory) == rows else memory[:rows]
 
     def ones(self, count: int) -> FlatVector:
-        """Return so many ones, to be read."""
+        """Return a vector of ones. Do not write to it."""
         if len(self._ones) < count:
             self._ones = np.ones(count, np.float32)
         return self._ones[:count]

@@ -15,7 +15,7 @@ Activation = Literal["relu", "tanh"]
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """One convolution without padding: so many square filters, moved by so many pixels."""
+    """One convolution without padding. `kernel` and `stride`: pixels in both directions."""
 
     filters: int
     kernel: int
@@ -24,17 +24,18 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """Convolutions (for images), then dense layers, then an LSTM if wanted, then one linear head per output.
+    """A network: convolutions (for images), dense layers, an optional LSTM, and one linear head per output.
 
-    `inputs` is the shape of one example: [height, width, channels] with convolutions, else [features].
-    `heads` are names and widths of the outputs. `groups` are the heads that share a trunk, which is all that stands
-    before the heads; without groups all heads share one. `lstm` is the number of cells, 0 for none.
-    `streams`: each head of a trunk has a part of its own of the last dense layer, as wide as `dense` says, so that the
-    layer is as many times as wide as there are heads. With heads for the value and the advantages that is the dueling
-    network (Wang et al. 2016), whose convolutions are shared.
-    `image` is the shape of an image with numbers beside it: [features] are then its pixels, from 0 to 1, and behind
-    them these numbers, which go through a dense layer of their own, `beside` wide. Its outputs are joined to those of
-    the convolutions.
+    inputs: shape of one example: [height, width, channels] with convolutions, else [features].
+    heads: names and widths of the outputs.
+    groups: heads that share a trunk. A trunk is all layers before the heads. Without groups, all heads share one trunk.
+    lstm: number of cells, or 0.
+    streams: each head has its own part (stream) of the trunk's last dense layer. The width in `dense` is that of one
+      stream. With heads for the value and the advantages, this is the dueling network (Wang et al. 2016) with shared
+      convolutions.
+    image: shape of an image that is given together with side numbers. [features] are then the pixels, from 0 to 1,
+      followed by the side numbers.
+    side_width: width of the dense layer for the side numbers. Its outputs are joined to those of the convolutions.
     """
 
     inputs: tuple[int, ...]
@@ -46,43 +47,47 @@ class NetworkSpec:
     lstm: int = 0
     streams: bool = False
     image: tuple[int, ...] = ()
-    beside: int = 0
+    side_width: int = 0
 
     @property
     def convolved(self) -> tuple[int, ...]:
-        """The shape of what convolutions take in: [height, width, channels]."""
+        """Shape of the input of the convolutions: [height, width, channels]."""
         return self.image or self.inputs
 
     @property
     def pixels(self) -> int:
-        """How many of the inputs are an image that has numbers beside it; 0 if there is none."""
+        """Number of inputs that are pixels of `image`; 0 without `image`."""
         return math.prod(self.image) if self.image else 0
 
     @property
-    def numbers(self) -> int:
-        """How many numbers stand beside an image."""
+    def side_numbers(self) -> int:
+        """Number of side numbers, which follow the pixels of `image`; 0 without `image`."""
         return self.inputs[0] - self.pixels if self.image else 0
 
     @property
     def state_size(self) -> int:
-        """Numbers that an LSTM remembers of one environment: h and c of each trunk, one trunk after the other."""
+        """Size of the LSTM state of one environment: h and c of each trunk, concatenated."""
         return 2 * self.lstm * len(self.trunks())
 
     def layout(self) -> FlatLayout:
         """Return names and shapes of the parameters.
 
-        Raises ValueError if an image is too small for the convolutions, a head is not in exactly one group, there are
-        streams without a dense layer or with an LSTM, or numbers beside an image without convolutions or a width.
+        Raises ValueError if an image is too small for the convolutions, if a head is not in exactly one group, if
+        there are streams without a dense layer or with an LSTM, or if `image` has no convolutions or no width for its
+        side numbers.
         """
         if self.streams and (self.lstm or not self.dense):
             raise ValueError(
-                "streams are parts of the last dense layer, and heads stand on "
-                + ("the LSTM behind it: use one of the two" if self.lstm else "no such layer: give `dense` a width")
+                "streams cannot be combined with an LSTM: use only one of them"
+                if self.lstm
+                else "streams need a dense layer: give `dense` at least one width"
             )
-        if self.image and not (self.convolutions and self.numbers >= 0 and bool(self.numbers) == bool(self.beside)):
+        if self.image and not (
+            self.convolutions and self.side_numbers >= 0 and bool(self.side_numbers) == bool(self.side_width)
+        ):
             raise ValueError(
-                f"an image of {list(self.image)} among {self.inputs[0]} inputs needs convolutions, and a width for "
-                "what is beside it, if there is anything"
+                f"an image of {list(self.image)} among {self.inputs[0]} inputs needs convolutions, and a `side_width` "
+                "if and only if there are more inputs than pixels"
             )
         shapes: dict[str, tuple[int, ...]] = {}
         for trunk, heads in self.trunks().items():
@@ -93,21 +98,23 @@ class NetworkSpec:
         return FlatLayout(shapes)
 
     def trunks(self) -> dict[str, tuple[str, ...]]:
-        """Name prefix of each trunk, and the heads that stand on it. Raises ValueError as `layout` does."""
+        """Return the heads of each trunk by the trunk's name prefix. Raises ValueError like `layout`."""
         if not self.groups:
             return {"": tuple(self.heads)}
         if sorted(head for group in self.groups for head in group) != sorted(self.heads) or () in self.groups:
-            raise ValueError(f"each of the heads {list(self.heads)} belongs into one group, not {list(self.groups)}")
+            raise ValueError(
+                f"each of the heads {list(self.heads)} must be in exactly one group, not {list(self.groups)}"
+            )
         if len(self.groups) == 1:
             return {"": self.groups[0]}
         return {f"{group[0]}/": group for group in self.groups}
 
     def dense_widths(self, heads: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the widths of the dense layers below these heads, which are those of a trunk."""
+        """Return the widths of the dense layers of a trunk. `heads`: the trunk's heads."""
         return (*self.dense[:-1], self.dense[-1] * len(heads)) if self.streams else self.dense
 
     def stream(self, heads: tuple[str, ...], head: str) -> slice:
-        """Return which features of a trunk with these heads one of them stands on: its own, or without streams all."""
+        """Return the features of a trunk that `head` uses: its stream, or all without streams. `heads`: the trunk's."""
         if not self.streams:
             return slice(None)
         width = self.dense[-1]
@@ -115,7 +122,7 @@ class NetworkSpec:
         return slice(start, start + width)
 
     def _trunk_shapes(self, trunk: str, heads: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> int:
-        """Add the shapes of a trunk; return how many features each of its heads stands on."""
+        """Add the shapes of a trunk to `shapes`. Return the number of features that each of its heads uses."""
         if self.convolutions:
             height, width, channels = self.convolved
             for index, layer in enumerate(self.convolutions):
@@ -128,10 +135,10 @@ class NetworkSpec:
                         f"an image of {list(self.convolved)} is too small for convolution {index}, {layer}"
                     )
             features = height * width * channels
-            if self.beside:
-                shapes[f"{trunk}beside/kernel"] = (self.numbers, self.beside)
-                shapes[f"{trunk}beside/bias"] = (self.beside,)
-                features += self.beside
+            if self.side_width:
+                shapes[f"{trunk}side/kernel"] = (self.side_numbers, self.side_width)
+                shapes[f"{trunk}side/bias"] = (self.side_width,)
+                features += self.side_width
         else:
             features = math.prod(self.inputs)
         for index, width in enumerate(self.dense_widths(heads)):
@@ -149,7 +156,7 @@ Array = npt.NDArray[np.float32]
 
 
 class FlatLayout:
-    """Where each named array stands in the flat vector: one after the other, in the order given."""
+    """Position of each named array in the flat vector. The arrays are concatenated in the given order."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         self.shapes = dict(shapes)

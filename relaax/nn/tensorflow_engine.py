@@ -1,4 +1,4 @@
-"""TensorFlow's engine: images on a GPU, and the oracle that the host's engine is tested against."""
+"""TensorFlow's engine: for images on a GPU, and the reference in tests of the host's engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Array = npt.NDArray[np.float32]
 
 
 class TensorFlowEngine(Engine):
-    """Computes on whatever device TensorFlow has. Nothing is traced twice, whatever the lengths of batches."""
+    """An engine on the device of TensorFlow. Batches of other lengths do not trace the network again."""
 
     def __init__(self, spec: NetworkSpec, input_dtype: Any) -> None:
         self._spec = spec
         self._layout = spec.layout()
         self._parameters: Any = None
-        # Nothing here needs autograph, which costs memory, time and files.
+        # No autograph: it is not needed here, and costs memory, time and files.
         self._forward = tf.function(
             self._outputs,
             input_signature=[
@@ -36,7 +36,7 @@ class TensorFlowEngine(Engine):
         )
 
     def set_parameters(self, parameters: Array) -> None:
-        self._layout.views(parameters)  # says what is wrong
+        self._layout.views(parameters)  # raises ValueError if the length is wrong
         self._parameters = tf.convert_to_tensor(parameters)
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
@@ -61,7 +61,7 @@ class TensorFlowEngine(Engine):
         return gradient
 
     def _outputs(self, flat: Any, inputs: Any, state: Any, restart: Any) -> tuple[dict[str, Any], Any]:
-        """Heads as [T * N, width], and the state after the last step."""
+        """Return the heads' outputs, [T * N, width], and the state after the last step."""
         shapes = self._layout.shapes
         parts = zip(shapes.items(), tf.split(flat, self._layout.sizes), strict=True)
         named = {name: tf.reshape(part, shape) for (name, shape), part in parts}
@@ -107,7 +107,7 @@ def forward(
 
 def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x: Tensor) -> Tensor:
     """Compute the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
-    beside = x[:, spec.pixels :] if spec.beside else None
+    side = x[:, spec.pixels :] if spec.side_width else None
     if spec.image:
         x = tf.reshape(x[:, : spec.pixels], [-1, *spec.image])
     activation = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}[spec.activation]
@@ -115,9 +115,9 @@ def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x
         x = tf.nn.conv2d(x, parameters[f"{trunk}conv{index}/kernel"], strides=layer.stride, padding="VALID")
         x = activation(tf.nn.bias_add(x, parameters[f"{trunk}conv{index}/bias"]))
     x = tf.reshape(x, [-1, math.prod(x.shape[1:])])
-    if beside is not None:
-        beside = tf.linalg.matmul(beside, parameters[f"{trunk}beside/kernel"])
-        x = tf.concat([x, activation(beside + parameters[f"{trunk}beside/bias"])], axis=1)
+    if side is not None:
+        side = tf.linalg.matmul(side, parameters[f"{trunk}side/kernel"])
+        x = tf.concat([x, activation(side + parameters[f"{trunk}side/bias"])], axis=1)
     for index in range(len(spec.dense)):
         x = tf.linalg.matmul(x, parameters[f"{trunk}dense{index}/kernel"])
         x = activation(x + parameters[f"{trunk}dense{index}/bias"])
@@ -127,17 +127,17 @@ def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x
 def lstm(
     x: Tensor, h: Tensor, c: Tensor, restart: Tensor, kernel: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a layer of long short-term memory (Hochreiter and Schmidhuber 1997, forget gates of Gers et al. 2000).
+    """Compute a layer of long short-term memory (Hochreiter and Schmidhuber 1997, forget gates from Gers et al. 2000).
 
     i, f, o = sigmoid(...), g = tanh(...) of [x, h] @ kernel + bias;  c' = f c + i g;  h' = o tanh(c').
-    The gates stand in the order input, forget, candidate, output.
+    The order of the gates is input, forget, candidate, output.
 
-    `x`: float32 [T, N, F]. `h`, `c`: float32 [N, C], outputs and cells before the first step; both are zero before an
-    input where `restart`, bool [T, N]. `kernel`: float32 [F + C, 4 C]. `bias`: float32 [4 C]. Returns the outputs,
-    float32 [T, N, C], and h and c after the last step. TensorFlow derives the gradient.
+    `x`: float32 [T, N, F]. `h`, `c`: float32 [N, C], outputs and cells before the first step. `restart`: bool
+    [T, N], True if both are set to zero before an input. `kernel`: float32 [F + C, 4 C]. `bias`: float32 [4 C]. Returns
+    the outputs, float32 [T, N, C], and h and c after the last step. TensorFlow derives the gradient.
     """
     features = x.shape[2]
-    # One product for all steps: only what depends on the step before has to wait for it.
+    # One product for all steps. Only the product with h depends on the last step.
     given = tf.linalg.matmul(tf.reshape(x, [-1, features]), kernel[:features]) + bias
     given = tf.reshape(given, tf.concat([tf.shape(x)[:2], bias.shape], axis=0))
     given = tf.ensure_shape(given, [x.shape[0], h.shape[0], bias.shape[0]])

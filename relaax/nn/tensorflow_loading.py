@@ -1,4 +1,4 @@
-"""TensorFlow, loaded when something of it is used first: that takes seconds and 300 MB, and many a run needs none."""
+"""Lazy loading of TensorFlow at its first use. Loading takes seconds and 300 MB, and many runs do not need it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = "tensorflow"
 
 class _TensorFlow:
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") and name != "__version__":  # pytest asks every object for such names
+        if name.startswith("_") and name != "__version__":  # pytest looks up such names on every object
             raise AttributeError(name)
         import tensorflow
 
@@ -26,26 +26,26 @@ tf: Any = _TensorFlow()
 
 
 def is_loaded() -> bool:
-    """Return whether something has loaded TensorFlow in this process."""
+    """Return whether TensorFlow is loaded in this process."""
     return _NAME in sys.modules
 
 
 def when_loaded(action: Callable[[], None]) -> None:
-    """Call `action` now if TensorFlow is loaded, else right after it will have been, whoever imports it."""
+    """Call `action` right after TensorFlow is loaded by any import, or now if it is loaded already."""
     if is_loaded():
         action()
     else:
-        _watch().actions.append(action)
+        _import_hook().actions.append(action)
 
 
 def load_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Let TensorFlow be loaded within a context manager that `context` makes, whoever imports it."""
+    """Load TensorFlow, by any import, inside the context manager that `context` returns. No effect if it is loaded."""
     if not is_loaded():
-        _watch().contexts.append(context)
+        _import_hook().contexts.append(context)
 
 
-class _Watch(importlib.abc.MetaPathFinder):
-    """Find TensorFlow where it is, and do what was asked for when it is loaded."""
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """An import hook that finds TensorFlow by the other finders, and runs contexts and actions when it is loaded."""
 
     def __init__(self) -> None:
         self.contexts: list[Callable[[], AbstractContextManager[None]]] = []
@@ -66,11 +66,11 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 
 class _ModuleLoader(importlib.abc.Loader):
-    """Load as `inner` does, which the module then has as its loader."""
+    """A loader that delegates to `inner`. The loaded module has `inner` as its loader."""
 
-    def __init__(self, inner: Any, watch: _Watch) -> None:
+    def __init__(self, inner: Any, hook: _ImportHook) -> None:
         self._inner = inner
-        self._watch = watch
+        self._import_hook = hook
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         return self._inner.create_module(spec)  # type: ignore[no-any-return]
@@ -80,16 +80,16 @@ class _ModuleLoader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._inner
         with ExitStack() as stack:
-            for context in self._watch.contexts:
+            for context in self._import_hook.contexts:
                 stack.enter_context(context())
             self._inner.exec_module(module)
-        for action in self._watch.actions:
+        for action in self._import_hook.actions:
             action()
 
 
-def _watch() -> _Watch:
-    watch = next((finder for finder in sys.meta_path if isinstance(finder, _Watch)), None)
-    if watch is None:
-        watch = _Watch()
-        sys.meta_path.insert(0, watch)
-    return watch
+def _import_hook() -> _ImportHook:
+    hook = next((finder for finder in sys.meta_path if isinstance(finder, _ImportHook)), None)
+    if hook is None:
+        hook = _ImportHook()
+        sys.meta_path.insert(0, hook)
+    return hook

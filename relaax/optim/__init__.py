@@ -1,1 +1,4 @@
-"""Optimizers and learning-rate schedules on flat vectors."""
+"""Optimizers on flat vectors, and clipping of gradients.
+
+Begin with `optimizers`; `host_optimizers` has the implementations that CPUs use, and `vector` the vectors.
+"""

@@ -10,12 +10,12 @@ from relaax.optim.vector import FlatVector
 
 
 def clip_by_norm(gradient: FlatVector, limit: float | None) -> float:
-    """Scale a gradient down to the norm `limit` if it is longer, in place (Pascanu et al. 2013).
+    """Scale a gradient down to the norm `limit` if it is longer, in place (Pascanu et al. 2013). Return its old norm.
 
-    Returns its norm before. `gradient` is float32 [P]. None for `limit` leaves it as it is. A gradient whose norm is
-    not finite does not become finite.
+    `gradient`: float32 [P]. `limit`: None to only compute the norm. A gradient with a norm that is not finite does not
+    become finite.
     """
-    with np.errstate(all="ignore"):  # what is not finite is found by whoever applies it
+    with np.errstate(all="ignore"):  # the caller checks for NaN and infinity
         norm = math.sqrt(float(np.dot(gradient, gradient)))
         if limit is not None and not norm <= limit:
             gradient *= np.float32(limit / norm)

@@ -1,9 +1,9 @@
-"""Optimizers at work in the host's memory, by kernels of one pass over it each.
+"""Optimizers in the host's memory, with kernels that pass over the memory once.
 
-Each writes the new numbers a second time, to `copy`, where a worker reads them: a pass that only copies them would take
-a third as long again. TensorFlow's kernels take several passes. If the caches are cold, as between two pushes,
-memory is what an update costs: one of RMSProp on 678 k numbers takes 0.34 ms with its copy; the update alone took
-0.28 ms, and 0.60 ms by TensorFlow.
+Each kernel also writes the new parameters to `copy`, which workers read. A separate pass for the copy would take a
+third of the time again. TensorFlow's kernels need several passes. With cold caches, as between two pushes, memory
+determines the time of an update. RMSProp on 678,000 numbers takes 0.34 ms with the copy and 0.28 ms without it;
+TensorFlow takes 0.60 ms.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Kernel = Callable[..., None]
 
 
 def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
-    """Return the live optimizer of a specification; its kernel is compiled now, which takes some tenths of a second.
+    """Return an optimizer for a specification. Compiles its kernel, which takes some tenths of a second.
 
-    A specification that is none of RELAAX's makes its own, which must get by with what every `Vector` can.
+    A specification from outside RELAAX makes its own optimizer, which must work with any `Vector`.
     """
     match spec:
         case RMSProp():
@@ -44,10 +44,10 @@ def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
 
 
 class Fused(Slotted[HostVector]):
-    """An update by one pass over the parameters, one or two slots and the gradient, with some constants.
+    """An optimizer that updates parameters and one or two slots in one pass.
 
-    `kernel`: one of `FUSED`; its name, `function`, and `numbers` say everything about the update. `optional`: see
-    `Slotted`.
+    kernel: one of `FUSED`. Its name (`function`) and its constants (`numbers`) define the update.
+    optional: see `Slotted`.
     """
 
     def __init__(self, size: int, kernel: Kernel, *numbers: float, optional: str | None = None) -> None:
@@ -57,8 +57,8 @@ class Fused(Slotted[HostVector]):
         self._kernel = FUSED[self.function].compiled()
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        slots = [vector.open() for vector in self.vectors.values()]
-        values, copy = parameters.open_twice()
+        slots = [vector.writable() for vector in self.vectors.values()]
+        values, copy = parameters.writable_with_copy()
         self._kernel(values, *slots, copy, gradient, np.float32(learning_rate), *self.numbers)
 
 
@@ -73,8 +73,8 @@ class _Adam(AdamSlots[HostVector]):
         self.updates += 1
         beta1, beta2 = self._spec.beta1, self._spec.beta2
         rate = learning_rate * math.sqrt(1.0 - beta2**self.updates) / (1.0 - beta1**self.updates)
-        mean, mean_square = (self.vectors[name].open() for name in ("mean", "mean_square"))
-        values, copy = parameters.open_twice()
+        mean, mean_square = (self.vectors[name].writable() for name in ("mean", "mean_square"))
+        values, copy = parameters.writable_with_copy()
         self._kernel(values, mean, mean_square, copy, gradient, np.float32(rate), *self._numbers)
 
 
@@ -84,17 +84,17 @@ class _Add(Slotted[HostVector]):
         self._kernel = _compiled(add, 2, 0)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        self._kernel(*parameters.open_twice(), gradient)
+        self._kernel(*parameters.writable_with_copy(), gradient)
 
 
 @cache
 def _compiled(function: Kernel, vectors: int, numbers: int) -> Kernel:
-    """Machine code for a function of so many vectors that it may change, a gradient, and so many numbers."""
+    """Return machine code for a kernel with `vectors` writable vectors, a gradient, and `numbers` constants."""
     return machine_code.compiled(function, *[FLAT] * vectors, READ, *[types.float32] * numbers)
 
 
 def rms_prop(theta: Any, mean_square: Any, copy: Any, gradient: Any, rate: Any, share: Any, epsilon: Any) -> None:
-    """`share` is 1 − α of `relaax.optim.optimizers.RMSProp`."""
+    """Update by `relaax.optim.optimizers.RMSProp`. `share`: its 1 − α."""
     for i in range(len(gradient)):
         mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * share
         theta[i] -= rate * gradient[i] / np.sqrt(mean_square[i] + epsilon)
@@ -104,7 +104,7 @@ def rms_prop(theta: Any, mean_square: Any, copy: Any, gradient: Any, rate: Any, 
 def centered_rms_prop(
     theta: Any, mean_square: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: Any, epsilon: Any
 ) -> None:
-    """`share` is 1 − α of `relaax.optim.optimizers.RMSProp`. Rounding makes no variance negative."""
+    """Update by centered RMSProp. `share`: its 1 − α. A variance that rounding makes negative counts as 0."""
     for i in range(len(gradient)):
         mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * share
         mean[i] += (gradient[i] - mean[i]) * share
@@ -114,7 +114,7 @@ def centered_rms_prop(
 
 
 def momentum(theta: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: Any) -> None:
-    """`share` is 1 − α of `relaax.optim.optimizers.Momentum`."""
+    """Update by `relaax.optim.optimizers.Momentum`. `share`: its 1 − α."""
     for i in range(len(gradient)):
         mean[i] += (gradient[i] - mean[i]) * share
         theta[i] -= rate * mean[i]
@@ -122,7 +122,7 @@ def momentum(theta: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: 
 
 
 def ada_grad(theta: Any, square_sum: Any, copy: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
-    """See `relaax.optim.optimizers.AdaGrad`."""
+    """Update by `relaax.optim.optimizers.AdaGrad`."""
     for i in range(len(gradient)):
         square_sum[i] += gradient[i] * gradient[i]
         theta[i] -= rate * gradient[i] / (np.sqrt(square_sum[i]) + epsilon)
@@ -140,7 +140,7 @@ def adam(
     square_share: Any,
     epsilon: Any,
 ) -> None:
-    """`share` and `square_share` are 1 − β1 and 1 − β2 of `Adam`; `rate` corrects both biases."""
+    """Update by Adam. `share`, `square_share`: 1 − β1 and 1 − β2. `rate`: includes the correction of both biases."""
     for i in range(len(gradient)):
         mean[i] += (gradient[i] - mean[i]) * share
         mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * square_share
@@ -149,21 +149,21 @@ def adam(
 
 
 def add(theta: Any, copy: Any, gradient: Any) -> None:
-    """See `relaax.optim.optimizers.Add`."""
+    """Update by `relaax.optim.optimizers.Add`."""
     for i in range(len(gradient)):
         theta[i] += gradient[i]
         copy[i] = theta[i]
 
 
 class Rule(NamedTuple):
-    """An update whose state is slots alone: their names, and how many constants it takes beside the learning rate."""
+    """A kernel with only slots as state. `numbers`: the number of its constants, without the learning rate."""
 
     function: Kernel
     slots: tuple[str, ...]
     numbers: int
 
     def compiled(self) -> Kernel:
-        """Machine code, of parameters, slots, a copy, a gradient, a learning rate and the constants."""
+        """Return machine code. Arguments: parameters, slots, copy, gradient, learning rate, constants."""
         return _compiled(self.function, 2 + len(self.slots), 1 + self.numbers)
 
 
@@ -173,4 +173,4 @@ FUSED = {
     "momentum": Rule(momentum, ("momentum",), 1),
     "ada_grad": Rule(ada_grad, ("square_sum",), 1),
 }
-"""By name."""
+"""Kernels by name."""

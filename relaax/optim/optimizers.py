@@ -1,8 +1,8 @@
-"""Optimizers of flat vectors: which one, with which constants, and at work on whatever device TensorFlow computes.
+"""Optimizers of flat vectors: specifications, and implementations on TensorFlow's device.
 
 A specification (`RMSProp(decay=0.99, epsilon=0.1)`) is a value that can be compared and passed around. Its `create`
-makes the live optimizer with its slots; `relaax.optim.host_optimizers` makes one in the host's memory, several times
-faster.
+makes the optimizer with its slots on TensorFlow's device. `relaax.optim.host_optimizers` makes one in the host's
+memory, which is several times faster.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ V = TypeVar("V", bound=Vector)
 
 
 class OptimizerSpec(ABC):
-    """Which optimizer, with which constants."""
+    """Specification of an optimizer: its kind and its constants."""
 
     @abstractmethod
     def create(self, size: int) -> Optimizer[Any]:
-        """Return a live optimizer of a vector of `size` elements, with slots at their initial values."""
+        """Return an optimizer for a vector of `size` elements, with slots at their initial values."""
 
 
 @dataclass(frozen=True)
 class RMSProp(OptimizerSpec):
     """RMSProp without momentum, shared by all workers (Mnih et al. 2016, equations S2 and S3).
 
-    g ← α·g + (1 − α)·Δθ²;  θ ← θ − η·Δθ / √(g + ε).  `decay` is α; ε stands inside the root; g starts at zero.
+    g ← α·g + (1 − α)·Δθ²;  θ ← θ − η·Δθ / √(g + ε).  `decay` is α; ε is inside the root. g starts at zero.
 
     `centered` (Graves 2013, equations 38 to 41, without its momentum): m ← α·m + (1 − α)·Δθ, from zero;
     θ ← θ − η·Δθ / √(g − m² + ε).
-    Where that is switched on when a run is resumed, m starts at zero; g − m² is never negative all the same.
+    If `centered` is enabled when a run is resumed, m starts at zero. g − m² is then still not negative.
     """
 
     decay: float = 0.99
@@ -55,16 +55,16 @@ class RMSProp(OptimizerSpec):
 
 @dataclass(frozen=True)
 class Momentum(OptimizerSpec):
-    """Gradient descent with momentum, shared by all workers; each thread of Mnih et al. 2016 has its own m.
+    """Gradient descent with momentum, shared by all workers. In Mnih et al. 2016, each thread has its own m.
 
-    m ← α·m + (1 − α)·Δθ;  θ ← θ − η·m.  `momentum` is α; m starts at zero. So m is a mean of gradients, and the same
-    learning rate goes as far with any α. Where momentum is written as m ← α·m + Δθ, the rate is (1 − α) times this one.
+    m ← α·m + (1 − α)·Δθ;  θ ← θ − η·m.  `momentum` is α; m starts at zero. So m is a mean of gradients, and the size of
+    a step does not depend on α. For the form m ← α·m + Δθ, multiply the learning rate by (1 − α).
     """
 
     momentum: float = 0.9
 
     def create(self, size: int) -> Optimizer[Any]:
-        scale = 1.0 - self.momentum  # the kernel has m ← α·m + Δθ
+        scale = 1.0 - self.momentum  # the kernel computes m ← α·m + Δθ
         slots = {"momentum": "accum"}
         return _TensorFlowFused(size, "ResourceApplyMomentum", slots, scale=scale, momentum=self.momentum)
 
@@ -73,7 +73,7 @@ class Momentum(OptimizerSpec):
 class AdaGrad(OptimizerSpec):
     """AdaGrad (Duchi et al. 2011, section 1.1, the diagonal form), as DistBelief used it (Dean et al. 2012).
 
-    s ← s + Δθ²;  θ ← θ − η·Δθ / (√s + ε).  ε is δ of the paper; s starts at zero and only grows.
+    s ← s + Δθ²;  θ ← θ − η·Δθ / (√s + ε).  ε is δ in the paper; s starts at zero and only grows.
     """
 
     epsilon: float = 1e-6
@@ -84,7 +84,7 @@ class AdaGrad(OptimizerSpec):
 
 @dataclass(frozen=True)
 class Adam(OptimizerSpec):
-    """Adam (Kingma and Ba 2015, the form at the end of section 2): ε stands outside the root."""
+    """Adam (Kingma and Ba 2015, the form at the end of section 2): ε is outside the root."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -96,14 +96,14 @@ class Adam(OptimizerSpec):
 
 @dataclass(frozen=True)
 class Add(OptimizerSpec):
-    """θ ← θ + Δθ: what comes is an update already, made by the worker. No slots; the learning rate is the worker's."""
+    """θ ← θ + Δθ, for workers that push updates, with their learning rate applied. No slots."""
 
     def create(self, size: int) -> Optimizer[Any]:
         return _TensorFlowAdd(size)
 
 
 class Optimizer(ABC, Generic[V]):
-    """A live optimizer of a vector of `size` float32 elements. Not thread-safe."""
+    """An optimizer with its state, for a vector of `size` float32 elements. Not thread-safe."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -114,17 +114,18 @@ class Optimizer(ABC, Generic[V]):
 
     @abstractmethod
     def slots(self) -> Slots:
-        """Return the optimizer's state, which `restore` takes back: to be copied before the next `apply`."""
+        """Return the optimizer's state for `restore`. It is valid until the next `apply`."""
 
     @abstractmethod
     def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from saved slots. Raises ValueError if names or shapes are not this optimizer's."""
+        """Continue from saved slots. Raises ValueError if names or shapes do not match this optimizer."""
 
 
 class Slotted(Optimizer[V]):
-    """An optimizer whose state is so many vectors, which start at zero.
+    """An optimizer with vectors as state, which start at zero.
 
-    `optional`: a slot that `restore` starts at zero where a saved state lacks it, and drops where only that has it.
+    optional: a slot that a saved state may lack or have in excess. `restore` sets a missing one to zero, and ignores
+      one that this optimizer does not have.
     """
 
     def __init__(self, zeros: Callable[[int], V], size: int, *names: str, optional: str | None = None) -> None:
@@ -136,13 +137,13 @@ class Slotted(Optimizer[V]):
         return {name: vector.shared() for name, vector in self.vectors.items()}
 
     def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
-        slots = self._adapted(slots)
+        slots = self._match_optional(slots)
         self._check(slots, dict.fromkeys(self.vectors, (self.size,)))
         for name, vector in self.vectors.items():
             vector.assign(slots[name])
 
-    def _adapted(self, slots: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
-        """Return saved slots with the optional one if this optimizer has it, else without."""
+    def _match_optional(self, slots: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
+        """Return saved slots with the optional slot if this optimizer has it, else without it."""
         if self._optional is None or not slots:
             return slots
         if self._optional in self.vectors:
@@ -153,11 +154,11 @@ class Slotted(Optimizer[V]):
     def _check(slots: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, tuple[int, ...]]) -> None:
         found = {name: tuple(array.shape) for name, array in slots.items()}
         if found != expected:
-            raise ValueError(f"the optimizer has the slots {expected}, not {found}")
+            raise ValueError(f"the optimizer needs the slots {expected}, not {found}")
 
 
 class AdamSlots(Slotted[V]):
-    """What Adam keeps: two vectors, and how often it was applied."""
+    """The state of Adam: two vectors, and the number of updates."""
 
     def __init__(self, zeros: Callable[[int], V], size: int) -> None:
         super().__init__(zeros, size, "mean", "mean_square")
@@ -174,15 +175,15 @@ class AdamSlots(Slotted[V]):
 
 
 class FlatVariable(Vector):
-    """A resource variable of shape [size], placed where TensorFlow places things (see `relaax.nn.devices`).
+    """A resource variable of shape [size] on TensorFlow's device (see `relaax.nn.devices`).
 
-    In the host's memory `snapshot` costs no copy: it shares the variable's buffer, and a kernel that is about to write
-    to a shared buffer copies it first. So a vector is copied at most once per update, and only if somebody still
-    reads it. On any other device a snapshot is a copy.
+    In the host's memory, `snapshot` does not copy: it shares the variable's buffer, and a kernel copies a shared buffer
+    before it writes to it. So a vector is copied at most once per update, and only if a snapshot is still referenced.
+    On any other device, a snapshot is a copy.
     """
 
     def __init__(self, values: FlatVector) -> None:
-        # A copy: TensorFlow may adopt the memory of an array that it is given.
+        # A copy, because TensorFlow may use the memory of the array itself.
         self._variable = tf.Variable(np.array(values, np.float32), trainable=False, dtype=tf.float32)
         self._shares_memory = self.device.endswith("/device:CPU:0")
 
@@ -193,16 +194,16 @@ class FlatVariable(Vector):
 
     @property
     def device(self) -> str:
-        """TensorFlow's full name of the device that holds it."""
+        """Return TensorFlow's full name of the variable's device."""
         return str(self._variable.device)
 
     @property
     def handle(self) -> tf.Tensor:
-        """What the resource kernels take. They run on its device."""
+        """Return the handle for resource kernels, which run on the variable's device."""
         return self._variable.handle
 
     def snapshot(self) -> FlatVector:
-        # Less than `read_value`, which makes an identity beside it: 0.05 ms of a push if the caches are cold.
+        # Faster than `read_value`, which adds an identity operation: 0.05 ms per push with cold caches.
         value = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
         if self._shares_memory:
             shared: FlatVector = np.asarray(memoryview(value))
@@ -219,10 +220,12 @@ class FlatVariable(Vector):
 
 
 class _TensorFlowFused(Slotted[FlatVariable]):
-    """An update by one of TensorFlow's kernels, the operation of that name.
+    """An optimizer that calls one of TensorFlow's kernels, `operation`.
 
-    `slots`: the kernel's argument for each slot, by the slot's name. `constants`: its other arguments. `scale`: a
-    factor of gradients. `scratch`: an argument for memory that is no state, as nothing reads it.
+    slots: the kernel's argument for each slot, by the slot's name.
+    constants: the kernel's other arguments.
+    scale: a factor of gradients.
+    scratch: an argument for memory that is not state, because its values are not used.
     """
 
     def __init__(
@@ -255,7 +258,7 @@ class _TensorFlowFused(Slotted[FlatVariable]):
 
 
 class _TensorFlowCentered(Slotted[FlatVariable]):
-    """Centered RMSProp, not by TensorFlow's kernel: that takes the root of a variance that rounding made negative."""
+    """Centered RMSProp. TensorFlow's kernel takes the root of a variance even if rounding makes it negative."""
 
     def __init__(self, size: int, decay: float, epsilon: float) -> None:
         super().__init__(FlatVariable.zeros, size, "mean_square", "mean", optional="mean")
@@ -263,14 +266,14 @@ class _TensorFlowCentered(Slotted[FlatVariable]):
 
     def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
         gradient = tf.convert_to_tensor(gradient)
-        mean_square = self._towards("mean_square", gradient * gradient)
-        mean = self._towards("mean", gradient)
+        mean_square = self._update_mean("mean_square", gradient * gradient)
+        mean = self._update_mean("mean", gradient)
         variance = tf.maximum(mean_square - mean * mean, 0.0)
         step = np.float32(learning_rate) * gradient / tf.sqrt(variance + self._epsilon)
         tf.raw_ops.AssignSubVariableOp(resource=parameters.handle, value=step)
 
-    def _towards(self, name: str, values: tf.Tensor) -> tf.Tensor:
-        """Move a slot to these values by its share, and return it, float32 [size]."""
+    def _update_mean(self, name: str, values: tf.Tensor) -> tf.Tensor:
+        """Move a slot towards `values` by its share. Return its new values, float32 [size]."""
         handle = self.vectors[name].handle
         before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         after = before + (values - before) * self._share

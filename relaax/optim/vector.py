@@ -1,4 +1,4 @@
-"""What a shard and an optimizer know of a flat vector, wherever it lies."""
+"""Flat vectors as shards and optimizers use them: the interface, and the vector in the host's memory."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from abc import ABC, abstractmethod
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.recycled_memory import Empty, Recycled, own_memory
+from relaax.nn.recycled_memory import Allocator, VectorPool, own_memory
 
 FlatVector = npt.NDArray[np.float32]
 
 
 def is_finite(vector: FlatVector) -> bool:
-    """Return whether a vector can be applied, as shards and workers judge it."""
+    """Return whether a gradient can be applied. Shards and workers use the same check."""
     with np.errstate(all="ignore"):
-        # NaN and infinity survive a sum of squares; one that overflows would ruin the optimizer's slots as surely.
+        # A sum of squares keeps NaN and infinity. A sum that overflows would damage the optimizer's slots, too.
         return bool(np.isfinite(np.dot(vector, vector)))
 
 
 def not_finite_sentence(vector: FlatVector, start: int = 0) -> str:
-    """Say what is wrong with a vector that `is_finite` refuses. `start`: the index of its first element."""
+    """Return a description of a vector that is not finite. `start`: the index of its first element."""
     where = np.flatnonzero(~np.isfinite(vector))
     if where.size:
         first = vector[where[0]]
@@ -35,7 +35,7 @@ class Vector(ABC):
 
     @abstractmethod
     def snapshot(self) -> FlatVector:
-        """Return the values now: a read-only array of shape [size] that never changes."""
+        """Return the current values as a read-only array of shape [size] that never changes."""
 
     @abstractmethod
     def shared(self) -> FlatVector:
@@ -43,20 +43,21 @@ class Vector(ABC):
 
     @abstractmethod
     def assign(self, values: FlatVector) -> None:
-        """Take other values, float32 of the same shape."""
+        """Set the values, float32 of the same shape."""
 
 
 class HostVector(Vector):
-    """An array of shape [size]. A snapshot is a copy, one for as long as nothing changes.
+    """An array of shape [size]. A snapshot is a copy, which is reused until the values change.
 
-    The memory of a snapshot that nobody has any more serves the next one. `empty` makes that memory. After `move`
-    others may change the values too, at any time: every snapshot is then a copy of what they were while it was made.
+    `empty` allocates memory for snapshots. The memory of a snapshot without references is used for the next one. After
+    `move_to`, other processes may change the values at any time, so each snapshot is a new copy. It may mix old and
+    new values.
     """
 
-    def __init__(self, values: FlatVector, empty: Empty = own_memory) -> None:
+    def __init__(self, values: FlatVector, empty: Allocator = own_memory) -> None:
         self._values = np.array(values, np.float32)
         self._snapshot: FlatVector | None = None
-        self._memory = Recycled(len(self._values), empty)
+        self._memory = VectorPool(len(self._values), empty)
         self._moved = False
 
     @classmethod
@@ -64,38 +65,38 @@ class HostVector(Vector):
         """Return a vector of zeros, shape [size]."""
         return cls(np.zeros(size, np.float32))
 
-    def move(self, memory: npt.NDArray[np.float32]) -> None:
-        """Let the values lie in this memory, float32 [size], from now on."""
+    def move_to(self, memory: npt.NDArray[np.float32]) -> None:
+        """Move the values to other memory, float32 [size], which other processes may change."""
         np.copyto(memory, self._values)
         self._values, self._moved = memory, True
 
-    def open(self) -> npt.NDArray[np.float32]:
-        """Return the array itself, to be changed."""
+    def writable(self) -> npt.NDArray[np.float32]:
+        """Return the array itself for writing."""
         self._snapshot = None
         return self._values
 
-    def open_twice(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return the array itself, to be changed, and the next snapshot's memory, to be written completely."""
-        values, memory = self.open(), self._memory.take()
+    def writable_with_copy(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the array itself for writing, and the memory of the next snapshot, which the caller must fill."""
+        values, memory = self.writable(), self._memory.acquire()
         self._snapshot = _read_only(memory)
         return values, memory
 
     def snapshot(self) -> FlatVector:
         if self._snapshot is None or self._moved:
-            memory = self._memory.take()
+            memory = self._memory.acquire()
             np.copyto(memory, self._values)
             self._snapshot = _read_only(memory)
         return self._snapshot
 
-    def forget(self, snapshot: FlatVector) -> None:
-        """Its memory serves no other snapshot: somebody may read it of whom nothing is known any more."""
-        self._memory.forget(snapshot)
+    def discard_snapshot(self, snapshot: FlatVector) -> None:
+        """Do not reuse the memory of `snapshot`, because another process may still read it."""
+        self._memory.discard(snapshot)
 
     def shared(self) -> FlatVector:
         return _read_only(self._values)
 
     def assign(self, values: FlatVector) -> None:
-        np.copyto(self.open(), values)
+        np.copyto(self.writable(), values)
 
 
 def _read_only(array: FlatVector) -> FlatVector:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax.nn.recycled_memory import Recycled, own_memory
+from relaax.nn.recycled_memory import VectorPool, own_memory
 from relaax.optim.host_optimizers import FUSED, Kernel
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
@@ -51,7 +51,7 @@ class HogwildUpdates:
         self.learning_rate = 0.0
         """The learning rate that shard 0 sent last."""
         self._live: dict[int, LiveShard] = {}
-        self._copies: Recycled | None = None
+        self._copies: VectorPool | None = None
 
     def is_connected(self, links: Sequence[ShardClient]) -> bool:
         """Return whether every shard can be updated."""
@@ -78,8 +78,8 @@ class HogwildUpdates:
     def apply(self, gradient: FlatVector, links: Sequence[ShardClient]) -> FlatVector:
         """Update every shard with its part of `gradient`, float32 [P]. Return the new parameters, read-only."""
         if self._copies is None:
-            self._copies = Recycled(len(gradient), own_memory)
-        gradient, parameters = np.ascontiguousarray(gradient), self._copies.take()
+            self._copies = VectorPool(len(gradient), own_memory)
+        gradient, parameters = np.ascontiguousarray(gradient), self._copies.acquire()
         for link in links:
             part = slice(link.start, link.end)
             self._live[link.shard].apply(gradient[part], self.learning_rate, parameters[part])

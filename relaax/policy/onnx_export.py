@@ -1,10 +1,19 @@
-"""Write a policy as ONNX: for programs that act without Python, such as a game engine or a robot.
+"""Export of a policy to ONNX, for programs that act without Python, such as a game engine or a robot.
 
-Inputs, each with N environments: `observation`, or `observation.0`, `observation.1`, ... if the space has parts; with
-more than one frame of an image, `first` bool [N] and `frames` uint8 [N, *frame, history]; with an LSTM, `first` and
-`memory` float32 [N, 2 C]. Outputs: `action` or `action.0`, ...; the heads' outputs, such as `policy`; `next_frames` and
-`next_memory`, which are the inputs of the next step. `frames` and `memory` may hold anything if `first` is true.
-Normalisation is inside. The action is the greedy one; a program that wants to draw it has the heads' outputs.
+Inputs, each for N environments:
+
+- `observation`, or `observation.0`, `observation.1`, ... if the space has parts.
+- `frames` uint8 [N, *frame, history], with more than one frame of an image.
+- `memory` float32 [N, 2 C], with an LSTM.
+- `first` bool [N], with `frames` or `memory`: whether an episode starts. If it is true, both may have any values.
+
+Outputs:
+
+- `action`, or `action.0`, `action.1`, ...: the greedy action.
+- the heads' outputs, such as `policy`, from which a program can sample actions.
+- `next_frames` and `next_memory`: the inputs `frames` and `memory` of the next step.
+
+The model includes the normalisation of observations.
 """
 
 from __future__ import annotations
@@ -28,7 +37,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def onnx_of(policy: Policy) -> bytes:
-    """Return the model. Raises PolicyError if the algorithm does not say what it computes."""
+    """Return the ONNX model. Raises PolicyError if the algorithm does not describe its network."""
     with explained("onnx"):
         import onnx
 
@@ -38,7 +47,7 @@ def onnx_of(policy: Policy) -> bytes:
     helper = onnx.helper
     made = helper.make_graph(builder.nodes, "policy", builder.inputs, builder.outputs, builder.constants)
     model = helper.make_model(made, producer_name="relaax", opset_imports=[helper.make_opsetid("", OPSET)])
-    model.ir_version = 8  # of the same year as the opset: engines with older readers take it
+    model.ir_version = 8  # from the year of the opset, so that engines with older readers accept it
     description = policy.description
     facts = {
         "algorithm": policy.algorithm,
@@ -53,7 +62,7 @@ def onnx_of(policy: Policy) -> bytes:
 
 
 class _Builder:
-    """Adds one node after the other. Every method takes and returns names of values."""
+    """A builder of an ONNX graph. Its methods add nodes, and take and return names of values."""
 
     def __init__(self, graph: PolicyGraph, observation_space: Space, action_space: Space) -> None:
         import onnx
@@ -70,24 +79,24 @@ class _Builder:
         self._count = 0
 
     def build(self) -> None:
-        """Add everything, from observations to actions."""
+        """Add all nodes, from observations to actions."""
         x = self._encoded()
         if self._graph.mean is not None and self._graph.std is not None:
             x = self._standardized(x, self._graph.mean, self._graph.std)
         heads = {}
         for trunk, names in self._graph.network.trunks().items():
-            wanted = [name for name in names if name in self._graph.heads]
-            if wanted:
+            exported = [name for name in names if name in self._graph.heads]
+            if exported:
                 features = self._features(trunk, x)
-                for name in wanted:
+                for name in exported:
                     own = self._stream(trunk, names, name, features) if self._graph.network.streams else features
                     heads[name] = self._output(
                         self._dense(own, name), name, np.float32, (self._graph.network.heads[name],)
                     )
-        self._act(heads)
+        self._add_action(heads)
 
     def _encoded(self) -> str:
-        """Return the network's inputs: images float32 [N, H, W, C] from 0 to 1, anything else float32 [N, D]."""
+        """Return the network's inputs: images as float32 [N, H, W, C] from 0 to 1, all others as float32 [N, D]."""
         elements = list(self._observation_space.elements())
         names = ["observation"] if len(elements) == 1 else [f"observation.{i}" for i in range(len(elements))]
         leaves = [self._input(name, part.dtype, part.shape) for name, part in zip(names, elements, strict=True)]
@@ -102,7 +111,7 @@ class _Builder:
         if isinstance(element, Discrete):
             choices = self._constant(np.arange(element.start, element.start + element.n))
             return self._cast(self._node("Equal", self._reshape(leaf, [-1, 1]), choices), np.float32)
-        if element.dtype == np.float64:  # of which float32 holds a part only
+        if element.dtype == np.float64:  # its range is larger than that of float32
             leaf = self._node("Clip", leaf, self._constant(np.float64(-_LARGEST)), self._constant(np.float64(_LARGEST)))
         flat = self._reshape(self._cast(leaf, np.float32), [-1, math.prod(element.shape)])
         is_picture = looks_like_image(element) and element.dtype == np.uint8
@@ -120,7 +129,7 @@ class _Builder:
             filled = self._node("Tile", newest, self._constant(np.array([*ones, history])))
             starts, ends, axes = (self._constant(np.array([value])) for value in (1, history, len(ones)))
             shifted = self._node("Concat", self._node("Slice", frames, starts, ends, axes), newest, axis=-1)
-            stack = self._node("Where", self._reshape(self._begins(), [-1, *ones]), filled, shifted)
+            stack = self._node("Where", self._reshape(self._first_input(), [-1, *ones]), filled, shifted)
             stack = self._output(stack, "next_frames", np.uint8, (*element.shape, history))
         return self._node("Div", self._cast(stack, np.float32), self._constant(np.float32(255)))
 
@@ -133,11 +142,11 @@ class _Builder:
         return self._cast(x, np.float32)
 
     def _features(self, trunk: str, x: str) -> str:
-        """Return what comes out of a trunk, float32 [N, width]. Streams are left to `_stream`."""
-        spec, activation, beside = self._graph.network, self._activation, None
+        """Return the outputs of a trunk, float32 [N, width]. `_stream` adds the layer of streams."""
+        spec, activation, side = self._graph.network, self._activation, None
         if spec.image:
-            x, *numbers = self._split(x, [spec.pixels, spec.numbers]) if spec.beside else [x]
-            beside = self._node(activation, self._dense(numbers[0], f"{trunk}beside")) if numbers else None
+            x, *numbers = self._split(x, [spec.pixels, spec.side_numbers]) if spec.side_width else [x]
+            side = self._node(activation, self._dense(numbers[0], f"{trunk}side")) if numbers else None
             x = self._reshape(x, [-1, *spec.image])
         if spec.convolutions:
             x = self._node("Transpose", x, perm=[0, 3, 1, 2])  # ONNX has the channels first
@@ -147,24 +156,24 @@ class _Builder:
                 x = self._node(activation, self._node("Conv", x, kernel, bias, strides=[layer.stride] * 2))
             x = self._node("Transpose", x, perm=[0, 2, 3, 1])
             x = self._node("Flatten", x, axis=1)
-        if beside is not None:
-            x = self._node("Concat", x, beside, axis=1)
+        if side is not None:
+            x = self._node("Concat", x, side, axis=1)
         for index in range(len(spec.dense) - spec.streams):
             x = self._node(activation, self._dense(x, f"{trunk}dense{index}"))
         return self._lstm(trunk, x) if spec.lstm else x
 
     def _stream(self, trunk: str, heads: tuple[str, ...], head: str, x: str) -> str:
-        """Return a head's own part of the last dense layer: that of a head that is not wanted is in no file."""
+        """Return a head's own part of the last dense layer. The file has no parts of heads that are not exported."""
         spec = self._graph.network
         layer = f"{trunk}dense{len(spec.dense) - 1}"
         return self._node(self._activation, self._dense(x, layer, spec.stream(heads, head)))
 
     def _lstm(self, trunk: str, x: str) -> str:
-        """Return h after a step, as `relaax.nn.numpy_actor.lstm_numpy` computes it."""
+        """Return h after a step, computed like `relaax.nn.numpy_actor.lstm_numpy`."""
         cells = self._graph.network.lstm
         memory = self._input("memory", np.float32, (2 * cells,))
-        begins = self._reshape(self._begins(), [-1, 1])
-        memory = self._node("Where", begins, self._constant(np.float32(0)), memory)
+        first = self._reshape(self._first_input(), [-1, 1])
+        memory = self._node("Where", first, self._constant(np.float32(0)), memory)
         h, c = self._split(memory, [cells, cells])
         gates = self._split(self._dense(self._node("Concat", x, h, axis=1), f"{trunk}lstm"), [cells] * 4)
         i, f, o = (self._node("Sigmoid", gates[index]) for index in (0, 1, 3))
@@ -174,7 +183,7 @@ class _Builder:
         self._output(self._node("Concat", h, c, axis=1), "next_memory", np.float32, (2 * cells,))
         return h
 
-    def _act(self, heads: dict[str, str]) -> None:
+    def _add_action(self, heads: dict[str, str]) -> None:
         action = self._graph.action
         if isinstance(action, LargestOutput):
             index = self._node("ArgMax", heads[action.head], axis=1, keepdims=0)
@@ -188,22 +197,22 @@ class _Builder:
             bits = self._cast(self._node("Greater", heads[action.head], self._constant(np.float32(0))), np.int8)
             self._output(self._reshape(bits, [-1, *action.shape]), "action", np.int8, action.shape)
         else:
-            self._act_by_numbers(action, heads)
+            self._add_scaled_action(action, heads)
 
-    def _act_by_numbers(self, action: ScaledOutput, heads: dict[str, str]) -> None:
-        wanted = self._node("Mul", self._cast(heads[action.head], np.float64), self._constant(action.radius))
-        wanted = self._node("Add", wanted, self._constant(action.centre))
-        wanted = self._node("Max", wanted, self._constant(np.asarray(action.low, np.float64)))
-        wanted = self._node("Min", wanted, self._constant(np.asarray(action.high, np.float64)))
+    def _add_scaled_action(self, action: ScaledOutput, heads: dict[str, str]) -> None:
+        scaled = self._node("Mul", self._cast(heads[action.head], np.float64), self._constant(action.radius))
+        scaled = self._node("Add", scaled, self._constant(action.centre))
+        scaled = self._node("Max", scaled, self._constant(np.asarray(action.low, np.float64)))
+        scaled = self._node("Min", scaled, self._constant(np.asarray(action.high, np.float64)))
         elements = list(self._action_space.elements())
         sizes = [math.prod(element.shape) for element in elements]
-        parts = [wanted] if len(elements) == 1 else self._split(wanted, sizes)
+        parts = [scaled] if len(elements) == 1 else self._split(scaled, sizes)
         for number, (part, element) in enumerate(zip(parts, elements, strict=True)):
             name = "action" if len(elements) == 1 else f"action.{number}"
             shaped = self._reshape(self._cast(part, element.dtype), [-1, *element.shape])
             self._output(shaped, name, element.dtype, element.shape)
 
-    def _begins(self) -> str:
+    def _first_input(self) -> str:
         if self._first is None:
             self._first = self._input("first", np.bool_, ())
         return self._first

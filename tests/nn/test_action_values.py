@@ -13,21 +13,21 @@ def outputs_of(action_values: ActionValues, count: int) -> dict[str, np.ndarray]
     return {head: rng.standard_normal((count, width), np.float32) for head, width in action_values.heads.items()}
 
 
-def test_heads() -> None:
+def test_dueling_selects_the_heads() -> None:
     assert ActionValues(4).heads == {"q": 4}
     assert ActionValues(4, dueling=True).heads == {"value": 1, "advantage": 4}
 
 
-def test_plain_values_are_the_outputs() -> None:
+def test_values_without_dueling_are_the_outputs() -> None:
     q = np.array([[1, -2, 3]], np.float32)
     found = ActionValues(3).values({"q": q})
     assert (found.tolist(), found.dtype) == ([[1, -2, 3]], np.float32)
-    assert not np.shares_memory(found, q)  # an engine uses it again
+    assert not np.shares_memory(found, q)  # an engine reuses its outputs
     by_values = np.array([[0, 5, 0]], np.float32)
     assert {head: by.tolist() for head, by in ActionValues(3).gradient(by_values).items()} == {"q": [[0, 5, 0]]}
 
 
-def test_dueling_values_by_hand() -> None:
+def test_dueling_values_match_hand_calculation() -> None:
     # 2 + [1, 2, 6] - 3;  -1 + [4, 4, 4] - 4.
     outputs = {
         "value": np.array([[2], [-1]], np.float32),
@@ -37,8 +37,8 @@ def test_dueling_values_by_hand() -> None:
     assert (found.tolist(), found.dtype) == ([[0, 1, 5], [-1, -1, -1]], np.float32)
 
 
-def test_dueling_gradient_by_hand() -> None:
-    # By V it is the sum, and by A_a the derivative by Q_a without the mean of all.
+def test_dueling_gradient_matches_hand_calculation() -> None:
+    # By V: the sum. By A_a: the derivative by Q_a minus the mean over all actions.
     by_values = np.array([[3, 0, 0], [1, 2, -6]], np.float32)
     found = ActionValues(3, dueling=True).gradient(by_values)
     assert {head: (by.tolist(), by.dtype) for head, by in found.items()} == {
@@ -50,7 +50,7 @@ def test_dueling_gradient_by_hand() -> None:
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("choices", [1, 2, 7])
-def test_the_gradient_equals_finite_differences(dueling: bool, choices: int) -> None:
+def test_value_gradient_equals_finite_differences(dueling: bool, choices: int) -> None:
     action_values = ActionValues(choices, dueling)
     outputs = outputs_of(action_values, 3)
     weights = np.random.default_rng(4).standard_normal((3, choices), np.float32)
@@ -72,8 +72,8 @@ def test_the_gradient_equals_finite_differences(dueling: bool, choices: int) -> 
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_arrays_need_not_be_contiguous(dueling: bool) -> None:
-    """What the host gives are columns of all heads; what a loss gives may be transposed."""
+def test_non_contiguous_arrays_give_equal_results(dueling: bool) -> None:
+    """The host's outputs are columns of a matrix of all heads, and the result of a loss may be transposed."""
     action_values = ActionValues(4, dueling)
     outputs = outputs_of(action_values, 5)
     together = np.concatenate([np.full((5, 2), np.nan, np.float32), *outputs.values()], axis=1)
@@ -87,7 +87,7 @@ def test_arrays_need_not_be_contiguous(dueling: bool) -> None:
         np.testing.assert_allclose(by, expected[head], rtol=1e-6, atol=1e-6)
 
 
-def test_the_largest_advantage_is_of_the_largest_value() -> None:
+def test_largest_advantage_has_the_largest_value() -> None:
     action_values = ActionValues(6, dueling=True)
     outputs = outputs_of(action_values, 50)
     np.testing.assert_array_equal(action_values.values(outputs).argmax(axis=1), outputs["advantage"].argmax(axis=1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.nn.devices import NoSuchDevice, chosen, use_device
+from relaax.nn.devices import NoSuchDevice, select_gpu, use_device
 
 pytestmark = pytest.mark.checks("relaax/nn", "relaax/optim")
 
@@ -22,11 +22,11 @@ SECOND_DEVICE = Path(__file__).resolve().parents[1] / "support" / "second_device
         ("gpu:1", ["a", "b"], "b"),
     ],
 )
-def test_a_process_sees_its_device_and_no_other(device: str, gpus: list[str], seen: str) -> None:
-    assert chosen(device, gpus) == seen
+def test_device_name_selects_the_gpu(device: str, gpus: list[str], seen: str) -> None:
+    assert select_gpu(device, gpus) == seen
 
 
-def test_what_computes_on_the_cpu_sees_no_gpu_once_tensorflow_is_loaded(tmp_path: Path) -> None:
+def test_cpu_process_hides_gpus_when_tensorflow_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text(
         "class config:\n"
         "    @staticmethod\n"
@@ -47,28 +47,28 @@ print(computes_on_gpu())
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "said"),
+    ("device", "gpus", "texts"),
     [
         ("gpu", [], ["gpu was asked for", "no GPU on this machine", "use cpu", "driver"]),
         ("gpu:1", [], ["gpu:1 was asked for", "no GPU on this machine"]),
         ("gpu:2", ["a", "b"], ["gpu:2 was asked for", "gpu:0, gpu:1", "or cpu"]),
     ],
 )
-def test_a_device_that_is_not_there(device: str, gpus: list[str], said: list[str]) -> None:
+def test_error_names_missing_device_and_those_found(device: str, gpus: list[str], texts: list[str]) -> None:
     with pytest.raises(NoSuchDevice) as refused:
-        chosen(device, gpus)
-    for words in said:
-        assert words in str(refused.value)
+        select_gpu(device, gpus)
+    for text in texts:
+        assert text in str(refused.value)
 
 
-def test_what_tensorflow_does_not_find_is_refused() -> None:
+def test_gpu_that_tensorflow_does_not_find_is_refused() -> None:
     with pytest.raises(NoSuchDevice, match="gpu:99 was asked for"):
         use_device("gpu:99")
 
 
 @pytest.mark.slow
-def test_vectors_and_optimizers_on_another_device() -> None:
-    """A process of its own: devices cannot be changed once TensorFlow has run."""
+def test_vectors_and_optimizers_work_on_second_device() -> None:
+    """In a separate process, because devices cannot change after TensorFlow has run."""
     answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=240)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == ["RMSProp", "Adam", "done"]

@@ -25,12 +25,12 @@ def row(*numbers: float) -> np.ndarray:
 
 
 def gaussian_outputs(mean: np.ndarray, variance: np.ndarray) -> dict[str, np.ndarray]:
-    """The outputs of a network that wants these, the variance by way of log(exp(v) - 1)."""
+    """The outputs of a network for this mean and variance: the inverse of softplus is log(exp(v) - 1)."""
     return {"mean": mean, "variance": np.log(np.expm1(variance)).astype(np.float32)}
 
 
 def log_probability(policy: Distribution, outputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
-    """As it is found for acting, which is as it is found for learning."""
+    """log pi as used for acting, after a check that learning uses the same."""
     found = policy.log_probability(outputs, actions)
     nothing = np.zeros(len(actions), np.float32)
     np.testing.assert_allclose(policy.gradient(outputs, actions, nothing, nothing)[1], found, rtol=1e-4, atol=1e-4)
@@ -49,33 +49,33 @@ def slopes(policy: Distribution, outputs: dict[str, np.ndarray], actions: np.nda
     return policy.gradient(outputs, actions, *weights)[0]
 
 
-def test_categorical_log_probability_by_hand() -> None:
+def test_categorical_log_probability_matches_hand_calculation() -> None:
     found = log_probability(Categorical(2), {"policy": np.repeat(LOGITS, 2, axis=0)}, np.array([0, 1]))
     np.testing.assert_allclose(found, [math.log(3 / 4), math.log(1 / 4)], rtol=1e-6)
 
 
-def test_categorical_policy_gradient_by_hand() -> None:
+def test_categorical_policy_gradient_matches_hand_calculation() -> None:
     # d/dz of -A log softmax(z)[a] is A (pi - onehot(a)):  2 * ([3/4, 1/4] - [0, 1]) = [1.5, -1.5].
     two, nothing = np.array([2], np.float32), np.zeros(1, np.float32)
     slope = Categorical(2).gradient({"policy": LOGITS}, np.array([1]), -two, nothing)[0]["policy"]
     np.testing.assert_allclose(slope, [[1.5, -1.5]], rtol=1e-6)
     moved = np.exp(LOGITS - 0.1 * slope)
-    assert moved[0, 1] / moved.sum() > 0.25  # a good action becomes likelier
+    assert moved[0, 1] / moved.sum() > 0.25  # an action with a positive advantage becomes more probable
 
 
-def test_categorical_entropy_by_hand() -> None:
+def test_categorical_entropy_matches_hand_calculation() -> None:
     # H([3/4, 1/4]) = log 4 - 3/4 log 3;  H(uniform over 2) = log 2.
     found = entropy(Categorical(2), {"policy": np.array([[LOG_3, 0.0], [7.0, 7.0]], np.float32)})
     np.testing.assert_allclose(found, [math.log(4) - 0.75 * LOG_3, math.log(2)], rtol=1e-6)
 
 
-def test_categorical_entropy_gradient_by_hand() -> None:
+def test_categorical_entropy_gradient_matches_calculation() -> None:
     # dH/dz_i = -pi_i (log pi_i + H). With pi = [3/4, 1/4]: -3/4 (log 3/4 + log 4 - 3/4 log 3) = -3/16 log 3.
     found = slopes(Categorical(2), {"policy": LOGITS}, np.array([0]), "entropy")["policy"]
     np.testing.assert_allclose(found, [[-3 / 16 * LOG_3, 3 / 16 * LOG_3]], rtol=1e-5)
 
 
-def test_categorical_samples_have_their_probabilities() -> None:
+def test_categorical_samples_follow_the_probabilities() -> None:
     logits = np.repeat(LOGITS, 40_000, axis=0)
     actions = Categorical(2).sample({"policy": logits}, np.random.default_rng(0))
     # Standard deviation of the mean: sqrt(3/16 / 40000) = 0.0022.
@@ -88,7 +88,7 @@ def test_categorical_mode_is_the_most_probable_action() -> None:
     assert (actions.tolist(), actions.dtype) == ([1, 0], np.int64)
 
 
-def test_several_choices_by_hand() -> None:
+def test_multi_categorical_matches_hand_calculation() -> None:
     # The first has the probabilities 3/4 and 1/4, the second one 1/3 each; both terms are sums.
     policy, outputs = MultiCategorical((2, 3)), {"policy": row(LOG_3, 0, 5, 5, 5)}
     found = log_probability(policy, outputs, np.array([[1, 2]]))
@@ -99,7 +99,7 @@ def test_several_choices_by_hand() -> None:
     np.testing.assert_allclose(slope, [[-3 / 4, 3 / 4, -1 / 3, -1 / 3, 2 / 3]], rtol=1e-6)
 
 
-def test_several_choices_are_sampled_independently_and_the_most_probable_of_each_is_the_mode() -> None:
+def test_multi_categorical_samples_choices_independently() -> None:
     policy = MultiCategorical((2, 3))
     outputs = {"policy": np.repeat(row(LOG_3, 0, 0, math.log(2), 0), 40_000, axis=0)}
     actions = policy.sample(outputs, np.random.default_rng(0))
@@ -112,7 +112,7 @@ def test_several_choices_are_sampled_independently_and_the_most_probable_of_each
     assert (mode[0].tolist(), mode.shape, mode.dtype) == ([0, 1], (40_000, 2), np.int64)
 
 
-def test_bits_by_hand() -> None:
+def test_bernoulli_matches_hand_calculation() -> None:
     # sigmoid(log 3) = 3/4, sigmoid(0) = 1/2. The bits are 0 and 1.
     policy, outputs = Bernoulli(2), {"policy": row(LOG_3, 0)}
     action = np.array([[0, 1]], np.int8)
@@ -124,7 +124,7 @@ def test_bits_by_hand() -> None:
     np.testing.assert_allclose(slopes(policy, outputs, action, "entropy")["policy"], [[-LOG_3 * 3 / 16, 0]], rtol=1e-5)
 
 
-def test_bits_have_their_probabilities() -> None:
+def test_bernoulli_samples_follow_the_probabilities() -> None:
     policy, outputs = Bernoulli(2), {"policy": np.repeat(row(LOG_3, -LOG_3), 40_000, axis=0)}
     actions = policy.sample(outputs, np.random.default_rng(0))
     assert (actions.shape, actions.dtype) == ((40_000, 2), np.int8)
@@ -134,7 +134,7 @@ def test_bits_have_their_probabilities() -> None:
     assert (mode[0].tolist(), mode.dtype) == ([1, 0], np.int8)
 
 
-def test_bits_are_finite_for_extreme_outputs() -> None:
+def test_bernoulli_is_finite_for_extreme_outputs() -> None:
     policy, outputs = Bernoulli(2), {"policy": row(1e4, -1e4)}
     assert policy.sample(outputs, np.random.default_rng(0)).tolist() == [[1, 0]]
     np.testing.assert_allclose(log_probability(policy, outputs, np.array([[1, 1]], np.int8)), [-1e4])
@@ -147,7 +147,7 @@ SEVERAL = [MultiCategorical((2, 3, 4)), MultiCategorical((5,)), Bernoulli(4)]
 
 
 @pytest.mark.parametrize("policy", SEVERAL, ids=["choices", "one choice", "bits"])
-def test_the_gradient_of_several_choices_equals_tensorflows(policy: Distribution) -> None:
+def test_gradient_of_several_choices_equals_tensorflow(policy: Distribution) -> None:
     outputs, actions = outputs_of(policy, 3), actions_of(policy, 3)
     by_log_probability, by_entropy = (np.random.default_rng(8).normal(size=(2, 3))).astype(np.float32)
     logits = tf.Variable(outputs["policy"])
@@ -168,7 +168,7 @@ def test_the_gradient_of_several_choices_equals_tensorflows(policy: Distribution
     np.testing.assert_allclose(entropy, entropies, rtol=1e-5)
 
 
-def test_gaussian_log_probability_by_hand() -> None:
+def test_gaussian_log_probability_matches_hand_calculation() -> None:
     # (a - mean)^2 / variance is 4 / 1 and 9 / 4; log(2 pi v) is log(2 pi) and log(8 pi).
     outputs = gaussian_outputs(row(1, 0), row(1, 4))
     found = log_probability(Gaussian(2), outputs, row(3, -3))
@@ -176,14 +176,14 @@ def test_gaussian_log_probability_by_hand() -> None:
     np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
-def test_spherical_log_probability_counts_the_variance_for_each_number() -> None:
+def test_spherical_variance_counts_once_per_number() -> None:
     # (1 + 4 + 9) / 2 + 3 log(4 pi).
     outputs = gaussian_outputs(row(0, 0, 0), row(2))
     found = log_probability(Gaussian(3, spherical=True), outputs, row(1, 2, -3))
     np.testing.assert_allclose(found, [-0.5 * (7 + 3 * math.log(4 * math.pi))], rtol=1e-5)
 
 
-def test_gaussian_entropy_by_hand() -> None:
+def test_gaussian_entropy_matches_hand_calculation() -> None:
     # 1/2 log(2 pi e v): 1.4189 for v = 1, more by log 2 / 2 for v = 2, negative for v = 0.01.
     unit = 0.5 * math.log(2 * math.pi * math.e)
     diagonal = entropy(Gaussian(2), gaussian_outputs(row(5, 6), row(1, 2)))
@@ -194,7 +194,7 @@ def test_gaussian_entropy_by_hand() -> None:
     np.testing.assert_allclose(narrow, [unit + 0.5 * math.log(0.01)], rtol=1e-3)
 
 
-def test_gaussian_gradients_by_hand() -> None:
+def test_gaussian_gradients_match_hand_calculation() -> None:
     # d log pi / d mean = (a - mean) / v = 2 / 4.
     # d log pi / d v = ((a - mean)^2 / v - 1) / (2 v) = (1 - 1) / 8 = 0 for a - mean = 2; (4 - 1) / 8 for 4.
     # d softplus(x) / dx = 1 - exp(-softplus(x)) = 1 - exp(-4);  dH / dv = 1 / (2 v).
@@ -210,7 +210,7 @@ def test_gaussian_gradients_by_hand() -> None:
 
 
 @pytest.mark.parametrize("spherical", [False, True])
-def test_gaussian_samples_have_their_mean_and_variance(spherical: bool) -> None:
+def test_gaussian_samples_follow_mean_and_variance(spherical: bool) -> None:
     policy = Gaussian(2, spherical)
     outputs = gaussian_outputs(row(3, -1), row(4) if spherical else row(4, 0.25))
     many = {head: np.repeat(output, 40_000, axis=0) for head, output in outputs.items()}
@@ -228,11 +228,11 @@ def test_gaussian_mode_is_the_mean() -> None:
 
 
 @pytest.mark.parametrize("extreme", [-1e4, 1e4])
-def test_gaussians_are_finite_for_extreme_outputs(extreme: float) -> None:
+def test_gaussian_is_finite_for_extreme_outputs(extreme: float) -> None:
     policy = Gaussian(1)
     outputs = {"mean": row(2), "variance": row(extreme)}
     action = policy.sample(outputs, np.random.default_rng(0))
-    # softplus(x) is x for large ones and nothing for very negative ones.
+    # softplus(x) is x for large x, and 0 for very negative x.
     variance = max(extreme, 0.0) + 1e-6
     found = log_probability(policy, outputs, row(2))
     np.testing.assert_allclose(found, [-0.5 * math.log(2 * math.pi * variance)], rtol=1e-5)
@@ -242,31 +242,31 @@ def test_gaussians_are_finite_for_extreme_outputs(extreme: float) -> None:
 
 
 @pytest.mark.parametrize("variance", [1e-4, 0.5, 1.0, 20.0, 1e4])
-def test_the_first_variance_is_that_asked_for(variance: float) -> None:
+def test_initial_variance_is_the_requested_one(variance: float) -> None:
     bias = inverse_softplus(variance)
     found = entropy(Gaussian(1), {"mean": row(0), "variance": row(bias)})
     np.testing.assert_allclose(found, [0.5 * math.log(2 * math.pi * math.e * variance)], rtol=1e-4)
 
 
-def test_inverse_softplus_by_hand() -> None:
+def test_inverse_softplus_of_log_2_is_0() -> None:
     assert inverse_softplus(math.log(2.0) + 1e-6) == pytest.approx(0.0, abs=1e-12)  # softplus(0) = log 2
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, 1e-6, math.inf, math.nan])
-def test_a_variance_that_cannot_be_is_refused(variance: float) -> None:
-    with pytest.raises(ValueError, match=rf"a variance is greater than 1e-06, not {variance}; give one like 1\.0"):
+def test_invalid_variance_is_refused(variance: float) -> None:
+    with pytest.raises(ValueError, match=rf"a variance must be greater than 1e-06, not {variance}; use"):
         inverse_softplus(variance)
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 @pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True), *SEVERAL])
-def test_log_probabilities_are_the_same_for_acting_and_learning(policy: Distribution, scale: float) -> None:
+def test_log_probability_is_the_same_for_acting_and_learning(policy: Distribution, scale: float) -> None:
     rng = np.random.default_rng(3)
     outputs = {head: (scale * rng.normal(size=(5, n))).astype(np.float32) for head, n in policy.heads.items()}
     assert log_probability(policy, outputs, policy.sample(outputs, rng)).shape == (5,)
 
 
-def test_heads_and_actions() -> None:
+def test_distributions_declare_heads_and_action_shapes() -> None:
     assert (Categorical(4).heads, Categorical(4).action_shape) == ({"policy": 4}, ())
     assert (Gaussian(3).heads, Gaussian(3).action_shape) == ({"mean": 3, "variance": 3}, (3,))
     assert Gaussian(3, spherical=True).heads == {"mean": 3, "variance": 1}
@@ -274,7 +274,7 @@ def test_heads_and_actions() -> None:
     assert (Bernoulli(3).heads, Bernoulli(3).action_shape) == ({"policy": 3}, (3,))
 
 
-def test_one_number_per_example() -> None:
+def test_log_probability_and_entropy_are_one_per_example() -> None:
     for policy in (Categorical(3), Gaussian(3), Gaussian(3, spherical=True), *SEVERAL):
         outputs = {head: np.zeros((5, width), np.float32) for head, width in policy.heads.items()}
         actions = policy.sample(outputs, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Engines refuse what a loss returns if it is not in the form of the outputs."""
+"""Engines refuse derivatives of a loss that do not have the form of the outputs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 @pytest.mark.parametrize(
     ("returned", "sentence"),
     [
-        (None, "a loss returns a dict, its derivative by each head's outputs, not None"),
-        ({"policy": POLICY}, "by the outputs of head 'value' too, not only policy"),
-        ({"policy": POLICY, "valu": POLICY[:, :1]}, "by the outputs of head 'value' too, not only policy, valu"),
-        ({}, "by the outputs of head 'policy' too, not only nothing"),
+        (None, "a loss must return a dict with its derivative by each head's outputs, not None"),
+        ({"policy": POLICY}, "by the outputs of head 'value': it returned policy"),
+        ({"policy": POLICY, "valu": POLICY[:, :1]}, "by the outputs of head 'value': it returned policy, valu"),
+        ({}, "by the outputs of head 'policy': it returned nothing"),
         ({"policy": POLICY, "value": POLICY[:, 0]}, "by head 'value' has shape (5,); the outputs have (5, 1)"),
         ({"policy": POLICY[:1], "value": POLICY[:, :1]}, "by head 'policy' has shape (1, 3); the outputs have (5, 3)"),
         ({"policy": POLICY, "value": 0.0}, "by head 'value' has shape (); the outputs have (5, 1)"),
     ],
 )
-def test_a_derivative_in_another_form_is_refused(engine: Engine, returned: Any, sentence: str) -> None:
+def test_derivative_of_other_form_is_refused(engine: Engine, returned: Any, sentence: str) -> None:
     engine.set_parameters(orthogonal_parameters(SPEC, 1, {"policy": 1.0, "value": 1.0}))
     inputs, state, restart = np.ones((5, 1, 4), np.float32), np.zeros((1, 0), np.float32), np.zeros((5, 1), np.bool_)
     with pytest.raises(ValueError, match=re.escape(sentence)):

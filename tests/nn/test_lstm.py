@@ -14,7 +14,7 @@ from support.gradients import finite_differences
 
 Arrays = dict[str, np.ndarray]
 FEATURES, CELLS, N = 3, 4, 2
-# What the gradients are of; `restart` has none.
+# Arguments with gradients, so without `restart`.
 VARIED = ("x", "h", "c", "kernel", "bias")
 
 
@@ -23,7 +23,7 @@ def sigmoid(z: np.ndarray) -> np.ndarray:
 
 
 def unrolled(arguments: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The layer, one environment and one step after the other, in float64."""
+    """The layer in float64, for single environments and single steps."""
     x, h, c, restart, kernel, bias = (arguments[name] for name in ("x", "h", "c", "restart", "kernel", "bias"))
     outputs, last_h, last_c = np.zeros((*x.shape[:2], h.shape[1])), np.zeros(h.shape), np.zeros(c.shape)
     for n in range(x.shape[1]):
@@ -40,7 +40,7 @@ def unrolled(arguments: Arrays) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def some_arguments(steps: int, seed: int = 0) -> Arrays:
-    """A rollout in which episodes end: the first environment's at its start and twice inside, the other's once."""
+    """A rollout with restarts: three of the first environment, one at the start; at most one of the second."""
     rng = np.random.default_rng(seed)
     shapes = {
         "x": (steps, N, FEATURES),
@@ -61,7 +61,7 @@ def tensors(arguments: Arrays) -> dict[str, Any]:
 
 
 def graph(function: Any, arguments: Arrays, known: bool) -> Any:
-    """A graph of `function`, with T and N known to it or not."""
+    """The results of `function` as a graph, with T and N known to the graph or not."""
     unknown = {"x": [None, None, FEATURES], "restart": [None, None], "h": [None, CELLS], "c": [None, CELLS]}
     signature = {
         name: tf.TensorSpec(tensor.shape if known else unknown.get(name, tensor.shape), tensor.dtype, name=name)
@@ -70,8 +70,8 @@ def graph(function: Any, arguments: Arrays, known: bool) -> Any:
     return tf.function(lambda arguments: function(**arguments), input_signature=[signature])(tensors(arguments))
 
 
-def test_the_gates_by_hand() -> None:
-    # Nothing depends on x or h: i = 1/2, f = 3/4, g = 1/2, o = 4/5.  c' = 3/4 * 2 + 1/2 * 1/2 = 7/4.
+def test_gates_match_hand_calculation() -> None:
+    # Results do not depend on x and h: i = 1/2, f = 3/4, g = 1/2, o = 4/5.  c' = 3/4 * 2 + 1/2 * 1/2 = 7/4.
     bias = np.array([0, math.log(3), math.atanh(0.5), math.log(4)], np.float32)
     x, h, c = np.ones((1, 5), np.float32), np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
     kernel = np.zeros((6, 4), np.float32)
@@ -83,8 +83,8 @@ def test_the_gates_by_hand() -> None:
     assert (last_h.numpy().item(), last_c.numpy().item()) == (outputs.numpy().item(), pytest.approx(1.75))
 
 
-def test_a_restart_forgets_by_hand() -> None:
-    # Gates as above, but of h: o = sigmoid(h).  A restart leaves c' = 1/4 and o = 1/2.
+def test_restart_sets_the_state_to_zero() -> None:
+    # Gates as above, but o = sigmoid(h).  After a restart c' = 1/4 and o = 1/2.
     kernel = np.array([[0, 0, 0, 0], [0, 0, 0, 1]], np.float32)
     bias = np.array([0, math.log(3), math.atanh(0.5), 0], np.float32)
     one = np.ones((1, 1), np.float32)
@@ -97,13 +97,13 @@ def test_a_restart_forgets_by_hand() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("steps", fast_and_slow([1, 6, 80], [1, 6], "relaax/nn"))
-def test_a_rollout_equals_its_steps_one_by_one(steps: int, known: bool) -> None:
+def test_rollout_equals_single_steps(steps: int, known: bool) -> None:
     arguments = some_arguments(steps)
     for found, expected in zip(graph(lstm, arguments, known), unrolled(arguments), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_numpy_steps_equal_the_rollout() -> None:
+def test_numpy_steps_equal_rollout() -> None:
     arguments = some_arguments(12)
     outputs, last_h, last_c = unrolled(arguments)
     x, h, c, kernel, bias = (arguments[name].astype(np.float32) for name in VARIED)
@@ -115,7 +115,7 @@ def test_numpy_steps_equal_the_rollout() -> None:
     assert h.dtype == c.dtype == np.float32
 
 
-def test_numpy_leaves_its_arguments_alone_and_overflows_nowhere() -> None:
+def test_numpy_lstm_does_not_change_arguments_or_overflow() -> None:
     x, h, c, kernel, bias = (1e4 * some_arguments(1)[name].astype(np.float32) for name in VARIED)
     given = [x[0], h, c, kernel, bias]
     kept = [argument.copy() for argument in given]
@@ -127,7 +127,7 @@ def test_numpy_leaves_its_arguments_alone_and_overflows_nowhere() -> None:
 
 
 def weights_of(arguments: Arrays) -> list[np.ndarray]:
-    """Weights of all that the layer returns, so that gradients flow from every step and from what is left."""
+    """Weights of all results, so that gradients flow from every step and from the last state."""
     rng = np.random.default_rng(7)
     return [rng.normal(size=shape) for shape in ((len(arguments["x"]), N, CELLS), (N, CELLS), (N, CELLS))]
 
@@ -146,7 +146,7 @@ def gradients(arguments: Arrays, known: bool) -> Arrays:
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("steps", fast_and_slow([1, 6, 11], [1, 6], "relaax/nn"))
-def test_gradients_equal_finite_differences_of_the_steps_one_by_one(steps: int, known: bool) -> None:
+def test_lstm_gradients_equal_finite_differences(steps: int, known: bool) -> None:
     arguments = some_arguments(steps, seed=steps)
     weights = weights_of(arguments)
     found = gradients(arguments, known)
@@ -160,7 +160,7 @@ def test_gradients_equal_finite_differences_of_the_steps_one_by_one(steps: int, 
         np.testing.assert_allclose(found[name], finite_differences(total, arguments[name], 1e-5), atol=2e-5)
 
 
-def test_gradients_equal_those_of_each_episode_alone_added_up() -> None:
+def test_gradients_equal_sum_over_separate_episodes() -> None:
     arguments = some_arguments(9)
     arguments["restart"][:, 1] = arguments["restart"][:, 0]  # at 0, 3 and 6: three episodes of three steps
     whole = gradients(arguments, known=True)
@@ -180,14 +180,14 @@ def test_gradients_equal_those_of_each_episode_alone_added_up() -> None:
     np.testing.assert_allclose(whole["bias"], sum(part[1] for part in parts), atol=1e-5)
 
 
-def test_nothing_flows_back_over_a_restart() -> None:
+def test_gradient_does_not_flow_back_over_restart() -> None:
     found = gradients(some_arguments(6), known=True)
     for name in ("h", "c"):  # the first environment's episode starts with the rollout, the other's does not
         assert not found[name][0].any()
         assert found[name][1].all()
 
 
-def test_what_belongs_to_other_environments_is_refused() -> None:
+def test_state_of_other_number_of_environments_is_refused() -> None:
     given = tensors(some_arguments(4))
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"not compatible"):
         lstm(**{**given, "h": given["h"][:1], "c": given["c"][:1]})

@@ -40,7 +40,7 @@ def roll(
     restart: np.ndarray,
     known: bool = True,
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What a graph of `forward` gives; T is known to it or not."""
+    """The results of a graph of `forward`, with T known to the graph or not."""
     parameters = {name: tf.constant(view) for name, view in spec.layout().views(vector).items()}
     steps = len(inputs) if known else None
     signature = [
@@ -53,7 +53,7 @@ def roll(
     return {head: output.numpy() for head, output in outputs.items()}, state.numpy()
 
 
-def test_the_atari_network_is_that_of_the_paper() -> None:
+def test_atari_network_has_the_shapes_of_the_paper() -> None:
     # (84 - 8) / 4 + 1 = 20;  (20 - 4) / 2 + 1 = 9;  9 * 9 * 32 = 2592.
     assert ATARI.layout().shapes == {
         "conv0/kernel": (8, 8, 4, 16),
@@ -71,7 +71,7 @@ def test_the_atari_network_is_that_of_the_paper() -> None:
     assert ATARI.layout().size == 681_027
 
 
-def test_separate_heads_share_nothing() -> None:
+def test_separate_heads_share_no_layers() -> None:
     shapes = NetworkSpec((5,), HEADS, (4,), groups=SEPARATE).layout().shapes
     assert shapes == {
         "policy/dense0/kernel": (5, 4),
@@ -85,7 +85,7 @@ def test_separate_heads_share_nothing() -> None:
     }
 
 
-def test_a_group_of_heads_shares_a_trunk_with_an_lstm() -> None:
+def test_group_of_heads_shares_trunk_with_lstm() -> None:
     heads = {"mean": 2, "variance": 1, "value": 1}
     spec = NetworkSpec((5,), heads, (4,), groups=(("mean", "variance"), ("value",)), lstm=3)
     assert spec.layout().shapes == {
@@ -107,7 +107,7 @@ def test_a_group_of_heads_shares_a_trunk_with_an_lstm() -> None:
     assert spec.state_size == 12  # h and c of 3 cells, twice
 
 
-def test_one_trunk_has_no_name() -> None:
+def test_single_trunk_has_no_name_prefix() -> None:
     for groups in ((), (("policy", "value"),)):
         spec = NetworkSpec((5,), HEADS, (), groups=groups, lstm=2)
         assert list(spec.layout().shapes)[:2] == ["lstm/kernel", "lstm/bias"]
@@ -119,17 +119,17 @@ def test_one_trunk_has_no_name() -> None:
 @pytest.mark.parametrize(
     "groups", [(("policy",),), (("policy", "value"), ("value",)), (("policy", "value"), ()), (("policy",), ("other",))]
 )
-def test_a_head_stands_on_exactly_one_trunk(groups: tuple[tuple[str, ...], ...]) -> None:
-    with pytest.raises(ValueError, match=r"each of the heads \['policy', 'value'\] belongs into one group, not \["):
+def test_head_outside_exactly_one_group_is_refused(groups: tuple[tuple[str, ...], ...]) -> None:
+    with pytest.raises(ValueError, match=r"heads \['policy', 'value'\] must be in exactly one group, not \["):
         NetworkSpec((5,), HEADS, (), groups=groups).layout()
 
 
-def test_a_head_may_stand_on_the_input() -> None:
+def test_head_without_dense_layers_uses_the_inputs() -> None:
     assert NetworkSpec((5,), {"value": 1}, ()).layout().shapes == {"value/kernel": (5, 1), "value/bias": (1,)}
 
 
 @pytest.mark.parametrize(("height", "fits"), [(36, True), (12, False), (7, False)])
-def test_an_image_too_small_is_refused(height: int, fits: bool) -> None:
+def test_image_smaller_than_kernel_is_refused(height: int, fits: bool) -> None:
     spec = NetworkSpec((height, 84, 1), HEADS, (8,), ATARI.convolutions)
     if fits:
         spec.layout()
@@ -138,7 +138,7 @@ def test_an_image_too_small_is_refused(height: int, fits: bool) -> None:
         spec.layout()
 
 
-def test_dense_layers_by_hand() -> None:
+def test_dense_layers_match_hand_calculation() -> None:
     spec = NetworkSpec((2,), {"value": 1}, (2,))
     # x = [1, 2]; kernel [[1, -1], [2, 1]], bias [0.5, -3]: [1 + 4 + 0.5, -1 + 2 - 3] = [5.5, -2] -> relu [5.5, 0];
     # head [10, 100] + 7 = 62.
@@ -149,15 +149,15 @@ def test_dense_layers_by_hand() -> None:
     assert (outputs["value"].tolist(), state.shape) == ([[62.0]], (1, 0))
 
 
-def test_tanh_by_hand() -> None:
+def test_tanh_matches_hand_calculation() -> None:
     spec = NetworkSpec((1,), {"value": 1}, (1,), activation="tanh")
     vector = np.array([2, 1, 3, 0.25], np.float32)  # 3 tanh(2x + 1) + 1/4
     found = evaluate(spec, vector, np.array([[0.5]], np.float32))["value"]
     np.testing.assert_allclose(found, [[3 * math.tanh(2.0) + 0.25]], rtol=1e-6)
 
 
-def test_a_convolution_by_hand() -> None:
-    # One 2x2 filter, stride 2, over a 2x5 image: two places, and the last column is left out (no padding).
+def test_convolution_matches_hand_calculation() -> None:
+    # One 2x2 filter, stride 2, over a 2x5 image: two positions, without the last column (no padding).
     spec = NetworkSpec((2, 5, 1), {"value": 1}, (), (Convolution(1, 2, 2),))
     assert spec.layout().shapes["conv0/kernel"] == (2, 2, 1, 1)
     kernel, bias, head, head_bias = [1, 2, 3, 4], [-20], [1, 10], [0.5]
@@ -167,7 +167,7 @@ def test_a_convolution_by_hand() -> None:
     assert evaluate(spec, vector, image)["value"].tolist() == [[464.5]]
 
 
-def test_each_separate_trunk_feeds_its_own_head() -> None:
+def test_separate_trunks_feed_separate_heads() -> None:
     spec = NetworkSpec((1,), {"policy": 1, "value": 1}, (1,), groups=SEPARATE)
     # policy: relu(2x) * 3;  value: relu(5x) * 7, for x = 1.
     vector = np.array([2, 0, 3, 0, 5, 0, 7, 0], np.float32)
@@ -208,7 +208,7 @@ def some_rollout(spec: NetworkSpec, steps: int, environments: int = 3) -> tuple[
 @pytest.mark.parametrize("lstm", [0, 5])
 @pytest.mark.parametrize("groups", [(), SEPARATE])
 @pytest.mark.parametrize("steps", fast_and_slow([1, 10, 70], [1, 10], "relaax/nn"))
-def test_a_rollout_equals_acting_step_by_step(
+def test_rollout_equals_acting_step_by_step(
     known: bool, lstm: int, groups: tuple[tuple[str, ...], ...], steps: int
 ) -> None:
     spec = NetworkSpec((6,), HEADS, (7,), activation="tanh", groups=groups, lstm=lstm)
@@ -229,7 +229,7 @@ def test_a_rollout_equals_acting_step_by_step(
     np.testing.assert_allclose(last, state, atol=1e-5)
 
 
-def test_trunks_keep_their_own_state() -> None:
+def test_trunks_have_separate_states() -> None:
     spec = NetworkSpec((1,), HEADS, (), groups=SEPARATE, lstm=2)
     vector = random_vector(spec)
     inputs, state, _ = some_rollout(spec, 1)
@@ -243,7 +243,7 @@ def test_trunks_keep_their_own_state() -> None:
     assert last.shape == (3, 8)
 
 
-def test_an_lstm_on_convolutions_equals_its_steps_one_by_one() -> None:
+def test_lstm_on_convolutions_equals_single_steps() -> None:
     spec = NetworkSpec((5, 5, 2), HEADS, (4,), (Convolution(2, 3, 2),), lstm=3)
     vector = 0.5 * random_vector(spec)
     inputs, state, restart = some_rollout(spec, 6)
@@ -258,7 +258,7 @@ def test_an_lstm_on_convolutions_equals_its_steps_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("state", "restart"), [((4, 10), (2, 3)), ((3, 9), (2, 3)), ((3, 10), (1, 3)), ((3, 10), (2, 1))]
 )
-def test_a_state_or_restarts_of_another_rollout_are_refused(state: tuple[int, ...], restart: tuple[int, ...]) -> None:
+def test_state_or_restarts_of_other_shape_are_refused(state: tuple[int, ...], restart: tuple[int, ...]) -> None:
     spec = NetworkSpec((6,), HEADS, (), lstm=5)
     parameters = spec.layout().views(random_vector(spec))
     with pytest.raises(ValueError, match="incompatible"):
@@ -300,9 +300,7 @@ def test_numpy_equals_tensorflow_on_images(
 
 @pytest.mark.parametrize("groups", [(), SEPARATE])
 @pytest.mark.parametrize("lstm", [0, 3])
-def test_gradients_of_the_whole_network_equal_finite_differences(
-    lstm: int, groups: tuple[tuple[str, ...], ...]
-) -> None:
+def test_network_gradients_equal_finite_differences(lstm: int, groups: tuple[tuple[str, ...], ...]) -> None:
     spec = NetworkSpec((5, 5, 2), HEADS, (4,), (Convolution(2, 3, 2),), activation="tanh", groups=groups, lstm=lstm)
     layout, rng = spec.layout(), np.random.default_rng(2)
     vector = 0.3 * random_vector(spec)
@@ -334,7 +332,7 @@ def test_gradients_of_the_whole_network_equal_finite_differences(
         assert found[index] == pytest.approx((ends[0] - ends[1]) / 2e-2, abs=5e-3)
 
 
-def test_initial_kernels_are_orthogonal_with_their_gain() -> None:
+def test_initial_kernels_are_orthogonal_with_their_gains() -> None:
     spec = NetworkSpec((6,), HEADS, (8, 5))
     views = spec.layout().views(orthogonal_parameters(spec, 3, {"policy": 0.01, "value": 1.0}))
     for name, gain in {"dense0": math.sqrt(2), "dense1": math.sqrt(2), "policy": 0.01, "value": 1.0}.items():
@@ -344,7 +342,7 @@ def test_initial_kernels_are_orthogonal_with_their_gain() -> None:
         assert not views[f"{name}/bias"].any()
 
 
-def test_an_lstm_begins_with_orthogonal_gates_that_remember() -> None:
+def test_initial_lstm_has_orthogonal_gates_that_remember() -> None:
     spec = NetworkSpec((3,), HEADS, (), groups=SEPARATE, lstm=5)
     views = spec.layout().views(orthogonal_parameters(spec, 3, {"policy": 0.01}))
     for trunk in HEADS:
@@ -356,7 +354,7 @@ def test_an_lstm_begins_with_orthogonal_gates_that_remember() -> None:
         assert not np.allclose(gates[0], gates[1])
 
 
-def test_heads_begin_with_their_biases() -> None:
+def test_initial_heads_have_the_given_biases() -> None:
     spec = NetworkSpec((6,), {"mean": 2, "variance": 2, "value": 1}, (4,))
     gains = {"mean": 0.01}
     views = spec.layout().views(orthogonal_parameters(spec, 3, gains, {"variance": 0.5, "value": -1.0}))
@@ -374,7 +372,7 @@ def test_initial_filters_are_orthogonal() -> None:
     np.testing.assert_allclose(filters.T @ filters, 2 * np.eye(16), atol=1e-5)
 
 
-def test_initial_parameters_are_fixed_by_the_seed() -> None:
+def test_initial_parameters_depend_only_on_the_seed() -> None:
     spec = NetworkSpec((6,), HEADS, (8,))
     first, again, other = (orthogonal_parameters(spec, seed, {}) for seed in (1, 1, 2))
     assert first.dtype == np.float32

@@ -11,7 +11,7 @@ from relaax.nn.initialization import WIDE, orthogonal, reflections
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (9, 4), (4, 9), (WIDE + 3, WIDE), (WIDE, WIDE + 3), (WIDE + 1, WIDE + 1)])
-def test_columns_or_rows_are_orthonormal(shape: tuple[int, int]) -> None:
+def test_shorter_side_is_orthonormal(shape: tuple[int, int]) -> None:
     made = orthogonal(np.random.default_rng(1), *shape)
     assert made.shape == shape
     small = made.T @ made if shape[0] >= shape[1] else made @ made.T
@@ -19,14 +19,14 @@ def test_columns_or_rows_are_orthonormal(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 23), (32, 32), (9, 8), (1, 1)])
-def test_reflections_in_blocks_are_the_product_of_each(
+def test_blocks_of_reflections_equal_single_reflections(
     rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BLOCK", 8)
     drawn: list[npt.NDArray[np.float32]] = []
 
-    class Noting:
-        """Keeps what was drawn."""
+    class RecordingGenerator:
+        """A random generator that records its results."""
 
         def __init__(self) -> None:
             self._rng = np.random.default_rng(3)
@@ -36,7 +36,7 @@ def test_reflections_in_blocks_are_the_product_of_each(
             drawn.append(numbers)
             return numbers
 
-    made = reflections(Noting(), rows, columns)  # type: ignore[arg-type]
+    made = reflections(RecordingGenerator(), rows, columns)  # type: ignore[arg-type]
     one_by_one = np.eye(rows)
     signs = []
     for block, start in zip(reversed(drawn), range(0, columns, 8), strict=True):
@@ -51,11 +51,11 @@ def test_reflections_in_blocks_are_the_product_of_each(
     np.testing.assert_allclose(made, one_by_one[:, :columns] * signs, atol=1e-5)
 
 
-def test_reflections_are_drawn_as_evenly_as_decompositions() -> None:
+def test_reflections_follow_haar_measure() -> None:
     rng = np.random.default_rng(5)
     drawn = np.array([reflections(rng, 3, 3) for _ in range(2000)])
     traces = np.trace(drawn, axis1=1, axis2=2)
-    # Of the Haar measure of O(3): traces of mean 0 and mean square 1, every element alike, both determinants.
+    # Haar measure of O(3): traces have mean 0 and mean square 1, elements are alike, both determinants occur equally.
     assert traces.mean() == pytest.approx(0.0, abs=0.08)
     assert (traces**2).mean() == pytest.approx(1.0, abs=0.15)
     np.testing.assert_allclose(drawn.mean(axis=0), 0.0, atol=0.05)

@@ -1,4 +1,4 @@
-"""Heads with parts of their own of the last dense layer: sizes, all engines alike, gradients, first parameters."""
+"""Networks with streams: shapes, equal results of all engines, gradients and initial parameters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * largest)
 
 
-def test_the_dueling_network_is_that_of_the_paper() -> None:
+def test_dueling_network_has_the_shapes_of_the_paper() -> None:
     convolutions = (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1))
     spec = NetworkSpec((84, 84, 4), {"value": 1, "advantage": 18}, (512,), convolutions, streams=True)
     # 84 -> 20 -> 9 -> 7, and 7 * 7 * 64 = 3136; a layer of 512 for each of the two.
@@ -79,13 +79,13 @@ def test_the_dueling_network_is_that_of_the_paper() -> None:
     assert spec.layout().size == 3_300_019
 
 
-def test_only_the_last_dense_layer_is_divided() -> None:
+def test_only_last_dense_layer_has_streams() -> None:
     shapes = NetworkSpec((5,), {"a": 2, "b": 1, "c": 3}, (4, 6), streams=True).layout().shapes
     assert (shapes["dense0/kernel"], shapes["dense1/kernel"], shapes["dense1/bias"]) == ((5, 4), (4, 18), (18,))
     assert [shapes[f"{head}/kernel"] for head in "abc"] == [(6, 2), (6, 1), (6, 3)]
 
 
-def test_heads_with_trunks_of_their_own_have_one_stream_each() -> None:
+def test_streams_change_nothing_for_heads_with_separate_trunks() -> None:
     plain, streams = (NetworkSpec((5,), HEADS, (4, 3), groups=SEPARATE, streams=streams) for streams in (False, True))
     assert plain.layout().shapes == streams.layout().shapes
     vector = parameters_of(plain)
@@ -104,13 +104,13 @@ def test_heads_with_trunks_of_their_own_have_one_stream_each() -> None:
 @pytest.mark.parametrize(
     ("dense", "lstm", "sentence"),
     [
-        ((), 0, "streams are parts of the last dense layer, and heads stand on no such layer: give `dense` a width"),
-        ((), 3, "and heads stand on the LSTM behind it: use one of the two"),
-        ((4,), 3, "and heads stand on the LSTM behind it: use one of the two"),
+        ((), 0, "streams need a dense layer: give `dense` at least one width"),
+        ((), 3, "streams cannot be combined with an LSTM: use only one of them"),
+        ((4,), 3, "streams cannot be combined with an LSTM: use only one of them"),
     ],
 )
 @pytest.mark.parametrize("groups", [(), SEPARATE])
-def test_streams_without_a_dense_layer_or_with_an_lstm_are_refused(
+def test_streams_without_dense_layer_or_with_lstm_are_refused(
     dense: tuple[int, ...], lstm: int, sentence: str, groups: tuple[tuple[str, ...], ...]
 ) -> None:
     spec = NetworkSpec((5,), HEADS, dense, groups=groups, lstm=lstm, streams=True)
@@ -119,7 +119,7 @@ def test_streams_without_a_dense_layer_or_with_an_lstm_are_refused(
             make(spec)
 
 
-def test_streams_by_hand() -> None:
+def test_streams_match_hand_calculation() -> None:
     spec = NetworkSpec((1,), {"a": 1, "b": 2}, (2,), streams=True)
     # x = 1: [1, 2, -1, 3] + [0, 0, 0, 1] -> relu [1, 2 | 0, 4]. a: 10 + 2 + 0.5; b: 4 * [1, -1] + [0, 100].
     vector = np.array([1, 2, -1, 3, 0, 0, 0, 1, 10, 1, 0.5, 7, 8, 1, -1, 0, 100], np.float32)
@@ -132,7 +132,7 @@ def test_streams_by_hand() -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("count", [1, 7, 50])
-def test_all_act_alike(name: str, count: int) -> None:
+def test_host_and_numpy_outputs_equal_tensorflow(name: str, count: int) -> None:
     spec = SPECS[name]
     host, tensorflow = engines_of(spec)
     actor = NumpyActor(spec)
@@ -147,7 +147,7 @@ def test_all_act_alike(name: str, count: int) -> None:
             np.testing.assert_allclose(found[head], expected[head], rtol=1e-4, atol=1e-5)
 
 
-def test_each_head_is_that_of_a_network_with_its_stream_alone() -> None:
+def test_each_head_equals_network_with_only_its_stream() -> None:
     spec = SPECS["three heads"]
     views = spec.layout().views(parameters_of(spec))
     inputs = inputs_of(spec, 4).astype(np.float32)
@@ -163,8 +163,8 @@ def test_each_head_is_that_of_a_network_with_its_stream_alone() -> None:
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("environments", fast_and_slow([1, 3], [3], "relaax/nn"))
 @pytest.mark.parametrize("rows", [(), (0, 3), (0, 1, 2, 3, 4)])
-def test_the_host_finds_tensorflows_gradient(name: str, environments: int, rows: tuple[int, ...]) -> None:
-    """Whether what it acted on was kept or not; of a loss that stands on the outputs."""
+def test_host_gradient_equals_tensorflow(name: str, environments: int, rows: tuple[int, ...]) -> None:
+    """With kept and with missing activations, for a loss that depends on the outputs."""
     spec, count = SPECS[name], 5 * environments
     rng = np.random.default_rng(6)
     weights = {head: rng.standard_normal((count, width), np.float32) for head, width in spec.heads.items()}
@@ -178,11 +178,11 @@ def test_the_host_finds_tensorflows_gradient(name: str, environments: int, rows:
         host.act(inputs[row], no_state(environments), keep=row)
     found, expected = (engine.gradient(inputs, no_state(environments), restart, loss) for engine in (host, tensorflow))
     views, expected_views = spec.layout().views(found), spec.layout().views(expected)
-    for name in views:  # a layer whose gradient is small hides behind no other
+    for name in views:  # each layer by itself, so that large gradients do not hide errors in small ones
         close(views[name], expected_views[name])
 
 
-def test_gradients_equal_finite_differences() -> None:
+def test_stream_gradients_equal_finite_differences() -> None:
     spec = NetworkSpec((5, 5, 2), HEADS, (4,), TWO[:1], activation="tanh", streams=True)
     inputs = np.random.default_rng(7).standard_normal((3, *spec.inputs), np.float32)
     weights = np.random.default_rng(8).standard_normal((3, 5), np.float32)
@@ -198,7 +198,7 @@ def test_gradients_equal_finite_differences() -> None:
 
     engine.set_parameters(vector)
     found = engine.gradient(inputs[:, None], no_state(1), np.zeros((3, 1), np.bool_), loss).copy()
-    # Every parameter behind the convolution.
+    # All parameters after the convolution.
     for index in range(spec.layout().sizes[0], len(vector)):
         ends = []
         for move in (1e-2, -1e-2):
@@ -208,8 +208,8 @@ def test_gradients_equal_finite_differences() -> None:
         assert found[index] == pytest.approx((ends[0] - ends[1]) / 2e-2, abs=1e-2)
 
 
-def test_the_gradient_of_dueling_values_equals_tensorflows() -> None:
-    """Through the aggregation too, which TensorFlow derives by itself."""
+def test_gradient_of_dueling_values_equals_tensorflow() -> None:
+    """Including the aggregation, which TensorFlow differentiates automatically."""
     spec, inputs = SPECS["image"], inputs_of(SPECS["image"], 6)
     weights = np.random.default_rng(8).standard_normal((6, 5), np.float32)
 
@@ -229,7 +229,7 @@ def test_the_gradient_of_dueling_values_equals_tensorflows() -> None:
     close(found, spec.layout().join(expected))
 
 
-def test_each_stream_begins_as_an_orthogonal_layer_of_its_own() -> None:
+def test_each_stream_is_initially_orthogonal() -> None:
     spec = NetworkSpec((6,), {"a": 2, "b": 1, "c": 3}, (12, 5), streams=True)
     views = spec.layout().views(orthogonal_parameters(spec, 3, {"a": 0.01}))
     parts = np.split(views["dense1/kernel"], 3, axis=1)

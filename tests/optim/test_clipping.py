@@ -10,19 +10,19 @@ from relaax.optim.clipping import clip_by_norm
     ("limit", "expected"),
     [(2.5, [1.5, -2.0]), (5.0, [3.0, -4.0]), (40.0, [3.0, -4.0]), (None, [3.0, -4.0])],
 )
-def test_a_gradient_is_cut_to_the_norm_and_keeps_its_direction(limit: float | None, expected: list[float]) -> None:
-    gradient = np.array([3, -4], np.float32)  # of norm 5
+def test_gradient_is_clipped_to_norm_and_keeps_direction(limit: float | None, expected: list[float]) -> None:
+    gradient = np.array([3, -4], np.float32)  # norm 5
     assert clip_by_norm(gradient, limit) == pytest.approx(5.0)
     np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
-def test_clipping_nothing_gives_nothing() -> None:
+def test_zero_gradient_stays_zero() -> None:
     gradient = np.zeros(3, np.float32)
     assert (clip_by_norm(gradient, 1.0), gradient.tolist()) == (0.0, [0.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_what_is_not_finite_stays_so(number: float) -> None:
+def test_gradient_that_is_not_finite_stays_so(number: float) -> None:
     gradient = np.array([number, 1], np.float32)
     assert not np.isfinite(clip_by_norm(gradient, 1.0))
     assert not np.isfinite(gradient).all()

@@ -18,7 +18,7 @@ EVERY: list[OptimizerSpec] = [RMSProp(), RMSProp(centered=True), Momentum(), Ada
 
 
 class Place(NamedTuple):
-    """Where vectors and their optimizers are."""
+    """Constructors of vectors and optimizers in one kind of memory."""
 
     vector: Callable[[FlatVector], Vector]
     optimizer: Callable[[OptimizerSpec, int], Optimizer[Any]]
@@ -38,7 +38,7 @@ def vector(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def test_rmsprop_keeps_epsilon_inside_the_root(place: Place) -> None:
+def test_rmsprop_has_epsilon_inside_the_root(place: Place) -> None:
     # g = 0.1 * 9 = 0.9 and 0.1 * 16 = 1.6; with ε = 0.1 the roots are 1 and √1.7.
     parameters = place.vector(vector(1.0, 2.0))
     optimizer = place.optimizer(RMSProp(decay=0.9, epsilon=0.1), 2)
@@ -50,8 +50,8 @@ def test_rmsprop_keeps_epsilon_inside_the_root(place: Place) -> None:
     np.testing.assert_allclose(parameters.snapshot(), [-0.5 - 0.5 / np.sqrt(1.01), 2 + 2 / np.sqrt(1.7)], rtol=1e-5)
 
 
-def test_centered_rmsprop_divides_by_the_deviation_of_the_gradients(place: Place) -> None:
-    # Graves 2013, equations 38 to 41, in float64: n is the mean of squares, g that of gradients.
+def test_centered_rmsprop_divides_by_standard_deviation(place: Place) -> None:
+    # Graves 2013, equations 38 to 41, in float64: n is the mean of squared gradients, g the mean of gradients.
     random = np.random.default_rng(3)
     decay, epsilon, rate = 0.95, 1.5e-7, 0.00025 / 4
     theta, n, g = random.standard_normal(200), np.zeros(200), np.zeros(200)
@@ -59,7 +59,7 @@ def test_centered_rmsprop_divides_by_the_deviation_of_the_gradients(place: Place
     parameters = place.vector(theta.astype(np.float32))
     optimizer = place.optimizer(RMSProp(decay, epsilon, centered=True), 200)
     for _ in range(50):
-        gradient = (2 + random.standard_normal(200)).astype(np.float32)  # means are not small beside the squares
+        gradient = (2 + random.standard_normal(200)).astype(np.float32)  # the mean is not small
         n = decay * n + (1 - decay) * gradient.astype(np.float64) ** 2
         g = decay * g + (1 - decay) * gradient
         theta = theta - rate * gradient / np.sqrt(n - g**2 + epsilon)
@@ -71,8 +71,8 @@ def test_centered_rmsprop_divides_by_the_deviation_of_the_gradients(place: Place
 
 
 @pytest.mark.parametrize("size", [1.0, 39.7, 1e4])
-def test_gradients_that_hardly_change_have_no_negative_variance(place: Place, size: float) -> None:
-    # Without a bound the variance of some hundred of these numbers falls below zero, by more than epsilon.
+def test_nearly_constant_gradients_have_no_negative_variance(place: Place, size: float) -> None:
+    # Without the clamp, hundreds of these variances would be below zero by more than epsilon.
     random = np.random.default_rng(0)
     gradient = size * random.uniform(0.5, 1.5, 1000)
     parameters = place.vector(np.zeros(1000, np.float32))
@@ -82,8 +82,8 @@ def test_gradients_that_hardly_change_have_no_negative_variance(place: Place, si
     assert np.isfinite(parameters.snapshot()).all()
 
 
-def test_a_run_may_become_centered_and_uncentered_again(place: Place) -> None:
-    # Uncentered: n = 0.5 * 4 = 2. Centered: n = 0.5 * 2 + 0.5 * 16 = 9 and g = 0.5 * 4 = 2, so the root is that of 5.
+def test_centered_can_be_switched_on_and_off_when_resumed(place: Place) -> None:
+    # Uncentered: n = 0.5 * 4 = 2. Centered: n = 0.5 * 2 + 0.5 * 16 = 9 and g = 0.5 * 4 = 2, so the divisor is √5.
     kinds = {centered: RMSProp(decay=0.5, epsilon=1e-9, centered=centered) for centered in (False, True)}
     first, second, third = (place.optimizer(kinds[centered], 1) for centered in (False, True, False))
     first.apply(place.vector(vector(0.0)), vector(2.0), 1.0)
@@ -96,7 +96,7 @@ def test_a_run_may_become_centered_and_uncentered_again(place: Place) -> None:
     assert set(third.slots()) == {"mean_square"}
 
 
-def test_adam_corrects_its_bias_and_keeps_epsilon_outside_the_root(place: Place) -> None:
+def test_adam_corrects_bias_and_has_epsilon_outside_root(place: Place) -> None:
     # Corrected moments of the first step are Δθ and Δθ²: with ε = 1 the step is η·Δθ / (|Δθ| + √(1 − β2)-scaled ε).
     parameters = place.vector(vector(0.0))
     optimizer = place.optimizer(Adam(beta1=0.9, beta2=0.99, epsilon=0.3), 1)
@@ -119,8 +119,8 @@ def test_momentum_is_a_mean_of_gradients(place: Place) -> None:
     np.testing.assert_allclose(optimizer.slots()["momentum"], [0.32], rtol=1e-6)
 
 
-def test_a_mean_of_gradients_goes_on_under_another_momentum(place: Place) -> None:
-    # m = 0.01 * 100 = 1 with α = 0.99; resumed with α = 0.5 and a gradient of 0 it is 0.5, and not 50 times that.
+def test_mean_of_gradients_continues_with_another_momentum(place: Place) -> None:
+    # m = 0.01 * 100 = 1 with α = 0.99; resumed with α = 0.5 and a gradient of 0 it is 0.5, not 50 times as much.
     first = place.optimizer(Momentum(momentum=0.99), 1)
     first.apply(place.vector(vector(0.0)), vector(100.0), 0.1)
     second, parameters = place.optimizer(Momentum(momentum=0.5), 1), place.vector(vector(0.0))
@@ -129,7 +129,7 @@ def test_a_mean_of_gradients_goes_on_under_another_momentum(place: Place) -> Non
     np.testing.assert_allclose(parameters.snapshot(), [-0.05], rtol=1e-5)
 
 
-def test_without_momentum_it_is_gradient_descent(place: Place) -> None:
+def test_zero_momentum_is_gradient_descent(place: Place) -> None:
     parameters = place.vector(vector(1.0, 2.0))
     optimizer = place.optimizer(Momentum(momentum=0.0), 2)
     for _ in range(2):
@@ -137,7 +137,7 @@ def test_without_momentum_it_is_gradient_descent(place: Place) -> None:
     np.testing.assert_array_equal(parameters.snapshot(), [0.5, 4.0])
 
 
-def test_adagrad_divides_by_the_root_of_the_sum_of_squares(place: Place) -> None:
+def test_adagrad_divides_by_root_of_sum_of_squares(place: Place) -> None:
     # Sums of squares: 9, then 25; 16, then 16. With ε = 1 the divisors are 4, then 6, and 5.
     parameters = place.vector(vector(1.0, 2.0))
     optimizer = place.optimizer(AdaGrad(epsilon=1.0), 2)
@@ -148,13 +148,13 @@ def test_adagrad_divides_by_the_root_of_the_sum_of_squares(place: Place) -> None
     np.testing.assert_allclose(optimizer.slots()["square_sum"], [25, 16], rtol=1e-6)
 
 
-def test_an_element_without_gradients_stays_with_adagrad(place: Place) -> None:
+def test_adagrad_keeps_elements_with_zero_gradient(place: Place) -> None:
     parameters = place.vector(vector(1.0, 1.0))
     place.optimizer(AdaGrad(), 2).apply(parameters, vector(0.0, 1e-3), 0.5)
     assert parameters.snapshot()[0] == 1.0
 
 
-def test_an_update_is_added_whatever_the_learning_rate(place: Place) -> None:
+def test_add_ignores_the_learning_rate(place: Place) -> None:
     parameters = place.vector(vector(1.0, 2.0))
     before = parameters.snapshot()
     place.optimizer(Add(), 2).apply(parameters, vector(0.5, -4.0), 0.001)
@@ -163,7 +163,7 @@ def test_an_update_is_added_whatever_the_learning_rate(place: Place) -> None:
 
 
 @pytest.mark.parametrize("spec", EVERY)
-def test_restored_slots_continue_to_the_byte(spec: OptimizerSpec, place: Place) -> None:
+def test_restored_slots_give_identical_updates(spec: OptimizerSpec, place: Place) -> None:
     random = np.random.default_rng(0)
     first, second = (random.standard_normal(50).astype(np.float32) for _ in range(2))
     parameters, optimizer = place.vector(np.zeros(50, np.float32)), place.optimizer(spec, 50)
@@ -179,14 +179,14 @@ def test_restored_slots_continue_to_the_byte(spec: OptimizerSpec, place: Place) 
 @pytest.mark.parametrize("spec", EVERY)
 def test_slots_of_another_optimizer_or_size_are_refused(spec: OptimizerSpec, place: Place) -> None:
     if spec != Add():
-        with pytest.raises(ValueError, match=r"has the slots .*\(3,\).* not .*\(4,\)"):
+        with pytest.raises(ValueError, match=r"needs the slots .*\(3,\).* not .*\(4,\)"):
             place.optimizer(spec, 3).restore(place.optimizer(spec, 4).slots())
-    with pytest.raises(ValueError, match="has the slots"):
+    with pytest.raises(ValueError, match="needs the slots"):
         place.optimizer(spec, 3).restore({"another": vector(1, 2, 3)})
 
 
 @pytest.mark.parametrize("spec", EVERY)
-def test_a_snapshot_never_changes(spec: OptimizerSpec, place: Place) -> None:
+def test_updates_do_not_change_a_snapshot(spec: OptimizerSpec, place: Place) -> None:
     initial = np.arange(1000, dtype=np.float32)
     parameters, optimizer = place.vector(initial), place.optimizer(spec, 1000)
     before = parameters.snapshot()
@@ -208,7 +208,7 @@ def test_host_and_device_agree(spec: OptimizerSpec) -> None:
     )
     for _ in range(20):
         gradient = random.standard_normal(1001).astype(np.float32)
-        gradient.flags.writeable = False  # as a message has it
+        gradient.flags.writeable = False  # like an array in a message
         for parameters, optimizer in zip(vectors, optimizers, strict=True):
             optimizer.apply(parameters, gradient, 0.01)
     device, host = (parameters.snapshot() for parameters in vectors)
@@ -216,13 +216,13 @@ def test_host_and_device_agree(spec: OptimizerSpec) -> None:
     assert np.abs(device - initial).max() > 0.01
 
 
-def test_memory_of_snapshots_is_used_again_when_nobody_has_them() -> None:
+def test_memory_of_unreferenced_snapshots_is_reused() -> None:
     parameters = HostVector(np.zeros(1000, np.float32))
     ones = np.ones(1000, np.float32)
     kept: list[Any] = []
     for number in range(10):
         snapshot = parameters.snapshot()
-        # A part of it, and the bytes of it, are kept like the whole.
+        # Slices and memory views keep the memory, like the whole array.
         kept.append([snapshot, snapshot[10:20], memoryview(snapshot)[10:20]][number % 3])
         del snapshot
         parameters.assign(parameters.shared() + ones)
@@ -237,14 +237,14 @@ def test_memory_of_snapshots_is_used_again_when_nobody_has_them() -> None:
     assert len(addresses) == 1
 
 
-def test_a_snapshot_is_taken_once_for_as_long_as_nothing_changes() -> None:
+def test_snapshot_is_copied_once_until_values_change() -> None:
     parameters = HostVector(np.zeros(3, np.float32))
     assert parameters.snapshot() is parameters.snapshot()
 
 
 @pytest.mark.slow
 def test_importing_runs_no_operation() -> None:
-    # Threads are what a fork cannot carry over: TensorFlow starts them with its first operation.
+    # A fork loses threads. TensorFlow starts threads with its first operation.
     modules = "tensorflow, relaax.hosting.gradient_filters, relaax.nn.engine, relaax.optim.host_optimizers"
     code = f"import os, {modules}; print(len(os.listdir('/proc/self/task')))"
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}

@@ -26,7 +26,7 @@ def _unchanged_process() -> Iterator[None]:
     handlers, level, hooks = root.handlers[:], root.level, (sys.excepthook, threading.excepthook)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     using: dict[str, Any] = {
-        "use_device": lambda device: None if device == devices.CPU else devices.chosen(device, []),
+        "use_device": lambda device: None if device == devices.CPU else devices.select_gpu(device, []),
         "use_one_thread": lambda: None,
     }
     try:

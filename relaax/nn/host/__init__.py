@@ -1,1 +1,4 @@
-"""The host's engine: networks computed by numpy and kernels that numba compiles."""
+"""The host's engine: networks computed by numpy and by kernels that numba compiles.
+
+Begin with `engine`, then `network`, which uses `dense` or `trunk`.
+"""

@@ -1,13 +1,12 @@
-"""Convolutions as products of matrices, without the patches that make a matrix of an image.
+"""Convolutions as products of matrices, without patches of the image (im2col).
 
-A kernel of side k that moves by s pixels covers m = ⌈k / s⌉ blocks of s x s pixels each way. So an image is laid out
-in such blocks, [rows, columns, s * s * channels]; one product gives what each block contributes to each of the m * m
-outputs that it touches; and an output is the sum of what m * m neighbouring blocks contribute to it. Where k is no
-multiple of s the kernel is thought to have zeros beyond its end. Outputs are written as the blocks of the convolution
-that follows.
+A kernel with side k and stride s covers m = ⌈k / s⌉ blocks of s x s pixels in each direction. So an image is stored as
+such blocks, [rows, columns, s * s * channels]. One product gives the contribution of each block to each of the m * m
+outputs that it affects. An output is the sum of the contributions of m * m neighbouring blocks. If k is not a multiple
+of s, the kernel is padded with zeros. Outputs are written as the blocks of the next convolution.
 
-Patches (im2col) are m * m times as large as the image, and writing them takes longer than their product. For the Atari
-network this forward pass takes half the time, and its gradient is two products of the same shape.
+Patches are m * m times as large as the image, and writing them takes longer than their product. For the Atari network,
+this forward pass takes half of the time. The gradient is two products of the same shape.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ Array = npt.NDArray[np.float32]
 Images = npt.NDArray[Any]
 
 _ONE = np.uint64(1)
-"""Keeps indices unsigned. A plain 1 makes them signed, and the loops over filters take four times as long."""
+"""An unsigned 1. With a signed 1, indices are signed, and the loops over filters take four times as long."""
 _NO_FLOOR, _RELU_FLOOR = np.float32(-np.inf), np.float32(0)
 _SHAPE = types.UniTuple(NUMBER, 7)
 
 CHUNK_BYTES = 1 << 20
-"""Of blocks and what they contribute: they should be in the cache still when they are used again."""
+"""Size of the blocks and contributions that are computed at once, small enough to stay in the cache."""
 
 
 def _blocks_kernel(images: Any, blocks: Any, count: Any, shape: Any) -> None:
@@ -50,7 +49,7 @@ def _blocks_kernel(images: Any, blocks: Any, count: Any, shape: Any) -> None:
                     blocks[target + i] = images[source + i]
                 source += piece
                 target += depth
-            if columns * side > width:  # the kernel reaches less far than its last block
+            if columns * side > width:  # the last block is only partly inside the image
                 for i in range((width % side) * channels):
                     blocks[target + i] = images[source + i]
 
@@ -110,7 +109,7 @@ def _relu_gradient(gradient: Any, outputs: Any) -> None:
 
 
 def compile_kernels() -> None:
-    """Compile what images of bytes need, for a process that is forked later: seconds once, then milliseconds."""
+    """Compile the kernels for images of bytes before a fork: seconds the first time, then milliseconds."""
     _blocks(np.uint8), _add(), _spread(), _relu_gradient()
 
 
@@ -125,25 +124,25 @@ class Blocks:
 
     @property
     def depth(self) -> int:
-        """Numbers in a block."""
+        """Return the number of elements of a block."""
         return self.side * self.side * self.channels
 
     @property
     def count(self) -> int:
-        """Blocks of an image."""
+        """Return the number of blocks of an image."""
         return self.rows * self.columns
 
     @property
     def size(self) -> int:
-        """Numbers of an image."""
+        """Return the number of elements of an image."""
         return self.count * self.depth
 
 
 class BlockConvolution:
     """One convolution without padding: stride s, kernel [k, k, channels, filters].
 
-    `height`, `width`, `channels`: of its images. `blocks` is how it wants them laid out, `outputs` how its outputs are:
-    as blocks of one pixel, unless `continue_with` says otherwise.
+    `height`, `width`, `channels`: of the images. `blocks`: the layout of the images. `outputs`: the layout of the
+    outputs. By default, it has blocks of one pixel; `continue_with` changes it.
     """
 
     def __init__(self, height: int, width: int, channels: int, kernel: int, stride: int, filters: int) -> None:
@@ -154,16 +153,16 @@ class BlockConvolution:
         self.blocks = Blocks(self.high + shifts - 1, self.wide + shifts - 1, stride, channels)
         self._image = height, width, channels, self.blocks.rows, self.blocks.columns, stride
         self.width = shifts * shifts * filters
-        """Numbers that a block contributes."""
+        """Number of contributions of a block."""
         reach = shifts * stride
         self._padded = np.zeros((reach, reach, channels, filters), np.float32)
         self.matrix = np.zeros((self.blocks.depth, self.width), np.float32)
-        """The kernel: [numbers in a block, numbers that it contributes]."""
+        """The kernel: [elements of a block, contributions of a block]."""
         self._add, self._spread = _add(), _spread()
         self._write(Blocks(self.high, self.wide, 1, filters))
 
     def continue_with(self, following: BlockConvolution) -> None:
-        """Write outputs as the blocks of the convolution that takes them."""
+        """Write outputs in the layout of the next convolution."""
         self._write(following.blocks)
 
     def _write(self, outputs: Blocks) -> None:
@@ -172,7 +171,7 @@ class BlockConvolution:
         self._shape = self.high, self.wide, self.filters, self._shifts, outputs.rows, outputs.columns, outputs.side
 
     def set_parameters(self, kernel: Array, bias: Array, scale: float) -> None:
-        """Take float32 [k, k, channels, filters] and [filters]. Images are thought to be multiplied by `scale`."""
+        """Use this kernel [k, k, channels, filters] and bias [filters]. Images count as multiplied by `scale`."""
         self._padded[: self._kernel, : self._kernel] = kernel
         m, s = self._shifts, self.blocks.side
         parts = self._padded.reshape(m, s, m, s, -1, self.filters).transpose(1, 3, 4, 0, 2, 5)
@@ -180,7 +179,7 @@ class BlockConvolution:
         self._bias.reshape(-1, self.filters)[...] = bias
 
     def kernel_gradient(self, gradient: Array, scale: float) -> Array:
-        """Return the gradient of the kernel, float32 [k, k, channels, filters], from that of `matrix`."""
+        """Return the gradient by the kernel, float32 [k, k, channels, filters]. `gradient`: by `matrix`."""
         m, s = self._shifts, self.blocks.side
         parts = gradient.reshape(s, s, -1, m, m, self.filters).transpose(3, 0, 4, 1, 2, 5)
         whole = parts.reshape(self._padded.shape)  # a copy
@@ -192,7 +191,7 @@ class BlockConvolution:
         _blocks(images.dtype)(images.reshape(-1), blocks.reshape(-1), len(images), self._image)
 
     def add(self, products: Array, outputs: Array, relu: bool) -> None:
-        """Compute outputs, with their bias and perhaps their activation, from what blocks contribute.
+        """Compute outputs from the contributions of blocks, with the bias, and with the activation if `relu`.
 
         `products` float32 [B * blocks, width]; `outputs` float32 [B, size].
         """
@@ -200,23 +199,22 @@ class BlockConvolution:
         self._add(products.reshape(-1), self._bias, outputs.reshape(-1), floor, len(outputs), self._shape)
 
     def spread(self, gradient: Array, products: Array) -> None:
-        """Compute the gradient of what blocks contribute from that of the outputs, shapes as for `add`.
+        """Compute the gradient by the contributions of blocks, from the gradient by the outputs. Shapes: see `add`.
 
-        What contributes to no output is left as it is: `products` are zeros at first.
+        Contributions without an output are not written, so `products` must be zeros at first.
         """
         self._spread(gradient.reshape(-1), products.reshape(-1), len(gradient), self._shape)
 
 
 def relu_gradient(gradient: Array, outputs: Array) -> None:
-    """Compute the gradient before a relu from the one after it, in place: contiguous float32 of one shape each."""
+    """Compute the gradient before a relu from the one after it, in place. Both: contiguous float32 of one shape."""
     _relu_gradient()(gradient.reshape(-1), outputs.reshape(-1))
 
 
 class Convolutions:
-    """The convolutions of a trunk, one after the other, for some images at a time, which the cache holds.
+    """The convolutions of a trunk, for so many images at a time that they fit into the cache.
 
-    `layers`: the outputs of each, float32 [B, size], as `forward` writes and `backward` reads them. What comes out of
-    the last one stands last.
+    `layers`: the outputs of each convolution, float32 [B, size]. `forward` writes them, and `backward` reads them.
     """
 
     def __init__(self, spec: NetworkSpec, trunk: str, scratch: Scratch) -> None:
@@ -234,7 +232,7 @@ class Convolutions:
         self._chunk = max(1, CHUNK_BYTES // max(4 * c.blocks.count * (c.blocks.depth + c.width) for c in self._each))
 
     def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        """Take over kernels and biases. Images are thought to be multiplied by `scale`."""
+        """Use these kernels and biases. Images count as multiplied by `scale`."""
         self._scale = scale
         for index, (convolution, name) in enumerate(zip(self._each, self._names, strict=True)):
             convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], 1.0 if index else scale)
@@ -244,7 +242,7 @@ class Convolutions:
         for part in self._parts(len(images)):
             for index, convolution in enumerate(self._each):
                 blocks = self._blocks(index, images, layers, part)
-                products = self._scratch.take(("products", index), len(blocks), convolution.width)
+                products = self._scratch.array(("products", index), len(blocks), convolution.width)
                 np.matmul(blocks, convolution.matrix, out=products)
                 outputs = layers[index][part]
                 convolution.add(products, outputs, relu=not self._tanh)
@@ -252,10 +250,10 @@ class Convolutions:
                     np.tanh(outputs, out=outputs)
 
     def backward(
-        self, images: Images, layers: Sequence[Array], gradient: Array, out: Mapping[str, Array], further: bool
+        self, images: Images, layers: Sequence[Array], gradient: Array, out: Mapping[str, Array], accumulate: bool
     ) -> None:
-        """Write, or add if `further`, the gradient by the parameters. `gradient`, [B, size]: by the last outputs."""
-        take = self._scratch.take
+        """Write the gradient by the parameters, or add it if `accumulate`. `gradient` [B, size]: by the outputs."""
+        take = self._scratch.array
         by_matrix = [take(("matrix", i), *c.matrix.shape) for i, c in enumerate(self._each)]
         by_bias = [take(("conv bias", i), 1, c.filters)[0] for i, c in enumerate(self._each)]
         for sums in (*by_matrix, *by_bias):
@@ -273,41 +271,41 @@ class Convolutions:
                 by_products = take(("by products", index), len(blocks), convolution.width)
                 convolution.spread(by_outputs, by_products)
                 by_matrix[index] += np.matmul(
-                    blocks.T, by_products, out=take(("further", index), *convolution.matrix.shape)
+                    blocks.T, by_products, out=take(("product", index), *convolution.matrix.shape)
                 )
                 if index:
                     by_outputs = take(("by blocks", index), len(by_outputs), convolution.blocks.size)
                     np.matmul(by_products, convolution.matrix.T, out=by_outputs.reshape(blocks.shape))
         for index, (convolution, name) in enumerate(zip(self._each, self._names, strict=True)):
             by_kernel = convolution.kernel_gradient(by_matrix[index], 1.0 if index else self._scale)
-            put(by_kernel, out[f"{name}/kernel"], further)
-            put(by_bias[index], out[f"{name}/bias"], further)
+            write_or_add(by_kernel, out[f"{name}/kernel"], accumulate)
+            write_or_add(by_bias[index], out[f"{name}/bias"], accumulate)
 
     def _parts(self, count: int) -> list[slice]:
         return [slice(start, min(start + self._chunk, count)) for start in range(0, count, self._chunk)]
 
     def _blocks(self, index: int, images: Images, layers: Sequence[Array], part: slice) -> Array:
-        """Return what a convolution takes in for some images: float32 [images * blocks, depth]."""
+        """Return the input of a convolution for the images `part`: float32 [images * blocks, depth]."""
         shape = self._each[index].blocks
         if index:
             return layers[index - 1][part].reshape(-1, shape.depth)
         images = np.ascontiguousarray(images[part])
-        blocks = self._scratch.take("blocks", len(images), shape.size)
+        blocks = self._scratch.array("blocks", len(images), shape.size)
         self._each[0].lay_out(images, blocks)
         return blocks.reshape(-1, shape.depth)
 
 
 def tanh_gradient(gradient: Array, outputs: Array, scratch: Scratch) -> None:
     """Compute the gradient before a hyperbolic tangent from the one after it, in place."""
-    slope = scratch.take("slope", *outputs.shape)
+    slope = scratch.array("slope", *outputs.shape)
     np.multiply(outputs, outputs, out=slope)
     np.subtract(1, slope, out=slope)
     gradient *= slope
 
 
-def put(part: Array, out: Array, further: bool) -> None:
-    """Write a part of a gradient, or add it if `further`."""
-    if further:
+def write_or_add(part: Array, out: Array, accumulate: bool) -> None:
+    """Write a part of a gradient, or add it if `accumulate`."""
+    if accumulate:
         out += part
     else:
         out[...] = part

@@ -1,7 +1,7 @@
-"""Dense networks of a few examples: all layers of all trunks in one call, forward and backward.
+"""Dense networks for a few examples: all layers of all trunks in one call, forward and backward.
 
-A network of two layers of 64 is 10,000 multiplications, which take a microsecond or two. Twenty calls of numpy for them
-take thirty, and three times that where others have had the caches since, as on a host with more workers than cores.
+A network with two layers of 64 has 10,000 multiplications, which take one or two microseconds. The twenty calls of
+numpy for them take 30 microseconds, and three times as long with cold caches, as with more workers than cores.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _NULL, _UNIT = np.float32(0), np.float32(1)
 class Dense:
     """The layers of a network without convolutions, LSTM and streams.
 
-    What it computes of an example stands layer by layer, trunk by trunk, with the heads of a trunk side by side, in one
-    flat array: [room, width] of the first layer, then that of the second one, and so on.
+    All outputs are in one flat array, by trunk and layer: [room, width] of the first layer, then of the second one, and
+    so on. `room` is the number of examples that the array has room for. The heads of a trunk count as one layer.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
         self._plan, self.heads, self.width = _plan(spec)
         self.multiplications = int((self._plan[:, _INPUTS] * self._plan[:, _OUTPUTS]).sum())
-        """Of one example, forward."""
+        """Multiplications of a forward pass of one example."""
         self._forward, self._backward = _forward(), _backward()
 
     def forward(self, parameters: Array, inputs: Array, memory: Array, room: int, start: int) -> None:
-        """Compute rows from `start` on of `memory`, float32 [room * width], which has room for so many examples.
+        """Compute the rows from `start` on in `memory`, float32 [room * width].
 
         `parameters`: float32 [P]. `inputs`: float32 [B, features].
         """
@@ -48,10 +48,10 @@ class Dense:
     def backward(
         self, parameters: Array, inputs: Array, memory: Array, room: int, start: int, by_outputs: Array, out: Array
     ) -> None:
-        """Add the gradient by the parameters to `out`, float32 [P]. The rest as `forward` had, and left, it.
+        """Add the gradient by the parameters to `out`, float32 [P]. Call it with the arguments of `forward`.
 
-        `by_outputs`: float32 [B * width], in the order of `memory`, the gradient by the outputs: that of the heads is
-        given, all else is overwritten.
+        `by_outputs`: the gradient by the outputs, float32 [B * width], in the order of `memory`. The caller sets the
+        part of the heads. The rest is overwritten.
         """
         self._backward(parameters, self._plan, inputs.reshape(-1), memory, room, start, len(inputs), by_outputs, out)
 
@@ -60,17 +60,20 @@ _INPUTS, _OUTPUTS = 2, 3
 
 
 def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], int]:
-    """Return what kernels read, uint64 [layers, 10], in the order of computing. A layer is a dense one, or one head.
+    """Return a table for the kernels, uint64 [layers, 10], the positions of the heads, and the outputs per example.
 
-    kernel, bias: where they begin in the parameters; [inputs, outputs] and [outputs].
-    inputs, outputs.
-    source: numbers of an example that stand before what the layer takes in.
-    from_inputs: 1 if it takes in the network's inputs instead.
-    target, width: the same for where its outputs stand, and how many numbers stand there side by side.
-    column: of them, the first that is this one's.
+    Each row is a dense layer or a head, in the order of computation. Its columns:
+
+    kernel, bias: positions in the parameters, of [inputs, outputs] and [outputs].
+    inputs, outputs: numbers of the layer.
+    source: number of an example's outputs before the layer's input.
+    from_inputs: 1 if the input of the layer is the input of the network.
+    target: number of an example's outputs before the layer's outputs.
+    width: number of outputs at `target`, of this layer and, if it is a head, of the other heads of the trunk.
+    column: the layer's first output among them.
     activation: 0 for none, 1 for relu, 2 for tanh.
 
-    Then where heads stand: target, width and columns. And the numbers of an example.
+    The position of a head is its target, width and columns.
     """
     starts, start = {}, 0
     for name, size in zip(spec.layout().shapes, spec.layout().sizes, strict=True):
@@ -95,12 +98,12 @@ def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], i
 
 
 def compile_kernels() -> None:
-    """For a process that is forked later: seconds once, then milliseconds."""
+    """Compile all kernels before a fork: seconds the first time, then milliseconds."""
     _forward(), _backward()
 
 
 def _multiply(x: Any, x_at: Any, kernel: Any, k_at: Any, inputs: Any, outputs: Any, y: Any, y_at: Any) -> None:
-    """Add x @ kernel to y, for one example: four of its numbers at a time."""
+    """Add x @ kernel to y for one example, four inputs at a time."""
     whole = inputs - inputs % _FOUR
     for i in range(_ZERO, whole, _FOUR):
         a, b, c, d = x[x_at + i], x[x_at + i + _ONE], x[x_at + i + _TWO], x[x_at + i + _THREE]
@@ -172,7 +175,7 @@ def _forward(parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, st
 def _backward(
     parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, start: Any, count: Any, by_outputs: Any, out: Any
 ) -> None:
-    # A layer's outputs may be what several others take in: their gradients are added up.
+    # The outputs of a layer may be the input of several layers, whose gradients are summed.
     for index in range(len(plan)):
         if plan[index, 9]:
             for i in range(plan[index, 6] * count, (plan[index, 6] + plan[index, 7]) * count):
@@ -180,7 +183,7 @@ def _backward(
     for index in range(len(plan) - 1, -1, -1):
         kernel, bias, taken, outputs, source, from_inputs, target, width, column, activation = plan[index]
         g_at = target * count + column
-        if activation:  # the gradient before it
+        if activation:  # the gradient before the activation
             y_at = target * room + start * width
             if activation == _ONE:
                 for i in range(count * width):

@@ -1,4 +1,4 @@
-"""The engine that computes on the host: BLAS and compiled kernels, without a call of TensorFlow."""
+"""The host's engine, with BLAS and compiled kernels, and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy.typing as npt
 
 from relaax.nn.host.network import Activations, HostNetwork
 from relaax.nn.interfaces import Engine, Loss, checked_derivatives
-from relaax.nn.recycled_memory import Recycled, own_memory
+from relaax.nn.recycled_memory import VectorPool, own_memory
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 Inputs = npt.NDArray[Any]
 
 EXAMPLES = 256
-"""So many go through a network without LSTM at once for a gradient: more gain nothing, and memory would grow."""
+"""Examples of a gradient that are computed at once, without an LSTM. More would need memory and not be faster."""
 
 KEPT_BYTES = 32 << 20
-"""Bound on what is kept of what was acted on."""
+"""Largest size of activations that are kept from acting for the gradient."""
 
 
 class HostEngine(Engine):
-    """Compute a network on one thread of the CPU.
+    """An engine on one thread of the CPU.
 
-    What the network computes when it acts on a row of a batch is what the gradient of that row begins with.
+    The gradient reuses the activations that were computed when the agent acted on a row of the batch.
     """
 
     def __init__(self, spec: NetworkSpec, input_dtype: Any, batch_shape: tuple[int | None, int | None]) -> None:
@@ -33,14 +33,14 @@ class HostEngine(Engine):
         self._recurrent = spec.lstm > 0
         self._pixels = np.dtype(input_dtype) == np.uint8
         self._size = spec.layout().size
-        self._gradients = Recycled(self._size, own_memory)
+        self._gradients = VectorPool(self._size, own_memory)
         self._acting = Activations(0, self._network.sizes)
         rows, environments = batch_shape
         self._rows = rows
-        self._most = max(EXAMPLES, KEPT_BYTES // self._network.example_bytes)
+        self._most_kept = max(EXAMPLES, KEPT_BYTES // self._network.example_bytes)
         expected = 0 if rows is None or environments is None else rows * environments
-        self._learning = Activations(min(expected, self._most), self._network.sizes)
-        self._kept: set[int] = set()  # rows of `_learning`, of so many environments each
+        self._learning = Activations(min(expected, self._most_kept), self._network.sizes)
+        self._kept: set[int] = set()  # rows of `_learning`, of `_environments` examples each
         self._environments = 0
 
     def set_parameters(self, parameters: Array) -> None:
@@ -60,13 +60,13 @@ class HostEngine(Engine):
         network, count = self._network, restart.size
         flat_inputs = inputs.reshape(count, *inputs.shape[2:])
         at_once = count if self._recurrent else EXAMPLES
-        self._make_room(min(count, at_once))
-        gradient = self._gradients.take() if out is None else out
-        assert gradient.shape == (self._size,), "memory for a gradient is as long as that"
-        with np.errstate(all="ignore"):  # what is not finite is found by whoever applies it
+        self._grow(min(count, at_once))
+        gradient = self._gradients.acquire() if out is None else out
+        assert gradient.shape == (self._size,), "`out` must be as long as the parameters"
+        with np.errstate(all="ignore"):  # the caller checks for NaN and infinity
             for start in range(0, count, at_once):
                 part = slice(start, min(start + at_once, count))
-                at = self._activated(flat_inputs, part, state, restart)
+                at = self._compute_missing(flat_inputs, part, state, restart)
                 outputs = network.outputs(self._learning, at, at + part.stop - part.start)
                 by_outputs = checked_derivatives(loss(outputs, part), outputs)
                 network.backward(flat_inputs[part], self._learning, at, by_outputs, gradient, start > 0, state, restart)
@@ -74,35 +74,35 @@ class HostEngine(Engine):
         return gradient
 
     def _place(self, count: int, keep: int | None) -> tuple[Activations, int]:
-        """Choose where the outputs for `count` inputs go."""
+        """Return the activations, and the position in them, for the outputs of `count` inputs."""
         if keep is not None and (self._rows is None or keep < self._rows):
             if count != self._environments:
                 self._environments = count
                 self._kept.clear()
-            if (keep + 1) * count <= self._most:
-                self._make_room((keep + 1) * count)
+            if (keep + 1) * count <= self._most_kept:
+                self._grow((keep + 1) * count)
                 self._kept.add(keep)
                 return self._learning, keep * count
         if self._acting.count < count:
             self._acting = Activations(count, self._network.sizes)
         return self._acting, 0
 
-    def _make_room(self, count: int) -> None:
+    def _grow(self, count: int) -> None:
         if self._learning.count < count:
-            bound = max(self._most, count if self._recurrent else 0)
+            bound = max(self._most_kept, count if self._recurrent else 0)
             self._learning = Activations(min(max(count, 2 * self._learning.count), bound), self._network.sizes)
             self._kept.clear()
 
-    def _activated(self, inputs: Inputs, part: slice, state: Array, restart: npt.NDArray[np.bool_]) -> int:
-        """Compute what was not kept of these examples; return where they stand in `_learning`."""
+    def _compute_missing(self, inputs: Inputs, part: slice, state: Array, restart: npt.NDArray[np.bool_]) -> int:
+        """Compute the activations of `part` that were not kept. Return their position in `_learning`."""
         steps, environments = restart.shape
         if self._recurrent:
-            # A step waits for the one before it: all are kept, or all are computed.
+            # Each step needs the one before it. So either all steps are kept, or all are computed.
             if environments != self._environments or not self._kept.issuperset(range(steps)):
                 self._network.forward(inputs, self._learning, 0, state, restart)
             return 0
         if environments != self._environments or part.stop > self._learning.count:
-            # What stood there has had its turn, or was never kept.
+            # The rows at position 0 are used already, or were not kept.
             self._network.forward(inputs[part], self._learning, 0, state)
             return 0
         start = part.start

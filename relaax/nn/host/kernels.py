@@ -1,6 +1,6 @@
 """Kernels of the host: the hyperbolic tangent, products for a few examples, softmax policies, sums over a rollout.
 
-Each is one call where numpy's small calls would add up.
+Each kernel is one call and replaces many small calls of numpy.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _NULL, _ZERO, _ONE, _TWO, _THREE, _FOUR = np.float32(0), *(np.uint64(number) for
 
 
 def compile_kernels() -> None:
-    """Compile everything, for a process that is forked later: seconds once, then milliseconds."""
+    """Compile all kernels before a fork: seconds the first time, then milliseconds."""
     _multiply(), _softmax(), _log_probability(), _sums()
 
 
 _MATRIX = types.Array(types.float32, 2, "C", readonly=True)
-_HEAD = types.Array(types.float32, 2, "A", readonly=True)  # columns of what the heads gave together
+_HEAD = types.Array(types.float32, 2, "A", readonly=True)  # columns of the outputs of all heads
 _ROWS = types.Array(types.float32, 2, "C")
 _PLACES = types.Array(types.uint64, 1, "C")
 _ACTIONS = types.Array(types.int64, 1, "C", readonly=True)
 _FLOAT64 = types.Array(types.float64, 1, "C")
 
 
-# A rational function that is the hyperbolic tangent to some units of the last place, which is Eigen's, and so
-# TensorFlow's. A call of the C library for each number would take longer than the network.
+# Eigen's rational approximation of the hyperbolic tangent, which TensorFlow uses, to some units in the last place.
+# A call of the C library for each number would take longer than the rest of the network.
 _LIMIT, _MINUS_LIMIT = np.float32(7.90531110763549805), np.float32(-7.90531110763549805)
 _A1, _A3, _A5, _A7, _A9, _A11, _A13 = (
     np.float32(number)
@@ -63,20 +63,20 @@ def _tanh(values: Any) -> None:
 
 
 tanh = inlined(_tanh, ANY_ORDER)
-"""`tanh(values)`: the hyperbolic tangent of float32 [n], in place, for use within a kernel."""
+"""The hyperbolic tangent of float32 [n], in place: `tanh(values)`, for use within a kernel."""
 
 
 SMALL_PRODUCT = 1_000_000
-"""Multiplications in a product of matrices that OpenBLAS makes of them as they are. For a larger one it first copies
-them, which for a few examples takes longer than the product: for 8 and a kernel of 2592 x 256, 190 us instead of 80.
+"""Largest number of multiplications for which OpenBLAS does not copy the matrices first. For a few examples, the copies
+take longer than the product: with 8 examples and a kernel of 2592 x 256, 190 us instead of 80.
 """
 
 FEW = 16
-"""Examples for which a product is made of small ones. For more the copies pay."""
+"""Largest number of examples for which a product is split into small ones. With more, one product is faster."""
 
 
 def product(x: Array, kernel: Array, out: Array) -> None:
-    """`x @ kernel` of x [B, inputs] and kernel [inputs, outputs], into out [B, outputs], float32."""
+    """Write `x @ kernel` to out [B, outputs]: x [B, inputs], kernel [inputs, outputs], all float32."""
     if len(x) > FEW or x.size * kernel.shape[1] <= SMALL_PRODUCT:
         np.matmul(x, kernel, out=out)
         return
@@ -89,7 +89,7 @@ def product(x: Array, kernel: Array, out: Array) -> None:
 
 
 def product_transposed(x: Array, kernel: Array, out: Array) -> None:
-    """`x @ kernel.T` of x [B, outputs] and kernel [inputs, outputs], into out [B, inputs], float32."""
+    """Write `x @ kernel.T` to out [B, inputs]: x [B, outputs], kernel [inputs, outputs], all float32."""
     if len(x) > FEW or x.size * len(kernel) <= SMALL_PRODUCT:
         np.matmul(x, kernel.T, out=out)
         return
@@ -100,9 +100,10 @@ def product_transposed(x: Array, kernel: Array, out: Array) -> None:
 
 
 def product_of_relu(x: Array, kernel: Array, out: Array) -> None:
-    """`x @ kernel` for one example: x float32 [inputs], kernel [inputs, outputs], finite, and out [outputs].
+    """Write `x @ kernel` of one example to out [outputs]: x float32 [inputs], kernel [inputs, outputs], finite.
 
-    Rows of the kernel that count nothing are not read: of 2592 x 256 it takes a third, where 70 % of x are zero.
+    Rows of the kernel for zeros in x are not read. With a kernel of 2592 x 256 and 70 % zeros, it takes a third of the
+    time.
     """
     _multiply()(x, kernel, np.empty(len(x), np.uint64), out)
 
@@ -132,10 +133,11 @@ def _multiply(x: Any, kernel: Any, rows: Any, out: Any) -> None:
 def softmax_gradient(
     logits: Array, a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
 ) -> tuple[Array, Array, Array]:
-    """Compute the derivative by the logits of a loss in log pi(a_t) and the entropy, for a softmax pi.
+    """Compute the derivative by the logits of a loss that depends on log pi(a_t) and the entropy of a softmax pi.
 
     `logits` float32 [B, A]; `a_t` integers [B]; the loss's derivatives by log pi(a_t) and by the entropy, float32 [B].
-    Returns float32 [B, A]; log pi(a_t) and the entropy, float32 [B]. Raises IndexError if an action is none of the A.
+    Returns the derivative, float32 [B, A]; log pi(a_t) and the entropy, float32 [B] each. Raises IndexError if an
+    action is not from 0 to A - 1.
     """
     logits = np.asarray(logits, np.float32)
     by_logits = np.empty(logits.shape, np.float32)
@@ -148,7 +150,7 @@ def softmax_gradient(
 def softmax_log_probability(logits: Array, a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Compute log pi(a_t), float64 [N]. `logits` float32 [N, A]; `a_t` integers [N].
 
-    Raises IndexError if an action is none of the A.
+    Raises IndexError if an action is not from 0 to A - 1.
     """
     logits = np.asarray(logits, np.float32)
     found = np.empty(len(logits))
@@ -170,7 +172,7 @@ def _softmax(
     for row in range(count):
         largest = logits[row, 0]
         for j in range(1, choices):
-            if not logits[row, j] <= largest:  # nan, too, and all that follows is nan then
+            if not logits[row, j] <= largest:  # also true for nan, and then all results are nan
                 largest = logits[row, j]
         total = _NULL
         for j in range(choices):
@@ -182,7 +184,7 @@ def _softmax(
             entropy -= by_logits[row, j] * (logits[row, j] - largest - log_total)
         taken = actions[row]
         if not 0 <= taken < choices:
-            raise IndexError("an action is none of the policy's")
+            raise IndexError("softmax gradient for an action that is not from 0 to A - 1")
         log_probabilities[row], entropies[row] = logits[row, taken] - largest - log_total, entropy
         # By logit j: of log pi(a) it is [j = a] - pi_j, of the entropy -pi_j * (log pi_j + entropy).
         for j in range(choices):
@@ -203,12 +205,12 @@ def _log_probability(logits: Any, actions: Any, found: Any) -> None:
         for j in range(choices):
             total += np.exp(np.float64(logits[row, j]) - np.float64(largest))
         if not 0 <= actions[row] < choices:
-            raise IndexError("an action is none of the policy's")
+            raise IndexError("log-probability of an action that is not from 0 to A - 1")
         found[row] = np.float64(logits[row, actions[row]]) - np.float64(largest) - np.log(total)
 
 
 def discounted_sums(terms: Array, decays: Array) -> None:
-    """Compute s_t = term_t + decay_t * s_{t+1} over a rollout, in place: contiguous float32 [T, N] each."""
+    """Compute s_t = term_t + decay_t * s_{t+1} over a rollout, in place in `terms`. Both: contiguous float32 [T, N]."""
     _sums()(terms.reshape(-1), decays.reshape(-1), terms.shape[1])
 
 

@@ -1,7 +1,7 @@
 """A layer of long short-term memory on the host: forward over a rollout, and backward through time.
 
-The layer is that of `relaax.nn.tensorflow_engine`. Products are BLAS's, one for all steps if no step waits for another.
-What is done to each number is a compiled kernel, one call for each step.
+The layer is the same as in `relaax.nn.tensorflow_engine`. BLAS computes the products, in one call for all steps if they
+do not depend on each other. A compiled kernel computes the elementwise part, in one call for each step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HALF, _UNIT = np.float32(0.5), np.float32(1)
 
 
 class LstmActivations(NamedTuple):
-    """What the layer computed of B = T * N inputs: the gates after their activations, the cells and the outputs."""
+    """Results of the layer for B = T * N inputs: the gates after their activations, the cells and the outputs."""
 
     gates: Array
     """float32 [B, 4 C]"""
@@ -33,7 +33,7 @@ class LstmActivations(NamedTuple):
 
 
 class Lstm:
-    """One layer of `cells` cells over `features` inputs."""
+    """One layer with `cells` cells and `features` inputs."""
 
     def __init__(self, features: int, cells: int) -> None:
         self._features = features
@@ -43,16 +43,16 @@ class Lstm:
         self._activate, self._differentiate = _activate(), _differentiate()
 
     def set_parameters(self, kernel: Array, bias: Array) -> None:
-        """Take float32 [features + C, 4 C] and [4 C], which must not change any more."""
+        """Use a kernel, float32 [features + C, 4 C], and a bias, [4 C]. The arrays must not change later."""
         self._kernel, self._bias = kernel, bias
 
     def forward(
         self, x: Array, h: Array, c: Array, restart: Mask | None, memory: LstmActivations
     ) -> tuple[Array, Array]:
-        """Compute T steps of N environments, into `memory`. Returns h and c after the last step, views of it.
+        """Compute T steps of N environments into `memory`. Return h and c after the last step, as views of `memory`.
 
         `x`: float32 [T * N, features]. `h`, `c`: float32 [N, C], outputs and cells before the first step. `restart`:
-        bool [T, N], True if the state before a step is zero; None if it is nowhere.
+        bool [T, N], True if the state before a step is set to zero; None if it never is.
         """
         n = len(h)
         from_x, from_h = self._kernel[: self._features], self._kernel[self._features :]
@@ -84,11 +84,11 @@ class Lstm:
         by_kernel: Array,
         by_bias: Array,
     ) -> Array:
-        """Compute the gradient of a loss over T steps of N environments; no gradient flows into the first state.
+        """Compute the gradient of a loss over T steps of N environments. No gradient flows into the first state.
 
-        `x`, `h`, `c`, `restart`: as for `forward`, which filled `memory`. `by_outputs`: float32 [T * N, C], the loss's
-        derivative by the outputs, which is overwritten. Those by the kernel and the bias are written. Returns that by
-        `x`, float32 [T * N, features].
+        `x`, `h`, `c`, `restart`, `memory`: as in the call of `forward`. `by_outputs`: the derivative by the outputs,
+        float32 [T * N, C]; it is overwritten. `by_kernel`, `by_bias`: receive the derivatives by the parameters.
+        Returns the derivative by `x`, float32 [T * N, features].
         """
         steps, n = restart.shape
         from_x, from_h = self._kernel[: self._features], self._kernel[self._features :]
@@ -117,12 +117,12 @@ class Lstm:
 
 
 def compile_kernels() -> None:
-    """Compile everything, for a process that is forked later: seconds once, then milliseconds."""
+    """Compile all kernels before a fork: seconds the first time, then milliseconds."""
     _activate(), _differentiate()
 
 
 def _before(first: Array, after: Array, restart: Mask) -> Array:
-    """Return the state before each step, float32 [T * N, C], from that before the first and those after each."""
+    """Return the state before each step, float32 [T * N, C]. `first`: before the first one; `after`: after each."""
     n = len(first)
     before = np.empty_like(after)
     before[:n], before[n:] = first, after[:-n]
@@ -132,7 +132,7 @@ def _before(first: Array, after: Array, restart: Mask) -> Array:
 
 @compiled_once(FLAT, READ, READ, FLAT, FLAT, *[NUMBER] * 2, fastmath=ANY_ORDER)
 def _activate(gates: Any, by_h: Any, before: Any, cells: Any, outputs: Any, count: Any, size: Any) -> None:
-    # sigmoid(z) = (1 + tanh(z / 2)) / 2, which overflows nowhere.
+    # sigmoid(z) = (1 + tanh(z / 2)) / 2 does not overflow.
     width, two, three = _FOUR * size, _TWO * size, _THREE * size
     for row in range(count):
         first, at = row * width, row * size
@@ -160,7 +160,7 @@ def _activate(gates: Any, by_h: Any, before: Any, cells: Any, outputs: Any, coun
 def _differentiate(
     gates: Any, before: Any, cells: Any, by_outputs: Any, by_cells: Any, by_gates: Any, count: Any, size: Any
 ) -> None:
-    """`by_cells` comes with the derivative by the cells after this step, and leaves with that by those before it."""
+    """Replace `by_cells`, the derivative by the cells after this step, by the derivative by the cells before it."""
     width, two, three = _FOUR * size, _TWO * size, _THREE * size
     for row in range(count):
         first, at = row * width, row * size

@@ -1,10 +1,9 @@
 """Networks in the host's memory: forward and backward.
 
-Small ones without convolutions, LSTM and streams are left to `dense`, which takes one call for all of it, others to
-`trunk`.
+`dense` computes small networks without convolutions, LSTM and streams, in one call. `trunk` computes all others.
 
-TensorFlow takes 200 microseconds for a call whatever its size, and for the Atari network's gradient more than twice as
-long. Outputs of the layers are kept, so that what was acted on need not be computed again for the gradient.
+TensorFlow takes at least 200 microseconds for a call, and more than twice as long for the gradient of the Atari
+network. The outputs of the layers are kept, so the gradient does not compute them again.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Mask = npt.NDArray[np.bool_]
 
 NO_STATE: Array = np.zeros((0, 0), np.float32)
 NO_RESTART: Mask = np.zeros((0, 0), np.bool_)
-"""Without an LSTM neither is looked at."""
+"""Values of `state` and `restart` without an LSTM. They are not read."""
 
 BYTE_SCALE = 1 / 255
-"""Bytes are pixels, and the network is given them from 0 to 1."""
+"""Scale of inputs that are bytes. They are pixels, and the network receives them from 0 to 1."""
 
 FEW_MULTIPLICATIONS = 500_000
-"""What one call may take for some examples of a dense network: for more, BLAS's products are faster."""
+"""Largest number of multiplications for which a dense network is computed in one call. Above it, BLAS is faster."""
 
 
 class Activations:
@@ -40,11 +39,11 @@ class Activations:
     def __init__(self, count: int, sizes: list[list[int]]) -> None:
         self.count = count
         self.memory: Array = np.zeros(count * sum(map(sum, sizes)), np.float32)
-        """All layers, one after the other."""
+        """All layers, concatenated."""
         self.layers: list[list[Array]] = []
-        """Of each trunk, float32 [count, size] each (see `Trunk`)."""
+        """The layers of each trunk, float32 [count, size] each (see `Trunk`)."""
         self.outputs: dict[tuple[int, int], dict[str, Array]] = {}
-        """The heads' outputs of rows that were asked for before."""
+        """Cached views of the heads' outputs, by start and stop."""
         start = 0
         for trunk in sizes:
             self.layers.append([])
@@ -54,7 +53,7 @@ class Activations:
 
 
 class HostNetwork:
-    """Compute a network for a few examples at a time. Nothing large is allocated once every size has been seen."""
+    """A network for a few examples at a time. After the first batch of a size, no large memory is allocated for it."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         self._recurrent = spec.lstm > 0
@@ -68,30 +67,30 @@ class HostNetwork:
         self._flattens = not spec.convolutions
         self._parameters: Array = np.zeros(0, np.float32)
         self._scale = 1.0
-        self._split = False  # whether the trunks have these parameters
+        self._trunks_are_current = False  # whether the trunks have the current parameters
         self.sizes = [trunk.sizes for trunk in self._trunks]
         self.example_bytes = 4 * sum(map(sum, self.sizes))
-        """What `Activations` take for one example."""
+        """Bytes of `Activations` for one example."""
 
     def set_parameters(self, vector: Array, pixels: bool) -> None:
-        """Take over float32 [P], which must not change any more. `pixels`: inputs are bytes."""
+        """Use these parameters, float32 [P]. The array must not change later. `pixels`: inputs are bytes."""
         if vector.shape != self._parameters.shape:
-            self._layout.views(vector)  # says what is wrong
-        self._parameters, self._scale, self._split = vector, BYTE_SCALE if pixels else 1.0, False
+            self._layout.views(vector)  # raises ValueError if the length is wrong
+        self._parameters, self._scale, self._trunks_are_current = vector, BYTE_SCALE if pixels else 1.0, False
 
     def forward(
         self, inputs: Images, activations: Activations, at: int, state: Array = NO_STATE, restart: Mask | None = None
     ) -> Array:
-        """Compute the rows from `at` on of `activations`, and return the state after the last step.
+        """Compute the rows of `activations` from `at` on. Return the state after the last step.
 
-        `inputs`: [T * N, *spec.inputs]. `state`: float32 [N, spec.state_size], what an LSTM remembers before the first
-        step. `restart`: bool [T, N], True if the state before a step is zero; None if it is nowhere.
+        `inputs`: [T * N, *spec.inputs]. `state`: float32 [N, spec.state_size], of an LSTM before the first step.
+        `restart`: bool [T, N], True if the state before a step is set to zero; None if it never is.
         """
         flat = self._flat(inputs)
         if self._dense and len(inputs) <= self._few:
             self._dense.forward(self._parameters, flat, activations.memory, activations.count, at)
             return state
-        self._give_trunks()
+        self._update_trunks()
         after = np.empty_like(state) if self._recurrent else state
         for trunk, layers in zip(self._trunks, activations.layers, strict=True):
             rows = [layer[at : at + len(inputs)] for layer in layers]
@@ -99,7 +98,7 @@ class HostNetwork:
         return after
 
     def outputs(self, activations: Activations, start: int, stop: int) -> dict[str, Array]:
-        """Return views of the heads' outputs, float32 [stop - start, width], of the rows given."""
+        """Return views of the heads' outputs of the rows from `start` to `stop`, float32 [stop - start, width]."""
         outputs = activations.outputs.get((start, stop))
         if outputs is None:
             outputs = activations.outputs[start, stop] = {
@@ -116,32 +115,32 @@ class HostNetwork:
         start: int,
         gradients: Mapping[str, Array],
         out: Array,
-        further: bool,
+        accumulate: bool,
         state: Array = NO_STATE,
         restart: Mask = NO_RESTART,
     ) -> None:
-        """Write the gradient by the parameters to `out`, float32 [P], or add it if `further`: never with an LSTM.
+        """Write the gradient by the parameters to `out`, float32 [P], or add it if `accumulate` (not with an LSTM).
 
-        `activations`: what the network computed of the inputs, from row `start` on. `gradients`: by the heads' outputs,
-        head -> float32 [T * N, width]. The rest as for `forward`.
+        `activations`: the results of `forward` for these inputs, from row `start` on. `gradients`: by the heads'
+        outputs, head -> float32 [T * N, width]. `state`, `restart`: as in the call of `forward`.
         """
         flat = self._flat(inputs)
         if self._dense and len(inputs) <= self._few:
-            self._backward_dense(self._dense, flat, activations, start, gradients, out, further)
+            self._backward_dense(self._dense, flat, activations, start, gradients, out, accumulate)
             return
-        self._give_trunks()
+        self._update_trunks()
         views = self._layout.views(out)
         for trunk, layers in zip(self._trunks, activations.layers, strict=True):
             rows = [layer[start : start + len(inputs)] for layer in layers]
-            trunk.backward(inputs, flat, rows, gradients, views, further, state, restart)
+            trunk.backward(inputs, flat, rows, gradients, views, accumulate, state, restart)
 
-    def _give_trunks(self) -> None:
-        """Most parameters of small networks never need it."""
-        if not self._split:
+    def _update_trunks(self) -> None:
+        """Set the parameters of the trunks if they are not current. Small networks rarely need it."""
+        if not self._trunks_are_current:
             views = self._layout.views(self._parameters)
             for trunk in self._trunks:
                 trunk.set_parameters(views, self._scale)
-            self._split = True
+            self._trunks_are_current = True
 
     def _backward_dense(
         self,
@@ -151,24 +150,24 @@ class HostNetwork:
         start: int,
         gradients: Mapping[str, Array],
         out: Array,
-        further: bool,
+        accumulate: bool,
     ) -> None:
         count = len(flat)
-        by_outputs = self._scratch.take("by outputs", count * dense.width, 1).reshape(-1)
+        by_outputs = self._scratch.array("by outputs", count * dense.width, 1).reshape(-1)
         for head, (target, width, columns) in dense.heads.items():
             part = by_outputs[target * count : (target + width) * count]
             part.reshape(count, width)[:, columns] = gradients[head]
-        if not further:
+        if not accumulate:
             out.fill(0)
         dense.backward(self._parameters, flat, activations.memory, activations.count, start, by_outputs, out)
 
     def _flat(self, inputs: Images) -> Array:
-        """Return inputs as dense layers multiply them, float32 [B, features]; convolutions take them as they are."""
+        """Return inputs scaled and flattened for dense layers, float32 [B, features]; unchanged for convolutions."""
         if not self._flattens:
             return inputs
         flat: Array = inputs.reshape(len(inputs), -1)
         if flat.dtype == np.float32 and self._scale == 1.0:
             return flat
-        scaled: Array = self._scratch.take("inputs", *flat.shape)
+        scaled: Array = self._scratch.array("inputs", *flat.shape)
         np.multiply(flat, np.float32(self._scale), out=scaled, dtype=np.float32)
         return scaled

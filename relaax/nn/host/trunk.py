@@ -1,4 +1,4 @@
-"""The layers below some heads of a network, and these: forward and backward, by BLAS and a few kernels."""
+"""A trunk of a network and its heads: forward and backward, with BLAS and a few kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.host.convolution import Convolutions, Images, put, tanh_gradient
+from relaax.nn.host.convolution import Convolutions, Images, tanh_gradient, write_or_add
 from relaax.nn.host.kernels import product, product_of_relu, product_transposed
 from relaax.nn.host.lstm import Lstm, LstmActivations
 from relaax.nn.recycled_memory import Scratch
@@ -19,61 +19,62 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Trunk:
-    """A trunk and its heads: convolutions, what joins them with numbers beside the image, dense layers, LSTM, heads.
+    """A trunk and its heads: convolutions, the join with side numbers, dense layers, LSTM, and heads.
 
-    `layers`: the outputs of each for some examples, float32 [B, width] (see `sizes`), as `forward` writes and
-    `backward` reads them. `place`: which one it is of the trunks of a network.
+    `layers`: the outputs of each layer, float32 [B, width] (see `sizes`). `forward` writes them, and `backward` reads
+    them. `place`: the index of the trunk in the network.
     """
 
     def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...], place: int, scratch: Scratch) -> None:
         self._name, self._scratch, self._tanh = name, scratch, spec.activation == "tanh"
-        self._image, self._pixels, self._beside = spec.image, spec.pixels, spec.beside
+        self._image, self._pixels, self._side_width = spec.image, spec.pixels, spec.side_width
         self._convolutions = Convolutions(spec, name, scratch) if spec.convolutions else None
         self._dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
         self.heads: dict[str, tuple[slice, slice]] = {}
-        """Of each head its own rows and columns in the kernel of all heads."""
+        """Rows and columns of each head in the kernel of all heads."""
         width = 0
         for head in heads:
             self.heads[head] = spec.stream(heads, head), slice(width, width + spec.heads[head])
             width += spec.heads[head]
         convolved = list(self._convolutions.sizes) if self._convolutions else []
-        if spec.beside:
-            convolved.append(convolved[-1] + spec.beside)
+        if spec.side_width:
+            convolved.append(convolved[-1] + spec.side_width)
         dense, cells = spec.dense_widths(heads), spec.lstm
         self._first, self._last = len(convolved), len(convolved) + len(dense)
-        """Where the dense layers begin among all, behind the convolutions and what is joined to them, and end."""
+        """Indices of the first dense layer, and of the layer after the last one."""
         features = [*convolved, *dense][-1] if convolved or dense else math.prod(spec.inputs)
         self._lstm = Lstm(features, cells) if cells else None
         self._h, self._c = (slice(start * cells, (start + 1) * cells) for start in (2 * place, 2 * place + 1))
-        """Where its h and c stand in the state of the network."""
+        """Columns of h and c in the state of the network."""
         self.sizes = [*convolved, *dense, *([4 * cells, cells, cells] if cells else []), width]
-        # Streams leave zeros in it: for heads of some numbers one product takes, within some microseconds, as long as
-        # one for each head.
+        # With streams it has zeros. For small heads, this one product takes only some microseconds more than a product
+        # for each head.
         self._head_kernel = np.zeros((cells or features, width), np.float32)
         self._head_bias = np.zeros(width, np.float32)
         self._dense: list[tuple[Array, Array]] = []
-        """Kernel and bias of each dense layer, the heads side by side among them as the last one."""
+        """Kernel and bias of each dense layer. The last element is that of all heads."""
         self._joined: tuple[Array, Array] | None = None
 
     def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        """Take over arrays that must not change any more. Images are thought to be multiplied by `scale`."""
+        """Use these arrays. They must not change later. Images count as multiplied by `scale`."""
         if self._convolutions:
             self._convolutions.set_parameters(views, scale)
         if self._lstm:
             self._lstm.set_parameters(*_layer(views, f"{self._name}lstm"))
         for head, (rows, columns) in self.heads.items():
             self._head_kernel[rows, columns], self._head_bias[columns] = _layer(views, head)
-        if self._beside:
-            self._joined = _layer(views, f"{self._name}beside")
+        if self._side_width:
+            self._joined = _layer(views, f"{self._name}side")
         self._dense = [*(_layer(views, name) for name in self._dense_names), (self._head_kernel, self._head_bias)]
 
     def forward(
         self, inputs: Images, flat: Array, layers: Sequence[Array], state: Array, after: Array, restart: Mask | None
     ) -> None:
-        """Compute all layers, and this trunk's part of the state after the last step.
+        """Compute all layers, and write this trunk's part of the state after the last step to `after`.
 
-        `inputs`: [T * N, *spec.inputs]; `flat`: as they are multiplied, float32 [T * N, features]. `state`, `after`:
-        float32 [N, state size]. `restart`: bool [T, N], True if the state before a step is zero; None if nowhere.
+        `inputs`: [T * N, *spec.inputs]. `flat`: inputs for dense layers, float32 [T * N, features]. `state`, `after`:
+        float32 [N, state size]. `restart`: bool [T, N], True if the state before a step is set to zero; None if it
+        never is.
         """
         if self._convolutions:
             self._convolutions.forward(self._images(inputs), layers)
@@ -99,25 +100,25 @@ class Trunk:
         layers: Sequence[Array],
         gradients: Mapping[str, Array],
         out: Mapping[str, Array],
-        further: bool,
+        accumulate: bool,
         state: Array,
         restart: Mask,
     ) -> None:
-        """Write the gradient by the parameters, or add it if `further`, which it is never with an LSTM.
+        """Write the gradient by the parameters to `out`, or add it if `accumulate` (not with an LSTM).
 
-        `gradients`: by the heads' outputs, head -> float32 [T * N, width]. The rest as for `forward`.
+        `gradients`: by the heads' outputs, head -> float32 [T * N, width]. The other arguments: see `forward`.
         """
-        gradient = self._scratch.take("heads", len(inputs), self.sizes[-1])
+        gradient = self._scratch.array("heads", len(inputs), self.sizes[-1])
         for head, (_, columns) in self.heads.items():
             gradient[:, columns] = gradients[head]
         x = layers[self._last - 1] if self._last else flat
         memory = LstmActivations(*layers[-4:-1]) if self._lstm else None
-        by_kernel = self._scratch.take("kernel", *self._head_kernel.shape)
+        by_kernel = self._scratch.array("kernel", *self._head_kernel.shape)
         np.matmul((memory.outputs if memory else x).T, gradient, out=by_kernel)
         by_bias = self._by_bias(gradient)
         for head, (rows, columns) in self.heads.items():
-            put(by_kernel[rows, columns], out[f"{head}/kernel"], further)
-            put(by_bias[columns], out[f"{head}/bias"], further)
+            write_or_add(by_kernel[rows, columns], out[f"{head}/kernel"], accumulate)
+            write_or_add(by_bias[columns], out[f"{head}/bias"], accumulate)
         if self._last or memory:
             gradient = self._by_inputs("heads", gradient, self._head_kernel)
         if self._lstm and memory:
@@ -127,21 +128,21 @@ class Trunk:
             self._before_activation(gradient, layers[index])
             kernel, _ = self._dense[index - self._first]
             by_kernel, by_bias = _layer(out, self._dense_names[index - self._first])
-            put(self._by_bias(gradient), by_bias, further)
+            write_or_add(self._by_bias(gradient), by_bias, accumulate)
             x = layers[index - 1] if index else flat
-            if further:
-                by_kernel += np.matmul(x.T, gradient, out=self._scratch.take("kernel", *kernel.shape))
+            if accumulate:
+                by_kernel += np.matmul(x.T, gradient, out=self._scratch.array("kernel", *kernel.shape))
             else:
                 np.matmul(x.T, gradient, out=by_kernel)
             if index:
                 gradient = self._by_inputs(index, gradient, kernel)
         if self._joined:
-            gradient = self._join_backward(inputs, layers[self._first - 1], gradient, out, further)
+            gradient = self._join_backward(inputs, layers[self._first - 1], gradient, out, accumulate)
         if self._convolutions:
-            self._convolutions.backward(self._images(inputs), layers, gradient, out, further)
+            self._convolutions.backward(self._images(inputs), layers, gradient, out, accumulate)
 
     def _multiply(self, x: Array, layer: int, y: Array, rectified: bool) -> None:
-        """Compute the outputs of a dense layer before their activation. `rectified`: x are outputs of a layer."""
+        """Compute the outputs of a dense layer without activation. `rectified`: x are outputs of another layer."""
         kernel, bias = self._dense[layer]
         if rectified and len(x) == 1 and not self._tanh:
             product_of_relu(x[0], kernel, y[0])
@@ -163,40 +164,40 @@ class Trunk:
             gradient *= outputs > 0
 
     def _by_bias(self, gradient: Array) -> Array:
-        """Return the sum of the rows, float32 [width]."""
-        by_bias: Array = self._scratch.take("bias", 1, gradient.shape[1])[0]
+        """Return the gradient by the bias, float32 [width]: the sum over the rows."""
+        by_bias: Array = self._scratch.array("bias", 1, gradient.shape[1])[0]
         np.dot(self._scratch.ones(len(gradient)), gradient, out=by_bias)
         return by_bias
 
     def _by_inputs(self, layer: object, gradient: Array, kernel: Array) -> Array:
-        """Return the derivative by what a layer takes in, float32 [B, inputs]."""
-        by_inputs = self._scratch.take(("gradient", layer), len(gradient), kernel.shape[0])
+        """Return the gradient by the inputs of a layer, float32 [B, inputs]."""
+        by_inputs = self._scratch.array(("gradient", layer), len(gradient), kernel.shape[0])
         product_transposed(gradient, kernel, by_inputs)
         return by_inputs
 
     def _images(self, inputs: Images) -> Images:
-        """Return the images of inputs that have numbers beside them, and others as they are."""
+        """Return the images of inputs with side numbers, or the inputs if they have no side numbers."""
         return inputs[:, : self._pixels].reshape(-1, *self._image) if self._image else inputs
 
     def _join(self, inputs: Images, convolved: Array, joined: Array) -> None:
-        """Join the outputs of the last convolution and of a dense layer of all inputs behind the image."""
+        """Join the outputs of the last convolution with those of the dense layer for the side numbers."""
         assert self._joined is not None
         kernel, bias = self._joined
-        joined[:, : -self._beside] = convolved
-        y = joined[:, -self._beside :]
+        joined[:, : -self._side_width] = convolved
+        y = joined[:, -self._side_width :]
         np.add(inputs[:, self._pixels :] @ kernel, bias, out=y)
         self._activate(y)
 
     def _join_backward(
-        self, inputs: Images, joined: Array, gradient: Array, out: Mapping[str, Array], further: bool
+        self, inputs: Images, joined: Array, gradient: Array, out: Mapping[str, Array], accumulate: bool
     ) -> Array:
         """Return the gradient by the outputs of the last convolution, float32 [B, size]."""
-        y, by_y = joined[:, -self._beside :], gradient[:, -self._beside :]
+        y, by_y = joined[:, -self._side_width :], gradient[:, -self._side_width :]
         by_y = by_y * (1 - y * y) if self._tanh else by_y * (y > 0)
-        by_kernel, by_bias = _layer(out, f"{self._name}beside")
-        put(inputs[:, self._pixels :].T @ by_y, by_kernel, further)
-        put(by_y.sum(axis=0), by_bias, further)
-        return np.ascontiguousarray(gradient[:, : -self._beside])
+        by_kernel, by_bias = _layer(out, f"{self._name}side")
+        write_or_add(inputs[:, self._pixels :].T @ by_y, by_kernel, accumulate)
+        write_or_add(by_y.sum(axis=0), by_bias, accumulate)
+        return np.ascontiguousarray(gradient[:, : -self._side_width])
 
 
 def _layer(views: Mapping[str, Array], name: str) -> tuple[Array, Array]:

@@ -236,7 +236,7 @@ SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn
     ("space", "keys", "shapes"),
     [
         # 16 x 16: convolutions as for the image alone give 5 x 5 x 32. 64 more come of the five numbers beside it.
-        (SMALL_CAMERA, {}, {"conv0/kernel": (4, 4, 12, 16), "beside/kernel": (5, 64), "dense0/kernel": (864, 256)}),
+        (SMALL_CAMERA, {}, {"conv0/kernel": (4, 4, 12, 16), "side/kernel": (5, 64), "dense0/kernel": (864, 256)}),
         (SMALL_CAMERA, {"history_len": 1}, {"conv0/kernel": (4, 4, 3, 16), "dense0/kernel": (864, 256)}),
         (Tuple([image(16, 16)]), {}, {"conv0/kernel": (4, 4, 4, 16), "dense0/kernel": (800, 256)}),
         (Tuple([image(16, 16, 2, dtype=np.bool_), VECTOR]), {}, {"conv0/kernel": (4, 4, 2, 16)}),
@@ -247,7 +247,7 @@ SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn
         (
             Tuple([image(7, 7, 3), Discrete(4)]),
             {"network": CONVOLUTIONS},
-            {"conv0/kernel": (3, 3, 12, 4), "beside/kernel": (4, 64)},
+            {"conv0/kernel": (3, 3, 12, 4), "side/kernel": (4, 64)},
         ),
         (Tuple([image(7, 7), image(7, 7)]), {"network": CONVOLUTIONS}, {"policy/dense0/kernel": (98, 64)}),
     ],
@@ -258,7 +258,7 @@ def test_an_image_among_several_parts_has_convolutions(
 ) -> None:
     found = actor_critic_network(DA3C.configure({"path": "da3c"} | keys), space, Categorical(2)).layout().shapes
     assert {name: found.get(name) for name in shapes} == shapes
-    assert ("beside/kernel" in found) == ("conv0/kernel" in found and len(list(space.elements())) > 1)
+    assert ("side/kernel" in found) == ("conv0/kernel" in found and len(list(space.elements())) > 1)
     assert refusal(space, Discrete(2), **keys) is None
 
 

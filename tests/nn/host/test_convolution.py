@@ -1,4 +1,4 @@
-"""Convolutions on blocks against TensorFlow's, forward and backward."""
+"""Block convolutions compared with TensorFlow, forward and backward."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CASES = [
     ((20, 20, 16), 4, 2, 32),
     ((84, 84, 4), 8, 4, 16),
     ((9, 9, 8), 3, 1, 16),
-    ((7, 12, 3), 5, 3, 4),  # a kernel that is no multiple of its stride
-    ((11, 8, 1), 3, 2, 17),  # one filter more than fill a vector register
+    ((7, 12, 3), 5, 3, 4),  # a kernel that is not a multiple of its stride
+    ((11, 8, 1), 3, 2, 17),  # one filter more than a vector register holds
     ((5, 5, 1), 5, 1, 2),  # one output
     ((6, 7, 2), 1, 1, 3),
-    ((9, 7, 2), 2, 3, 33),  # pixels that no kernel reaches
+    ((9, 7, 2), 2, 3, 33),  # some pixels are outside all kernels
     ((8, 8, 3), 5, 4, 5),
 ]
 
@@ -39,7 +39,7 @@ def parameters_of(image: tuple[int, ...], kernel: int, filters: int) -> tuple[np
 
 
 def forward(convolution: BlockConvolution, images: np.ndarray, relu: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks and outputs."""
+    """Return blocks and outputs."""
     blocks = np.zeros((len(images), convolution.blocks.size), np.float32)
     convolution.lay_out(images, blocks)
     products = blocks.reshape(-1, convolution.blocks.depth) @ convolution.matrix
@@ -50,7 +50,9 @@ def forward(convolution: BlockConvolution, images: np.ndarray, relu: bool = Fals
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize(("image", "kernel", "stride", "filters"), CASES)
-def test_it_equals_tensorflow(image: tuple[int, int, int], kernel: int, stride: int, filters: int, dtype: Any) -> None:
+def test_block_convolution_equals_tensorflow(
+    image: tuple[int, int, int], kernel: int, stride: int, filters: int, dtype: Any
+) -> None:
     images, (weights, bias) = images_of(dtype, 3, image), parameters_of(image, kernel, filters)
     convolution = BlockConvolution(*image, kernel, stride, filters)
     convolution.set_parameters(weights, bias, 1 / 255)
@@ -60,7 +62,9 @@ def test_it_equals_tensorflow(image: tuple[int, int, int], kernel: int, stride: 
 
 
 @pytest.mark.parametrize(("image", "kernel", "stride", "filters"), CASES)
-def test_gradients_equal_tensorflows(image: tuple[int, int, int], kernel: int, stride: int, filters: int) -> None:
+def test_block_convolution_gradients_equal_tensorflow(
+    image: tuple[int, int, int], kernel: int, stride: int, filters: int
+) -> None:
     images, (weights, bias) = images_of(np.float32, 2, image) / 255, parameters_of(image, kernel, filters)
     convolution = BlockConvolution(*image, kernel, stride, filters)
     convolution.set_parameters(weights, bias, 1.0)
@@ -76,14 +80,14 @@ def test_gradients_equal_tensorflows(image: tuple[int, int, int], kernel: int, s
     convolution.spread(factors, products)
     rows = blocks.reshape(-1, convolution.blocks.depth)
     np.testing.assert_allclose(convolution.kernel_gradient(rows.T @ products, 1.0), by_weights, atol=1e-4)
-    # The gradient by an image, laid out in blocks as the image is.
+    # The gradient by an image, in the blocks of the image.
     expected = np.zeros_like(blocks)
     convolution.lay_out(np.ascontiguousarray(by_images), expected)
     np.testing.assert_allclose(products @ convolution.matrix.T, expected.reshape(rows.shape), atol=1e-4)
 
 
 @pytest.mark.parametrize("second", [(3, 2), (4, 2), (2, 3), (3, 1), (1, 1)])
-def test_outputs_are_written_as_the_next_one_wants_them(second: tuple[int, int]) -> None:
+def test_outputs_have_the_layout_of_the_next_convolution(second: tuple[int, int]) -> None:
     image, (kernel, stride) = (15, 13, 2), second
     images, (weights, bias) = images_of(np.uint8, 2, image), parameters_of(image, 4, 3)
     first = BlockConvolution(*image, 4, 2, 3)
@@ -108,13 +112,13 @@ def test_nan_stays_nan_through_a_relu() -> None:
     assert np.isnan(forward(convolution, np.ones((1, 4, 4, 1), np.float32), relu=True)[1]).all()
 
 
-def test_the_gradient_of_a_relu() -> None:
+def test_relu_gradient_is_zero_for_zero_outputs() -> None:
     gradient = np.array([1, 2, 3, 4], np.float32)
     module.relu_gradient(gradient, np.array([0.5, 0, -1, 2], np.float32))
     assert gradient.tolist() == [1, 0, 0, 4]
 
 
-def test_kernels_are_compiled_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_compiled_without_writable_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     njit = numba.njit
 
     def unwritable(*given: Any, **keys: Any) -> Any:

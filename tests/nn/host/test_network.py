@@ -1,4 +1,4 @@
-"""The host's networks against TensorFlow's: outputs, and gradients by every parameter."""
+"""Networks of the host compared with TensorFlow: outputs, and gradients by every parameter."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SPECS = {
     "image tanh separate": NetworkSpec((14, 17, 3), HEADS, (9,), TWO, activation="tanh", groups=SEPARATE),
     "image without dense": NetworkSpec((9, 9, 1), HEADS, (), (Convolution(3, 2, 3),)),
     "image without convolutions": NetworkSpec((5, 6, 2), HEADS, (8,)),
-    "beside": NetworkSpec((14 * 17 * 4 + 3,), HEADS, (20,), TWO, image=(14, 17, 4), beside=6),
-    "beside, tanh, separate": NetworkSpec(
-        (14 * 17 + 1,), HEADS, (9, 4), TWO, "tanh", groups=SEPARATE, image=(14, 17, 1), beside=5
+    "side": NetworkSpec((14 * 17 * 4 + 3,), HEADS, (20,), TWO, image=(14, 17, 4), side_width=6),
+    "side, tanh, separate": NetworkSpec(
+        (14 * 17 + 1,), HEADS, (9, 4), TWO, "tanh", groups=SEPARATE, image=(14, 17, 1), side_width=5
     ),
-    "beside without dense": NetworkSpec((9 * 9 + 4,), HEADS, (), (Convolution(3, 2, 3),), image=(9, 9, 1), beside=2),
-    "nothing beside": NetworkSpec((14 * 17,), HEADS, (9,), TWO, image=(14, 17, 1)),
-    "streams, beside": NetworkSpec((14 * 17 + 2,), HEADS, (7,), TWO, streams=True, image=(14, 17, 1), beside=6),
+    "side without dense": NetworkSpec((9 * 9 + 4,), HEADS, (), (Convolution(3, 2, 3),), image=(9, 9, 1), side_width=2),
+    "image without side": NetworkSpec((14 * 17,), HEADS, (9,), TWO, image=(14, 17, 1)),
+    "streams, side": NetworkSpec((14 * 17 + 2,), HEADS, (7,), TWO, streams=True, image=(14, 17, 1), side_width=6),
     "streams": NetworkSpec((4,), HEADS, (6, 7), streams=True),
     "streams, separate": NetworkSpec((4,), HEADS, (6, 3), groups=SEPARATE, streams=True),
     "streams, image": NetworkSpec((14, 17, 4), HEADS, (20,), TWO, streams=True),
@@ -46,7 +46,7 @@ BY_BLAS = ("dense", "tanh", "separate", "streams, separate")
 
 @pytest.fixture(params=[*SPECS, *(f"{name} by BLAS" for name in BY_BLAS)])
 def spec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NetworkSpec:
-    """What has no convolutions is computed in one call, unless it is more than what is thought to be few."""
+    """A network specification. For a name with " by BLAS", small dense networks are not computed in one call."""
     name = request.param.removesuffix(" by BLAS")
     if name != request.param:
         monkeypatch.setattr(module, "FEW_MULTIPLICATIONS", 0)
@@ -97,7 +97,7 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_outputs_and_gradients_equal_tensorflows(spec: NetworkSpec, count: int) -> None:
+def test_host_outputs_and_gradients_equal_tensorflow(spec: NetworkSpec, count: int) -> None:
     inputs, factors = inputs_of(spec, count), factors_of(spec, count)
     network, activations = network_of(spec), Activations(count + 2, HostNetwork(spec).sizes)
     network.forward(inputs, activations, 2)
@@ -106,22 +106,20 @@ def test_outputs_and_gradients_equal_tensorflows(spec: NetworkSpec, count: int) 
     for head in spec.heads:
         np.testing.assert_allclose(outputs[head], expected[head], rtol=1e-4, atol=1e-5)
     gradient = np.full(spec.layout().size, np.nan, np.float32)
-    network.backward(inputs, activations, 2, factors, gradient, further=False)
+    network.backward(inputs, activations, 2, factors, gradient, accumulate=False)
     close(gradient, expected_gradient)
-    network.backward(inputs, activations, 2, factors, gradient, further=True)
+    network.backward(inputs, activations, 2, factors, gradient, accumulate=True)
     close(gradient, 2 * expected_gradient)
 
 
-def test_neither_chunks_nor_small_products_make_a_difference(
-    spec: NetworkSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_and_small_products_give_equal_results(spec: NetworkSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, factors = inputs_of(spec, 7), factors_of(spec, 7)
 
     def both() -> tuple[dict[str, np.ndarray], np.ndarray]:
         network = network_of(spec)
         activations, gradient = Activations(7, network.sizes), np.zeros(spec.layout().size, np.float32)
         network.forward(inputs, activations, 0)
-        network.backward(inputs, activations, 0, factors, gradient, further=False)
+        network.backward(inputs, activations, 0, factors, gradient, accumulate=False)
         return network.outputs(activations, 0, 7), gradient
 
     whole, whole_gradient = both()
@@ -133,15 +131,15 @@ def test_neither_chunks_nor_small_products_make_a_difference(
     close(parts_gradient, whole_gradient)
 
 
-def test_nothing_is_left_of_what_was_computed_before(spec: NetworkSpec) -> None:
-    """Memory is used again: for fewer examples, for more, and for others."""
+def test_reused_memory_does_not_change_gradients(spec: NetworkSpec) -> None:
+    """The memory is used for more examples, for fewer, and for other ones."""
     network = network_of(spec)
     activations = Activations(9, network.sizes)
     gradient = np.zeros(spec.layout().size, np.float32)
     for count in (5, 9, 2):
         inputs, factors = inputs_of(spec, count, seed=count), factors_of(spec, count)
         network.forward(inputs, activations, 0)
-        network.backward(inputs, activations, 0, factors, gradient, further=False)
+        network.backward(inputs, activations, 0, factors, gradient, accumulate=False)
         close(gradient, tensorflow(spec, inputs, factors)[1])
 
 
@@ -154,17 +152,17 @@ def test_new_parameters_are_used() -> None:
     assert not network.outputs(activations, 0, 2)["policy"].any()
 
 
-def test_inputs_are_left_as_they_are(spec: NetworkSpec) -> None:
+def test_read_only_inputs_are_accepted(spec: NetworkSpec) -> None:
     inputs = inputs_of(spec, 3)
     inputs.flags.writeable = False
     network = network_of(spec)
     activations = Activations(3, network.sizes)
     network.forward(inputs, activations, 0)
     gradient = np.zeros(spec.layout().size, np.float32)
-    network.backward(inputs, activations, 0, factors_of(spec, 3), gradient, further=False)
+    network.backward(inputs, activations, 0, factors_of(spec, 3), gradient, accumulate=False)
 
 
-def test_inputs_need_not_be_contiguous() -> None:
+def test_non_contiguous_inputs_are_accepted() -> None:
     spec = SPECS["image"]
     network, inputs = network_of(spec), inputs_of(spec, 6)[::2]
     activations = Activations(3, network.sizes)
@@ -173,8 +171,8 @@ def test_inputs_need_not_be_contiguous() -> None:
     np.testing.assert_allclose(network.outputs(activations, 0, 3)["value"], expected["value"], atol=1e-5)
 
 
-def test_many_examples_and_few_take_turns() -> None:
-    """The one way goes on from what the other has left."""
+def test_both_kinds_of_computation_can_alternate() -> None:
+    """One call for all layers, and BLAS for each layer, use the activations of each other."""
     spec = SPECS["separate"]
     network = network_of(spec)
     few = network._few
@@ -184,20 +182,20 @@ def test_many_examples_and_few_take_turns() -> None:
     activations, gradient = Activations(count, network.sizes), np.zeros(spec.layout().size, np.float32)
     expected, expected_gradient = tensorflow(spec, inputs, factors)
     network.forward(inputs, activations, 0)
-    for start, stop in ((0, few), (few, count)):  # of what BLAS has computed
+    for start, stop in ((0, few), (few, count)):  # with activations computed by BLAS
         parts = {head: factor[start:stop] for head, factor in factors.items()}
-        network.backward(inputs[start:stop], activations, start, parts, gradient, further=start > 0)
+        network.backward(inputs[start:stop], activations, start, parts, gradient, accumulate=start > 0)
     close(gradient, expected_gradient)
     network.forward(inputs[:few], activations, 0)
     network.forward(inputs[few:], activations, few)
-    network.backward(inputs, activations, 0, factors, gradient, further=False)
+    network.backward(inputs, activations, 0, factors, gradient, accumulate=False)
     close(gradient, expected_gradient)
     np.testing.assert_allclose(network.outputs(activations, 0, count)["value"], expected["value"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_what_is_not_a_number_stays_so(activation: Literal["relu", "tanh"]) -> None:
-    """It is found where it is pushed to."""
+def test_nan_inputs_give_nan_outputs_and_gradients(activation: Literal["relu", "tanh"]) -> None:
+    """The parameter server then finds it in the push."""
     spec = NetworkSpec((2,), HEADS, (20,), activation=activation)
     network, inputs = network_of(spec), np.array([[1, 2], [np.nan, 0], [3, 4]], np.float32)
     activations, gradient = Activations(3, network.sizes), np.zeros(spec.layout().size, np.float32)
@@ -205,12 +203,12 @@ def test_what_is_not_a_number_stays_so(activation: Literal["relu", "tanh"]) -> N
     outputs = network.outputs(activations, 0, 3)["policy"]
     assert np.isnan(outputs).all(axis=1).tolist() == [False, True, False]
     assert np.isfinite(outputs[[0, 2]]).all()
-    network.backward(inputs, activations, 0, factors_of(spec, 3), gradient, further=False)
+    network.backward(inputs, activations, 0, factors_of(spec, 3), gradient, accumulate=False)
     assert np.isnan(gradient).any()
 
 
-def test_tanh_is_that_of_numpy() -> None:
-    """Some units in the last place beside it, from zero to where it is 1."""
+def test_tanh_equals_numpy() -> None:
+    """To some units in the last place, from zero to where it is 1."""
     spec = NetworkSpec((1,), {"policy": 1}, (1,), activation="tanh")
     network = HostNetwork(spec)
     network.set_parameters(np.array([1, 0, 1, 0], np.float32), pixels=False)
@@ -222,14 +220,14 @@ def test_tanh_is_that_of_numpy() -> None:
     np.testing.assert_allclose(found, np.tanh(inputs.astype(np.float64)), rtol=5e-7)
 
 
-def test_parameters_of_another_length_are_refused() -> None:
+def test_parameters_of_wrong_length_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a vector of shape \(30,\) is needed, not \(3,\)"):
         HostNetwork(SPECS["heads alone"]).set_parameters(np.zeros(3, np.float32), pixels=False)
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("inputs", [1, 3, 4, 70])
-def test_what_is_zero_need_not_be_read(inputs: int, zeros: float) -> None:
+def test_kernel_rows_for_zero_inputs_are_not_read(inputs: int, zeros: float) -> None:
     rng = np.random.default_rng(5)
     x = np.where(rng.random(inputs) < zeros, 0, rng.random(inputs) + 0.1).astype(np.float32)
     kernel = rng.standard_normal((inputs, 6)).astype(np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from relaax.nn.recycled_memory import Recycled
+from relaax.nn.recycled_memory import VectorPool
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
@@ -103,7 +103,7 @@ class ParameterSession(LocalSession):
         self._core = core
         self._segments = core.segments
         self._calls = calls
-        self._copies = Recycled(shared.memory.size, core.segments.empty)
+        self._copies = VectorPool(shared.memory.size, core.segments.empty)
         self._held: dict[int, FlatVector] = {}  # segments that the worker reads
         self._sent: set[int] = set()  # segments that it has descriptors of
         self._freed = core.segments.freed
@@ -181,7 +181,7 @@ class ParameterSession(LocalSession):
         segment = self._segments.find(data) if isinstance(data, np.ndarray) else None
         if segment is not None:
             return data, segment
-        copy = self._copies.take()
+        copy = self._copies.acquire()
         copy.data.cast("B")[:vector] = memoryview(data).cast("B")
         segment = self._segments.find(copy)
         return None if segment is None else (copy, segment)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relaax.algorithm_base.config import Schedule
 from relaax.algorithm_base.declarations import TargetInterval
 from relaax.nn.devices import computes_on_gpu
-from relaax.nn.recycled_memory import Empty, own_memory
+from relaax.nn.recycled_memory import Allocator, own_memory
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.parameters.shard_client import shard_range
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Shard
@@ -91,7 +91,9 @@ class Model:
         return json.dumps(spaces, sort_keys=True, separators=(",", ":"))
 
 
-def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:
+def make_model(
+    factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Allocator = own_memory
+) -> Model:
     """Return the model before its first update, with the shard's range of the vector. `empty` makes the memory of
     snapshots. Raises ModelRefused.
     """

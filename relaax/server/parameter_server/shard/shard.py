@@ -16,7 +16,7 @@ import numpy as np
 
 from relaax.algorithm_base.config import Schedule
 from relaax.algorithm_base.declarations import TargetInterval
-from relaax.nn.recycled_memory import Empty, own_memory
+from relaax.nn.recycled_memory import Allocator, own_memory
 from relaax.optim import host_optimizers
 from relaax.optim.host_optimizers import Fused
 from relaax.optim.optimizers import FlatVariable, Optimizer, OptimizerSpec, Slots
@@ -165,7 +165,7 @@ class Shard:
         compensation: DelayCompensation | None = None,
         target: TargetInterval | None = None,
         on_device: bool = False,
-        empty: Empty = own_memory,
+        empty: Allocator = own_memory,
     ) -> None:
         self.start = start
         self.size = len(initial)
@@ -251,7 +251,7 @@ class Shard:
         with self._lock:
             return self._counters, self._parameters.snapshot(), self._statistics.merged
 
-    def share(self, empty: Empty) -> Shared:
+    def share(self, empty: Allocator) -> Shared:
         """Let workers change parameters and slots themselves from now on, in memory that `empty` makes (hogwild).
 
         Raises CannotShare if the shard promises what then nobody could keep, and what `empty` raises; then nothing
@@ -270,9 +270,9 @@ class Shard:
             if not self._shared:
                 memory = [empty(self.size) for _ in vectors]
                 for vector, its in zip(vectors, memory, strict=True):
-                    vector.move(its)
+                    vector.move_to(its)
                 self._shared = True
-            live = tuple(vector.open() for vector in vectors)
+            live = tuple(vector.writable() for vector in vectors)
             return Shared(live, self._optimizer.function, self._optimizer.numbers)
 
     def forget_snapshots(self, snapshots: Iterable[FlatVector]) -> None:
@@ -280,7 +280,7 @@ class Shard:
         with self._lock:
             for snapshot in snapshots:
                 if isinstance(self._parameters, HostVector):
-                    self._parameters.forget(snapshot)
+                    self._parameters.discard_snapshot(snapshot)
 
     def forget(self, worker: str) -> None:
         """Forget a worker that will push no more."""
