@@ -1,7 +1,7 @@
-"""Use a learned policy in any Python program without the service: `relaax.policy.load(FILE)`.
+"""Learned policies for use in any Python program without the service: `relaax.policy.load(FILE)`.
 
 `relaax checkpoints export` writes the file. It holds parameters, statistics and a description, but no code: the
-algorithm is one that comes with RELAAX, or one whose path the program gives.
+algorithm comes with RELAAX, or the program passes its path. Begin with `policy.Policy`.
 """
 
 from relaax.libraries import explained
@@ -9,7 +9,7 @@ from relaax.libraries import explained
 with explained("policy"):
     from relaax.policy.file import PolicyError
     from relaax.policy.policy import Policy, load
-with explained("policy"):  # `load` needs YAML, and is the wrong place for the error
+with explained("policy"):  # `load` needs YAML: fail here instead of in `load`
     import relaax.configuration.yaml_file  # noqa: F401
 
 __all__ = ["Policy", "PolicyError", "load"]

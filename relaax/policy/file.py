@@ -1,7 +1,7 @@
 """Policy files: one safetensors file with a description in its metadata.
 
 Arrays: `parameters`, float32 [P], and for each statistic `statistics/NAME/count`, `/mean` and `/m2`, float64. Metadata,
-all texts: `format`, `sha256` of the arrays, and `description`, JSON (see `Description`).
+all strings: `format`, `sha256` of the arrays, and `description`, JSON (see `Description`).
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class PolicyError(Exception):
 class Description:
     """The description of a policy, without secrets.
 
-    `fingerprint`: algorithm, its configuration, and the spaces. `configuration`: that of the whole run. `checkpoint`:
-    the id of the source checkpoint; `time`: when that was saved, Unix time in seconds.
+    fingerprint: the algorithm, its configuration, and the spaces.
+    configuration: of the whole run.
+    checkpoint: the id of the source checkpoint.
+    time: when the checkpoint was saved, Unix time in seconds.
     """
 
     fingerprint: Mapping[str, Any]

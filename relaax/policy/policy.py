@@ -39,11 +39,11 @@ Mask = npt.NDArray[np.bool_]
 class Policy:
     """A policy that acts in one environment or in N at once; see `act`. Made by `relaax.policy.load`. Not thread-safe.
 
-    What an agent remembers of an episode, such as the last frames or the state of an LSTM, is kept per environment
-    until `first` or `reset` begins another episode.
+    The state of the agent in an episode, such as the last frames or the state of an LSTM, is kept per environment until
+    `first` or `reset` starts another episode.
 
-    `observation_space` and `action_space` are of `relaax.rlx`; the former has no bounds. `configuration` holds the
-    algorithm's keys, `description` the other contents of the file's description.
+    `observation_space` and `action_space` are spaces of `relaax.rlx`. The observation space has no bounds.
+    `configuration` holds the algorithm's keys, and `description` the other contents of the file's description.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Policy:
         self._seed = seed
         self._agent: AgentBase | None = None
         self._environments = 0
-        self._begun = False
+        self._started = False
         self._agent_for(1)  # report mismatches before the first observation
 
     @property
@@ -71,44 +71,45 @@ class Policy:
         """Return the actions for observations.
 
         `observations`: a value of the observation space, or a batch: a value with a leading axis of length N in each of
-        its arrays. Returns an action or a batch of N likewise; the action of a Discrete space is an int, or int64 [N].
-        `first`, a bool or bool [N]: whether an observation begins an episode. The first call begins one in every
-        environment, as does the first one after `reset`; only then may N change.
+        its arrays. `first`, a bool or bool [N]: whether an observation starts an episode. Returns an action, or a batch
+        of N actions. The action of a Discrete space is an int, or int64 [N].
+
+        The first call, and the first call after `reset`, start an episode in every environment. N may change only then.
 
         Raises PolicyError if the observations do not fit.
         """
         leaves, single = self._leaves(observations)
         environments = len(leaves[0])
-        if self._begun and environments != self._environments:
+        if self._started and environments != self._environments:
             raise PolicyError(
                 f"{environments} observations after {self._environments}: call reset() when the number changes"
             )
         agent = self._agent_for(environments)
         restart = self._mask(first)
         with explained("policy"):
-            if not self._begun or restart.all():
+            if not self._started or restart.all():
                 actions = agent.reset(leaves)
             else:
                 rewards, (terminated, truncated) = np.zeros(environments), np.zeros((2, environments), np.bool_)
                 actions = agent.step(StepResult(rewards, leaves, terminated, truncated, first=restart.copy()))
-        self._begun = True
-        return self._answer(actions, single)
+        self._started = True
+        return self._to_result(actions, single)
 
     def reset(self, seed: int | None = None) -> None:
-        """Begin an episode in every environment with the next observations, whose number may change.
+        """Start an episode in every environment with the next observations. Their number may change.
 
-        `seed`: that of actions which are sampled from then on; by default they go on as before.
+        `seed`: the seed of sampled actions from then on; by default the random stream continues.
         """
-        self._begun = False
+        self._started = False
         if seed is not None:
             self._seed, self._agent = seed, None
 
     def graph(self) -> PolicyGraph:
-        """Return what is computed to act. Raises PolicyError if the algorithm does not tell."""
+        """Return the graph that computes actions. Raises PolicyError if the algorithm does not describe it."""
         graph = self._agent_for(1).policy_graph()
         if graph is None:
             raise PolicyError(
-                f"the algorithm {self.algorithm} does not say what it computes: its Agent needs policy_graph()"
+                f"the algorithm {self.algorithm} does not describe its network: its Agent needs policy_graph()"
             )
         return graph
 
@@ -136,7 +137,7 @@ class Policy:
             except (ValueError, KeyError) as error:
                 raise PolicyError(
                     f"the parameters do not fit the algorithm {self._algorithm.source}: {error}; has its code changed "
-                    "since they were learned?"
+                    "since the training?"
                 ) from error
             self._agent, self._environments = agent, environments
         return self._agent
@@ -172,7 +173,7 @@ class Policy:
         except ValueError:
             raise PolicyError(f"first has shape {list(mask.shape)}; {needed}") from None
 
-    def _answer(self, actions: Leaves, single: bool) -> Any:
+    def _to_result(self, actions: Leaves, single: bool) -> Any:
         leaves = [leaf[0] for leaf in actions] if single else [np.array(leaf) for leaf in actions]
         value = self.action_space.unflatten(leaves)
         return int(value) if single and isinstance(self.action_space, Discrete) else value
@@ -184,10 +185,10 @@ _GREEDY = "greedy_exploit"
 def load(file: Path | str, *, algorithm: Path | str | None = None, greedy: bool | None = None, seed: int = 0) -> Policy:
     """Load the policy of a file that `relaax checkpoints export` wrote.
 
-    `algorithm`: the path of the algorithm's directory or file, unless it comes with RELAAX. Its code is run, so it is
-    never taken from the file. `greedy`: take the most probable action, or the mean of a Gaussian; if False, sample
-    actions with `seed`: the same observations then get the same actions. By default, the run's configuration for
-    exploit mode applies.
+    `algorithm`: the path of the algorithm's directory or file, if it does not come with RELAAX. Its code is run, so the
+    path is never read from the file. `greedy`: if True, use the most probable action, or the mean of a Gaussian. If
+    False, sample actions with `seed`: the same observations then get the same actions. By default, the run's
+    configuration for exploit mode applies.
 
     Raises PolicyError, and ModuleNotFoundError if the algorithm needs a library that is not installed.
     """
@@ -206,7 +207,7 @@ def load(file: Path | str, *, algorithm: Path | str | None = None, greedy: bool 
 
 
 def _algorithm(name: str, path: Path | str | None, file: Path | str) -> Algorithm:
-    """Load an algorithm, by name only if it is bundled: a file must not choose which code is run."""
+    """Load an algorithm. By name only a bundled one, because a file must not choose the code that is run."""
     if path is None and name not in bundled_names("algorithms"):
         raise PolicyError(
             f"{file} uses the algorithm {name!r}, which does not come with RELAAX: give its path, as in "
@@ -240,7 +241,7 @@ def _config(algorithm: Algorithm, keys: dict[str, Any], greedy: bool | None) -> 
 
 
 class FixedParameters(Parameters):
-    """Return the same parameters and statistics every time; nothing is learned."""
+    """Parameters that do not change: each pull returns the same parameters and statistics."""
 
     def __init__(self, pulled: Pulled) -> None:
         self._pulled = pulled
@@ -249,12 +250,12 @@ class FixedParameters(Parameters):
         return self._pulled
 
     def push(self, gradient: Any, env_steps: int, want_parameters: bool = True, *, loss: float | None = None) -> Pushed:
-        """Raise ParameterServerError: an agent in exploit mode pushes nothing."""
+        """Raise ParameterServerError, because an agent in exploit mode does not push."""
         raise ParameterServerError("a policy that was loaded from a file does not learn")
 
 
 class NoMetrics(MetricsRecorder):
-    """Discard all metrics, for a policy that only acts."""
+    """A recorder that discards all metrics, for a policy that only acts."""
 
     def scalar(self, name: str, value: float) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What a program that acts with a policy needs to have installed."""
+"""Libraries that a program needs to act with a policy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WITHOUT = """
 import json, sys
 
 without, code, *arguments = sys.argv[1:]
-sys.modules.update(dict.fromkeys(without.split()))  # as where they are not installed
+sys.modules.update(dict.fromkeys(without.split()))  # as if they were not installed
 exec(code)
 """
 ACT = """
 import numpy as np
 import relaax.policy
 
-# As many as the agent has: products of other shapes add up in another order.
+# As many as in the agent, because products of other shapes are summed in another order.
 observations = np.stack([json.loads(arguments[0])] * 3)
 policy = relaax.policy.load(*arguments[1:2], algorithm=dict(enumerate(arguments)).get(2))
 print(json.dumps(np.asarray(policy.act(observations)).tolist()))
@@ -51,7 +51,7 @@ def without(libraries: set[str], code: str, *arguments: str | Path) -> subproces
     ],
     ids=["dense", "convolutions", "lstm and convolutions", "lstm"],
 )
-def test_acting_takes_no_tensorflow_and_nothing_to_compile(
+def test_acting_needs_neither_tensorflow_nor_a_compiler(
     name: str, space: Box, action: Any, keys: dict[str, Any], tmp_path: Path
 ) -> None:
     path, agent, _ = write(tmp_path, bundled(name), space, action, **keys)
@@ -63,17 +63,19 @@ def test_acting_takes_no_tensorflow_and_nothing_to_compile(
 
 
 @pytest.mark.parametrize("library", sorted(NEEDED))
-def test_what_is_needed_is_named_with_the_extra(library: str) -> None:
-    said = without({library}, "import relaax.policy").stderr.splitlines()
-    assert said[-1] == f"ModuleNotFoundError: {library} is not installed; pip install 'relaax[policy]'"
-    assert not [line for line in said if "pydantic/" in line or "configuration" in line], "and not from deep inside"
+def test_error_names_missing_library_and_extra(library: str) -> None:
+    lines = without({library}, "import relaax.policy").stderr.splitlines()
+    assert lines[-1] == f"ModuleNotFoundError: {library} is not installed; pip install 'relaax[policy]'"
+    assert not [line for line in lines if "pydantic/" in line or "configuration" in line], (
+        "the traceback does not end deep inside"
+    )
 
 
-def test_an_algorithm_of_ones_own_names_what_it_needs(tmp_path: Path) -> None:
+def test_own_algorithm_names_missing_library(tmp_path: Path) -> None:
     source = Path(shutil.copytree(bundled("da3c").source, tmp_path / "mine"))
     path, _, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
     with (source / "__init__.py").open("a") as init:
         init.write("import tensorflow\n")
-    said = without({"tensorflow"}, ACT, "[1.0, 1.0, 1.0]", path, source).stderr.splitlines()
-    assert said[-1] == "ModuleNotFoundError: tensorflow is not installed; pip install 'relaax[tensorflow]'"
-    assert len(said) < 20
+    lines = without({"tensorflow"}, ACT, "[1.0, 1.0, 1.0]", path, source).stderr.splitlines()
+    assert lines[-1] == "ModuleNotFoundError: tensorflow is not installed; pip install 'relaax[tensorflow]'"
+    assert len(lines) < 20

@@ -1,4 +1,4 @@
-"""A policy as ONNX acts as the policy itself does, with all that stands before its network."""
+"""An exported ONNX model acts like the policy, including the encoding of observations."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def leaves(space: Space, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
     return drawn
 
 
-class Session:
-    """An ONNX model that is given back what it says of the next step."""
+class ModelSession:
+    """An ONNX model that receives its own outputs for the next step as inputs."""
 
     def __init__(self, model: bytes) -> None:
         self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         self.inputs = {value.name: value for value in self._session.get_inputs()}
         self.outputs = [value.name for value in self._session.get_outputs()]
-        # Anything serves before the first episode.
+        # Any values are valid before the first episode.
         self._state = {
             name: np.full([N, *value.shape[1:]], 99, np.uint8 if name == "frames" else np.float32)
             for name, value in self.inputs.items()
@@ -111,12 +111,12 @@ class Session:
         *("async_q", "async_sarsa", "n_step_q"),
     ],
 )
-def test_the_model_acts_as_the_policy(
+def test_onnx_model_acts_like_the_policy(
     tmp_path: Path, name: str, observation: Space, action: Space, keys: dict[str, Any]
 ) -> None:
     path, *_ = write(tmp_path, bundled(name), observation, action, **keys)
     policy = relaax.policy.load(path, greedy=True)
-    session = Session(onnx_of(policy))
+    session = ModelSession(onnx_of(policy))
     rng = np.random.default_rng(3)
     taken = []
     for step in range(STEPS):
@@ -129,7 +129,7 @@ def test_the_model_acts_as_the_policy(
             assert ours.dtype == theirs.dtype
             np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
         taken.append(wanted[0])
-    assert len(np.unique(np.stack(taken))) > 1, "always the same action shows nothing"
+    assert len(np.unique(np.stack(taken))) > 1, "the test needs more than one action"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_model_acts_as_the_policy(
         ({"both": True, "network": {"activation": "tanh", "dense": [9, 16]}}, ["advantage", "value"]),
     ],
 )
-def test_the_model_of_a_dueling_network_acts_as_the_policy(
+def test_onnx_model_of_dueling_network_acts_like_the_policy(
     tmp_path: Path, keys: dict[str, Any], outputs: list[str]
 ) -> None:
     source = str(Path(__file__).parent.parent / "support" / "dueling_algorithm.py")
@@ -150,7 +150,7 @@ def test_the_model_of_a_dueling_network_acts_as_the_policy(
     assert graph.network.streams
     actor = NumpyActor(graph.network)
     actor.set_parameters(graph.parameters)
-    session = Session(model)
+    session = ModelSession(model)
     assert sorted(session.outputs) == sorted([*outputs, "action", "next_frames"])
     rng = np.random.default_rng(3)
     taken = []
@@ -165,16 +165,16 @@ def test_the_model_of_a_dueling_network_acts_as_the_policy(
             np.testing.assert_allclose(found[head], expected[head], rtol=1e-4, atol=1e-5 * largest)
         np.testing.assert_array_equal(found["action"], wanted)
         taken.append(wanted)
-    assert len(np.unique(np.stack(taken))) > 1, "always the same action shows nothing"
-    if "value" not in outputs:  # of streams that are not wanted nothing is written
+    assert len(np.unique(np.stack(taken))) > 1, "the test needs more than one action"
+    if "value" not in outputs:  # streams that are not exported are not in the file
         dense, bias = (math.prod(graph.network.layout().shapes[f"dense0/{part}"]) for part in ("kernel", "bias"))
         assert len(model) < 4 * (len(graph.parameters) - dense / 2 - bias / 2) + 10_000
 
 
-def test_what_it_asks_for_and_answers(tmp_path: Path) -> None:
+def test_onnx_model_has_documented_inputs_and_outputs(tmp_path: Path) -> None:
     path, *_ = write(tmp_path, bundled("da3c"), IMAGE, Discrete(4), **LSTM, history_len=3)
     model = onnx_of(relaax.policy.load(path))
-    session = Session(model)
+    session = ModelSession(model)
     assert list(session.inputs) == ["observation", "frames", "first", "memory"]
     assert session.inputs["frames"].shape == ["N", 36, 36, 3]
     assert session.inputs["memory"].shape == ["N", 16]
@@ -188,12 +188,10 @@ def test_what_it_asks_for_and_answers(tmp_path: Path) -> None:
     }
 
 
-def test_an_algorithm_that_does_not_tell_what_it_computes_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_names_algorithm_without_policy_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = bundled("da3c")
     path, *_ = write(tmp_path, algorithm, VECTOR, Discrete(2))
     policy = relaax.policy.load(path)
     monkeypatch.setattr(type(policy._agent), "policy_graph", lambda self: None)
-    with pytest.raises(PolicyError, match=r"da3c does not say what it computes: its Agent needs policy_graph\(\)"):
+    with pytest.raises(PolicyError, match=r"da3c does not describe its network: its Agent needs policy_graph\(\)"):
         onnx_of(policy)

@@ -1,4 +1,4 @@
-"""A policy from a file does what the algorithm's agent does in exploit mode."""
+"""A policy from a file acts like the algorithm's agent in exploit mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 12
 
 
 def observations(space: Space, environments: int = 3) -> list[list[npt.NDArray[Any]]]:
-    """Leaves of what is seen at each step."""
+    """Leaves of the observations at each step."""
     rng = np.random.default_rng(1)
     return [
         [
@@ -38,8 +38,8 @@ def firsts() -> npt.NDArray[np.bool_]:
     return mask
 
 
-def through_the_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> list[list[npt.NDArray[Any]]]:
-    """The actions, where environments whose episode begins had ended one before."""
+def actions_of_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> list[list[npt.NDArray[Any]]]:
+    """The agent's actions. Where an episode starts, the last one of that environment has ended."""
     none = np.zeros(3, np.bool_)
     actions = [agent.reset(seen[0])]
     for leaves, first in zip(seen[1:], firsts()[1:], strict=True):
@@ -59,19 +59,19 @@ def through_the_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> l
     ],
     ids=["da3c", "lstm", "frames", "dict", "da3c_cont", "unbounded"],
 )
-def test_it_acts_as_the_agent_does(
+def test_policy_acts_like_the_agent(
     tmp_path: Path, name: str, observation: Space, action: Space, keys: Mapping[str, Any]
 ) -> None:
     path, agent, _ = write(tmp_path, bundled(name), observation, action, **keys)
     seen = observations(observation)
-    expected = through_the_agent(agent, seen)
+    expected = actions_of_agent(agent, seen)
     policy = relaax.policy.load(path)
     for leaves, first, wanted in zip(seen, firsts(), expected, strict=True):
         actions = action.flatten(policy.act(observation.unflatten(leaves), first))
         for mine, its in zip(actions, wanted, strict=True):
             assert mine.dtype == its.dtype
             np.testing.assert_array_equal(mine, its)
-    # One environment alone, one observation at a time.
+    # A single environment, with one observation at a time.
     policy.reset()
     for number, (leaves, first) in enumerate(zip(seen, firsts()[:, 1], strict=True)):
         one = policy.act(observation.unflatten([leaf[1] for leaf in leaves]), bool(first))
@@ -79,7 +79,7 @@ def test_it_acts_as_the_agent_does(
         np.testing.assert_allclose(action.flatten(one)[0], expected[number][0][1], rtol=1e-6)
 
 
-def test_it_says_what_it_is(tmp_path: Path) -> None:
+def test_policy_describes_its_origin(tmp_path: Path) -> None:
     path, _, bridge = write(tmp_path, bundled("da3c"), VECTOR, Discrete(3), entropy_beta=0.5)
     policy = relaax.policy.load(str(path))
     assert (policy.algorithm, policy.global_step, policy.configuration["entropy_beta"]) == ("da3c", 120, 0.5)
@@ -89,11 +89,11 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
     assert b"secret" not in path.read_bytes()
     import safetensors
 
-    with safetensors.safe_open(path, "np") as file:  # any reader of the format can use it
+    with safetensors.safe_open(path, "np") as file:  # with any reader of the format
         np.testing.assert_array_equal(file.get_tensor("parameters"), bridge.parameters)
 
 
-def test_actions_are_drawn_by_a_seed(tmp_path: Path) -> None:
+def test_sampled_actions_depend_on_the_seed(tmp_path: Path) -> None:
     path, _, _ = write(tmp_path, bundled("da3c_cont"), VECTOR, Box(-2, 2, (2,)))
 
     def drawn(seed: int) -> list[list[float]]:
@@ -104,7 +104,7 @@ def test_actions_are_drawn_by_a_seed(tmp_path: Path) -> None:
     assert drawn(1) != drawn(2)
 
 
-def test_it_is_as_greedy_as_the_run_was_unless_told_otherwise(tmp_path: Path) -> None:
+def test_greedy_defaults_to_the_run_configuration(tmp_path: Path) -> None:
     path, _, _ = write(tmp_path, bundled("da3c_cont"), VECTOR, Box(-2, 2, (2,)), lstm=False, greedy_exploit=False)
     for greedy, varies in ((None, True), (True, False)):
         policy = relaax.policy.load(path, greedy=greedy)
@@ -112,13 +112,13 @@ def test_it_is_as_greedy_as_the_run_was_unless_told_otherwise(tmp_path: Path) ->
         assert (first != second) is varies
 
 
-def test_an_algorithm_of_ones_own_is_given_by_its_path(tmp_path: Path) -> None:
+def test_own_algorithm_is_loaded_by_its_path(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text(filled(ALGORITHM, ".py", "mine"), encoding="utf-8")
     path, agent, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
     seen = observations(VECTOR)
     policy = relaax.policy.load(path, algorithm=source)
-    for leaves, first, wanted in zip(seen, firsts(), through_the_agent(agent, seen), strict=True):
+    for leaves, first, wanted in zip(seen, firsts(), actions_of_agent(agent, seen), strict=True):
         assert policy.act(leaves[0], first).tolist() == wanted[0].tolist()
     with pytest.raises(PolicyError, match=r"the algorithm 'mine', which does not come with RELAAX: give its path"):
         relaax.policy.load(path)
@@ -143,13 +143,13 @@ def policy(tmp_path: Path) -> Policy:
         ("text", "an observation in"),
     ],
 )
-def test_what_is_no_observation_is_refused(policy: Policy, wrong: Any, sentence: str) -> None:
+def test_invalid_observation_is_refused(policy: Policy, wrong: Any, sentence: str) -> None:
     with pytest.raises(PolicyError, match=sentence):
         policy.act(wrong)
     assert policy.act(np.zeros(3)) in (0, 1, 2)
 
 
-def test_the_number_of_environments_changes_with_a_reset_only(policy: Policy) -> None:
+def test_number_of_environments_changes_only_after_reset(policy: Policy) -> None:
     assert policy.act(np.zeros((2, 3))).shape == (2,)
     with pytest.raises(PolicyError, match=r"4 observations after 2: call reset\(\)"):
         policy.act(np.zeros((4, 3)))
@@ -161,7 +161,7 @@ def test_the_number_of_environments_changes_with_a_reset_only(policy: Policy) ->
     assert policy.act(np.zeros((4, 3))).shape == (4,)
 
 
-def test_files_that_are_no_policies_are_refused(tmp_path: Path) -> None:
+def test_invalid_policy_file_is_refused(tmp_path: Path) -> None:
     import safetensors.numpy
 
     path, _, _ = write(tmp_path, bundled("da3c"), VECTOR, Discrete(3))
