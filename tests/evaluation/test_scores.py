@@ -41,7 +41,7 @@ def test_game_is_found_by_rom_and_by_id(environment, game):
     assert scores.game_of(environment) == game
 
 
-def test_human_normalized_scale_is_0_for_random_and_100_for_human():
+def test_human_normalized_score_is_0_for_random_100_for_human():
     assert scores.human_normalized(-20.7, "pong") == 0
     assert scores.human_normalized(14.6, "pong") == 100
     assert scores.human_normalized(1.7 + (30.5 - 1.7) / 2, "breakout") == pytest.approx(50)

@@ -85,7 +85,7 @@ def test_only_last_dense_layer_has_streams() -> None:
     assert [shapes[f"{head}/kernel"] for head in "abc"] == [(6, 2), (6, 1), (6, 3)]
 
 
-def test_streams_change_nothing_for_heads_with_separate_trunks() -> None:
+def test_streams_do_not_change_heads_with_separate_trunks() -> None:
     plain, streams = (NetworkSpec((5,), HEADS, (4, 3), groups=SEPARATE, streams=streams) for streams in (False, True))
     assert plain.layout().shapes == streams.layout().shapes
     vector = parameters_of(plain)

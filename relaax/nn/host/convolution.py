@@ -212,7 +212,7 @@ def relu_gradient(gradient: Array, outputs: Array) -> None:
 
 
 class Convolutions:
-    """The convolutions of a trunk, for so many images at a time that they fit into the cache.
+    """The convolutions of a trunk. They compute a few images at a time, so that all data fits into the cache.
 
     `layers`: the outputs of each convolution, float32 [B, size]. `forward` writes them, and `backward` reads them.
     """
