@@ -214,8 +214,8 @@ ERRORS = (
         [
             (
                 STORED_PY,
-                "self._stack.push(self._keep(inputs), restart)",
-                "self._stack.push(self._keep(inputs), restart & False)",
+                "self._stack.push(self._add_frames(inputs), restart)",
+                "self._stack.push(self._add_frames(inputs), restart & False)",
             )
         ],
         TRANSITIONS,

@@ -66,7 +66,7 @@ LEARNING_ERRORS = (
     planted(
         "memory-of-normalized-observations",
         "transitions hold normalized observations, which a learner normalizes again",
-        [(REPLAY_AGENT_PY, "self._transitions.act(inputs.seen,", "self._transitions.act(inputs.newest,")],
+        [(REPLAY_AGENT_PY, "self._transitions.act(inputs.unnormalized,", "self._transitions.act(inputs.newest,")],
         AGENT,
     ),
     planted(

@@ -134,7 +134,7 @@ class Agent(AgentBase):
     def _act(self) -> Leaves:
         inputs, exploit = self._inputs, self.context.exploit
         if not exploit:
-            self._held_out.add(inputs.seen)
+            self._held_out.add(inputs.unnormalized)
         keep = None if exploit else self._rollout.row
         outputs, inputs.state_after = self._actor.act(inputs.newest, inputs.state, keep)
         values = self._q.values(outputs)
@@ -163,7 +163,7 @@ class Agent(AgentBase):
 
         `state`: the LSTM's state before these inputs; optional without an LSTM.
         """
-        assert self._target is not None, "an agent in exploit mode has no targets"
+        assert self._target is not None, "a value-based agent in exploit mode has no target network"
         leading = inputs.shape[: inputs.ndim - len(self._spec.inputs)]
         flat = inputs.reshape(-1, *self._spec.inputs)
         outputs, _ = self._target.act(flat, np.zeros((len(flat), 0), np.float32) if state is None else state)
@@ -182,7 +182,7 @@ class Agent(AgentBase):
 
     def _update(self, targets: Array) -> None:
         """Push the gradient of the loss, summed over steps and averaged over environments."""
-        assert self._engine is not None, "an agent in exploit mode does not learn"
+        assert self._engine is not None, "a value-based agent in exploit mode does not learn"
         rollout = self._rollout
         weights = rollout.mask.reshape(-1) / np.float32(rollout.mask.shape[1])
         loss = ValueLoss(self._q, self.config.errors, rollout.actions[:-1].reshape(-1), targets.reshape(-1), weights)
@@ -210,6 +210,6 @@ class Agent(AgentBase):
             final = drawn_epsilons(self.context.seed, ranks, config.final_epsilons, config.final_epsilon_probabilities)
             self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
         if self._target is not None and pulled.target is not self._target_parameters:
-            assert pulled.target is not None, "the parameter server declares a target network"
+            assert pulled.target is not None, "a value-based agent needs a target network"
             self._target.set_parameters(pulled.target)
             self._target_parameters = pulled.target

@@ -125,7 +125,7 @@ class Agent(AgentBase):
         if not batch.mask.any():  # all transitions are void
             self._use(self._exchange.push(None))
             return
-        assert self._engine is not None, "an agent in exploit mode does not learn"
+        assert self._engine is not None, "a da3c_cont agent in exploit mode does not learn"
         loss = ActorCriticLoss(self.config, self._policy, batch)
         memory = self.context.parameters.gradient_memory()
         gradient = self._engine.gradient(batch.inputs, batch.state, batch.restart, loss, memory)

@@ -108,7 +108,7 @@ class Agent(AgentBase):
             actions = epsilon_greedy(values, 0.0 if config.greedy_exploit else config.exploit_epsilon, self._rng)
         else:
             actions = epsilon_greedy(values, self._exploration(), self._rng)
-            self._transitions.act(inputs.seen, inputs.restart, actions, values)
+            self._transitions.act(inputs.unnormalized, inputs.restart, actions, values)
         return [actions + self._first_action]
 
     def _values(self, inputs: npt.NDArray[np.generic]) -> Array:

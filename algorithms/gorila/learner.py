@@ -128,7 +128,7 @@ class Learner(LearnerBase):
     def _use(self, pulled: Pulled) -> None:
         self.pulled = pulled
         self._online.set_parameters(pulled.parameters)
-        assert pulled.target is not None, "the parameter server declares a target network"
+        assert pulled.target is not None, "a gorila learner needs a target network"
         if pulled.target is not self._target_parameters:
             self._target.set_parameters(pulled.target)
             self._target_parameters = pulled.target

@@ -39,8 +39,8 @@ class StepResult:
     no episode ended.
 
     `ended`: where an episode ended, terminated or truncated. `restart`: where `observations` starts an episode.
-    `plain`: whether all masks are false, as in most steps. Then all five masks are the same array (`terminated`,
-    `truncated` and `first` cannot all be true for an environment).
+    `plain`: whether `terminated`, `truncated` and `first` are the same array. Then all masks are false, as in most
+    steps, because the three cannot all be true for an environment.
     """
 
     rewards: npt.NDArray[np.float64]

@@ -40,7 +40,7 @@ class Exchange:
         return self.record_pull(pulled)
 
     def pull_if_old(self) -> Pulled | None:
-        """Return the newest parameters, in exploit mode at most once a second; None within that time."""
+        """Return the newest parameters if the last pull was over a second ago, else None. For exploit mode."""
         return self.pull() if time.monotonic() - self._pulled_at > EXPLOIT_PULL_SECONDS else None
 
     def record_pull(self, pulled: Pulled) -> Pulled:
@@ -55,15 +55,15 @@ class Exchange:
 
         With a gradient, record `scalars` and the gradient's norm. `loss`: the mean loss of the gradient's examples.
         """
-        fetch = self._prepare(gradient, scalars)
+        wants_parameters = self._prepare(gradient, scalars)
         steps, self.env_steps = self.env_steps, 0
-        return self._record_reply(self._parameters.push(gradient, steps, want_parameters=fetch, loss=loss))
+        return self._record_reply(self._parameters.push(gradient, steps, want_parameters=wants_parameters, loss=loss))
 
     def push_later(self, gradient: FlatVector, loss: float, scalars: Mapping[str, float]) -> None:
         """Push without waiting for the reply (see `finish`)."""
-        fetch = self._prepare(gradient, scalars)
+        wants_parameters = self._prepare(gradient, scalars)
         steps, self.env_steps = self.env_steps, 0
-        self._pending_reply = self._parameters.push_later(gradient, steps, want_parameters=fetch, loss=loss)
+        self._pending_reply = self._parameters.push_later(gradient, steps, want_parameters=wants_parameters, loss=loss)
 
     def finish(self) -> Pulled | None:
         """Wait for the reply to the last `push_later`, if one is pending. Return the pulled parameters or None."""

@@ -23,9 +23,9 @@ class Inputs:
 
     Observations are encoded, images with the frames before them, and normalised by the statistics of all workers.
 
-    `newest`: [N, *spec.inputs], normalised inputs; the next call overwrites images. `seen`: the same inputs before
-    normalisation. `restart`: bool [N], where these inputs start an episode. `state`: float32 [N, S], the LSTM's state
-    before these inputs. `state_after`: the LSTM's state after them; the agent sets it when the network acts.
+    `newest`: [N, *spec.inputs], normalised inputs; the next call overwrites images. `unnormalized`: the same inputs
+    before normalisation. `restart`: bool [N], where these inputs start an episode. `state`: float32 [N, S], the LSTM's
+    state before these inputs. `state_after`: the LSTM's state after them; the agent sets it when the network acts.
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
@@ -40,7 +40,7 @@ class Inputs:
         self.dtype = self.normalization.input_dtype(self._encoder.dtype)
         self._bound = reward_bound(config.reward_clipping, space)
         self.newest: Array = np.zeros(0)
-        self.seen = self.newest
+        self.unnormalized = self.newest
         self.restart: Mask = np.ones(n, np.bool_)
         self.state: npt.NDArray[np.float32] = np.zeros((n, spec.state_size), np.float32)
         self.state_after = self.state
@@ -86,6 +86,6 @@ class Inputs:
     def _set_inputs(self, inputs: Array, restart: Mask) -> None:
         if self._learns:
             self.normalization.set_inputs(inputs)
-        self.seen, self.newest, self.restart = inputs, self.normalized(inputs), restart
+        self.unnormalized, self.newest, self.restart = inputs, self.normalized(inputs), restart
         if self.state_after.size:  # an episode starts with a zero state
             self.state = np.where(restart[:, None], np.float32(0), self.state_after)

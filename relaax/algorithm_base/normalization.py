@@ -26,8 +26,9 @@ class MeanImage:
     """The mean of the first frames of all workers, as the statistic `name`.
 
     Without it, a bright, even background dominates the input of each filter. The background is the same in all
-    examples, so an update for a few examples changes the outputs for all of them, and units saturate. With the mean
-    image subtracted (Krizhevsky et al. 2012), the background is 0 and what moves stands out.
+    examples, so an update for a few examples changes the outputs for all of them, and units leave the active range of
+    their activation. With the mean image subtracted (Krizhevsky et al. 2012), the background is 0, and the input is
+    what moves.
     """
 
     def __init__(self, name: str, size: int, metrics: MetricsRecorder, max_pixel: int = MAX_PIXEL) -> None:

@@ -45,7 +45,7 @@ def rewards_and_discounts(
     discounted value of its final observation, from `final_values` float32 [N], is added to the reward. The reward of a
     void transition (`step.first`) becomes 0.
     """
-    rewards = np.where(step.first, 0.0, rewards)  # no product: 0 x infinity is NaN
+    rewards = np.where(step.first, 0.0, rewards)  # no product, because 0 x infinity is NaN
     if final_values is not None:
         truncated = step.truncated & ~step.terminated
         rewards[truncated] += gamma * final_values[truncated]

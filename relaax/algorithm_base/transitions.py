@@ -69,7 +69,7 @@ class VectorBuffer:
     """A buffer for vectors float32 [E, D], which are inserted unchanged with each transition."""
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        """Add inputs and return their stored form, [E, ...]. `peek`: the same for final inputs, without adding them."""
+        """Return the stored form of the next inputs, [E, ...]; `peek`: of final inputs, which are not stacked."""
         copy: Stored = inputs.copy()
         return copy
 
@@ -93,15 +93,15 @@ class FrameBuffer(VectorBuffer):
         self._stack = FrameStack(environments, (), np.int64, length)
         self._environments, self._length = environments, length
         self._frames: list[Frames] = []
-        self._first = self._following = 0
+        self._first = self._next = 0
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        stack: Stored = self._stack.push(self._keep(inputs), restart).copy()
+        stack: Stored = self._stack.push(self._add_frames(inputs), restart).copy()
         return stack
 
     def peek(self, inputs: Inputs, where: Mask) -> Stored:
         newest = np.zeros(self._environments, np.int64)
-        newest[where] = self._keep(inputs[where])
+        newest[where] = self._add_frames(inputs[where])
         return self._stack.peek(newest)
 
     def frames_since(self, *stored: Stored) -> tuple[Frames | None, int]:
@@ -110,13 +110,13 @@ class FrameBuffer(VectorBuffer):
         return self._frames[0], first
 
     def clear(self) -> None:
-        self._frames, self._first = [], self._following
+        self._frames, self._first = [], self._next
 
-    def _keep(self, inputs: Inputs) -> npt.NDArray[np.int64]:
+    def _add_frames(self, inputs: Inputs) -> npt.NDArray[np.int64]:
         """Add the newest frame of each of n stacks. Return their numbers, int64 [n]."""
         self._frames.append(inputs.reshape(*inputs.shape[:2], -1, self._length)[..., -1:].copy())
-        numbers = np.arange(self._following, self._following + len(inputs))
-        self._following += len(inputs)
+        numbers = np.arange(self._next, self._next + len(inputs))
+        self._next += len(inputs)
         return numbers
 
 
@@ -141,7 +141,7 @@ def within_limits(rewards: Inputs, *observations: Inputs) -> Mask:
     return learnable
 
 
-def log_not_learned(count: int, total: int, client: str) -> None:
+def log_not_inserted(count: int, total: int, client: str) -> None:
     """Log that transitions beyond the limits are not inserted, at most once a minute."""
     _rate_limited_log(
         "%d of %d transitions of %s are not inserted: the limits are %g for observations and %g for returns; "
@@ -170,11 +170,10 @@ def _largest(inputs: Inputs) -> Inputs:
     return largest
 
 
-def _outlier_limit(sizes: Inputs, apart: float) -> float:
+def _outlier_limit(sizes: Inputs, factor: float) -> float:
     middle = len(sizes) // 2
-    return apart * max(
-        1.0, float(np.partition(sizes, middle)[middle])
-    )  # NaN sorts last, so the median is NaN only if at least half are NaN
+    # NaN sorts last, so the median is NaN only if at least half are NaN.
+    return factor * max(1.0, float(np.partition(sizes, middle)[middle]))
 
 
 INSERT_SIZE = 50
@@ -389,7 +388,7 @@ class WriterTransitions:
         if self._metrics is not None:
             self._metrics.scalar("replay/left_out", count / len(learnable))
         if count:
-            log_not_learned(count, len(learnable), self._client)
+            log_not_inserted(count, len(learnable), self._client)
         return learnable
 
 
