@@ -1432,7 +1432,7 @@ ERRORS = (
     planted(
         "late-and-silent",
         "trouble with checkpoints that comes back after one was saved is not said at once",
-        [(CHECKPOINTING_PY, "        self._complained.clear()\n", "")],
+        [(CHECKPOINTING_PY, "        self._logged.clear()\n", "")],
         CHECKPOINTING,
     ),
     planted(

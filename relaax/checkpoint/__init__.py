@@ -1,4 +1,7 @@
-"""Checkpoints: atomic, verified, published by their manifest; one writer at a time."""
+"""Checkpoints of one location: atomic, verified, published by their manifest, with one writer at a time.
+
+Begin with `manager`, which saves and restores them; `store` is the interface of the places that hold them.
+"""
 
 from relaax.checkpoint.array_file import Arrays
 from relaax.checkpoint.checkpoint import Checkpoint, manifest_key

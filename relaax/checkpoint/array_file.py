@@ -1,8 +1,8 @@
-"""Write named arrays as one safetensors file from their own memory, and read one without another copy.
+"""Safetensors files: written from the memory of the arrays, and read as views, without another copy.
 
-The format: eight bytes with the header's length, little-endian; the header, JSON that gives each array's dtype, shape
-and place; the arrays' bytes, little-endian and in C order. The library `safetensors` would make one `bytes` of it,
-which takes as much memory again, and holds Python's lock all the while.
+A file has three parts: the header's length (8 bytes, little-endian); the header, JSON with each array's dtype, shape
+and position; the arrays' bytes, little-endian in C order. The library `safetensors` would build one `bytes` object,
+which takes the same memory again, and would hold Python's lock meanwhile.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ _BY_DTYPE = {dtype: name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 8
-_MAX_HEADER_BYTES = 100_000_000  # the library reads no longer one
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the library `safetensors`
 
 
 def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> list[memoryview]:
-    """Return the file as a header and the memory of each array, copied if not contiguous; `metadata` are texts by name.
-    Raises ValueError for a dtype that the format does not have.
+    """Return the file as a header and the memory of each array, which is copied if it is not contiguous.
+
+    `metadata`: texts by name. Raises ValueError for a dtype that the format does not support.
     """
     little = {name: _little(name, array) for name, array in arrays.items()}
-    # Wide ones first: then each begins at a multiple of its own width.
+    # Wide dtypes first, so that each array begins at a multiple of its item size.
     order = sorted(little, key=lambda name: (-little[name].dtype.itemsize, name))
     header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
     end = 0
@@ -59,11 +60,11 @@ def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> lis
 
 
 def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, str]]:
-    """Return the arrays of a whole file as views of `data`, and its metadata. Raises ValueError if it is none."""
+    """Return the arrays of a whole file as views of `data`, and its metadata. Raises ValueError if it is invalid."""
     header, begin = _header(data)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise ValueError("its metadata are no texts")
+        raise ValueError("the metadata of the array file must be texts")
     body = data[begin:]
     arrays: dict[str, npt.NDArray[np.generic]] = {}
     expected = 0
@@ -72,36 +73,36 @@ def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.ge
         if dtype is None or not all(type(axis) is int and axis >= 0 for axis in shape):
             raise ValueError(f"{name!r} has dtype {entry['dtype']!r} and shape {entry['shape']!r}")
         if start != expected or end != start + math.prod(shape) * dtype.itemsize or end > len(body):
-            raise ValueError(f"{name!r} is at bytes {start} to {end}, where it cannot be")
+            raise ValueError(f"{name!r} has invalid byte positions {start} to {end}")
         try:
             arrays[name] = _view(body[start:end], dtype).reshape(shape)
-        except (ValueError, OverflowError):  # more axes than numpy has, or one without end beside one of 0
-            raise ValueError(f"{name!r} has the shape {entry['shape']!r:.100}, which no array has") from None
+        except (ValueError, OverflowError):  # more axes than numpy supports, or a huge axis next to one of 0
+            raise ValueError(f"{name!r} has the shape {entry['shape']!r:.100}, which numpy does not support") from None
         expected = end
     if expected != len(body):
-        raise ValueError(f"{len(body) - expected} bytes belong to no array")
+        raise ValueError(f"{len(body) - expected} bytes after the last array are unexpected")
     return arrays, metadata
 
 
 def _little(name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    # ascontiguousarray would make a vector of a scalar
+    # ascontiguousarray would turn a scalar into a vector
     flat = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     if flat.dtype not in _BY_DTYPE:
-        raise ValueError(f"{name!r} has dtype {array.dtype}, which a safetensors file does not have")
+        raise ValueError(f"{name!r} has dtype {array.dtype}, which safetensors files do not support")
     return flat
 
 
 def _header(data: npt.NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
     length = int.from_bytes(data[:_LENGTH_BYTES].tobytes(), "little")
     if len(data) < _LENGTH_BYTES or length > min(len(data) - _LENGTH_BYTES, _MAX_HEADER_BYTES):
-        raise ValueError("its header is not whole")
+        raise ValueError("the header of the array file is incomplete")
     begin = _LENGTH_BYTES + length
     try:
         header = json.loads(data[_LENGTH_BYTES:begin].tobytes())
     except (ValueError, RecursionError):
-        raise ValueError("its header is no JSON") from None
+        raise ValueError("the header of the array file is not JSON") from None
     if not isinstance(header, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("the header of the array file is not a JSON object")
     return header, begin
 
 
@@ -111,11 +112,11 @@ def _place(item: tuple[str, Any]) -> tuple[int, int]:
         if {type(start), type(end)} != {int} or not isinstance(item[1]["shape"], list) or "dtype" not in item[1]:
             raise ValueError
     except (TypeError, KeyError, ValueError):
-        raise ValueError(f"{item[0]!r} is described wrongly") from None
+        raise ValueError(f"{item[0]!r} has an invalid description in the header") from None
     return start, end
 
 
 def _view(data: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[np.generic]:
-    """Return an array, copied if it begins at an unaligned address, as files of other writers may have it."""
+    """Return an array, copied if it is not aligned. Files of other writers may contain unaligned arrays."""
     aligned = data if data.ctypes.data % dtype.itemsize == 0 else data.copy()
     return aligned.view(dtype)

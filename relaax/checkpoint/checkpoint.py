@@ -1,4 +1,4 @@
-"""A checkpoint as a value: its parts as files, and the flat vectors that they hold a range each of."""
+"""A checkpoint as a value: parts, which are files, and flat vectors, of which each part holds a range."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 from relaax.checkpoint.array_file import Arrays, from_bytes
 from relaax.checkpoint.manifest import Damaged
 
-_AT_ONCE = 1 << 18  # numbers, whose marks stay in the processor's cache
+_AT_ONCE = 1 << 18  # elements per check, so that the results fit into the processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint. `parts`: arrays by name, in separate files, such as one for each shard. `manifest`: any JSON."""
+    """A checkpoint. `parts`: arrays by name, in one file per part, such as one per shard. `manifest`: any JSON."""
 
     checkpoint_id: str
     parts: Mapping[str, Arrays]
@@ -26,7 +26,7 @@ class Checkpoint:
 
 
 def manifest_key(checkpoint_id: str) -> str:
-    """Return the key of a checkpoint's manifest. A checkpoint exists once its manifest does."""
+    """Return the key of a checkpoint's manifest. A checkpoint exists when its manifest exists."""
     return f"{checkpoint_id}/manifest.json"
 
 
@@ -39,7 +39,7 @@ def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
 
 
 def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None:
-    """Compare a file with its description in the manifest; nothing is kept. Raises Damaged."""
+    """Compare a file with its description in the manifest. Raises Damaged."""
     sha256, length = hashlib.sha256(), 0
     for piece in pieces:
         sha256.update(piece)
@@ -47,14 +47,15 @@ def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None
     if length != description["bytes"]:
         raise Damaged(f"{description['key']} has {length} bytes, not {description['bytes']}")
     if sha256.hexdigest() != description["sha256"]:
-        raise Damaged(f"{description['key']} is not what was written: its SHA-256 differs")
+        raise Damaged(f"{description['key']} was changed: its SHA-256 differs")
 
 
 def decode_part(
     pieces: Iterable[bytes], size: int, description: Mapping[str, Any], finite: bool = True
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """Decode a file of `size` bytes into the arrays that its manifest describes. Raises Damaged, before memory is asked
-    for if the lengths differ.
+    """Decode a file of `size` bytes into the arrays that its manifest describes.
+
+    Raises Damaged. If the length is wrong, it is raised before memory is allocated.
     """
     length = int(description["bytes"])
     if size != length:
@@ -72,7 +73,7 @@ def decode_part(
 
 
 def _copied(pieces: Iterable[bytes], data: npt.NDArray[np.uint8]) -> Iterator[bytes]:
-    """Yield the pieces, and copy to `data` as many of them as fit."""
+    """Yield the pieces, and copy them to `data` while they fit."""
     end = 0
     for piece in pieces:
         begin, end = end, end + len(piece)
@@ -82,7 +83,7 @@ def _copied(pieces: Iterable[bytes], data: npt.NDArray[np.uint8]) -> Iterator[by
 
 
 def not_finite(arrays: Arrays) -> str | None:
-    """Return a sentence that names a number which is not finite, or None. Training cannot continue from one."""
+    """Return a sentence that names the first number that is not finite, or None if all are finite."""
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             continue
@@ -103,15 +104,13 @@ def vector_length(manifest: Mapping[str, Any]) -> int:
     end = 0
     for shard in _shards(manifest):
         if shard["start"] != end or shard["end"] < end:
-            raise Damaged(
-                f"the shards do not follow each other: one ends at {end}, the next begins at {shard['start']}"
-            )
+            raise Damaged(f"the shards are not contiguous: one ends at {end}, the next begins at {shard['start']}")
         end = int(shard["end"])
     return end
 
 
 def check_parts(checkpoint: Checkpoint, name: str) -> None:
-    """Raise Damaged if a part does not hold as much of the vector `name` as the manifest says."""
+    """Raise Damaged if a part does not hold the range of the vector `name` that the manifest states."""
     for shard in _shards(checkpoint.manifest):
         if shard["part"] in checkpoint.parts:
             _of(checkpoint, shard, name)
@@ -123,12 +122,13 @@ def full_vector(checkpoint: Checkpoint, name: str) -> Vector:
 
 
 def vector_range(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
-    """Return elements [start, end) of the vector `name`, a view if one part has them all; only the parts that hold some
-    are needed. Raises Damaged, and ValueError if the vector is shorter.
+    """Return elements [start, end) of the vector `name`, as a view if one part has them all.
+
+    Only the parts with some of the elements are needed. Raises Damaged, and ValueError if the vector is shorter.
     """
     size = vector_length(checkpoint.manifest)
     if not 0 <= start <= end <= size:
-        raise ValueError(f"elements {start} to {end} of a vector of {size}")
+        raise ValueError(f"elements {start} to {end} are not within the vector of {size} elements")
     pieces = [
         _of(checkpoint, shard, name)[max(start, shard["start"]) - shard["start"] : end - shard["start"]]
         for shard in overlapping(checkpoint.manifest, start, end)
@@ -139,7 +139,7 @@ def vector_range(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vec
 
 
 def overlapping(manifest: Mapping[str, Any], start: int, end: int) -> list[Mapping[str, Any]]:
-    """Return the descriptions of the shards that hold some of the elements [start, end), in order. Raises Damaged."""
+    """Return the descriptions, in order, of the shards with some of the elements [start, end). Raises Damaged."""
     return [shard for shard in _shards(manifest) if shard["start"] < end and start < shard["end"]]
 
 
@@ -156,4 +156,4 @@ def _shards(manifest: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     try:
         return sorted(manifest["shards"], key=lambda shard: (int(shard["start"]), int(shard["end"])))
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"the manifest does not say which shards there are: {error!r}") from None
+        raise Damaged(f"the manifest does not describe its shards: {error!r}") from None

@@ -1,7 +1,7 @@
-"""What an evaluation of a checkpoint found, kept beside its manifest: ID/evaluation.json.
+"""Results of evaluations of checkpoints, stored next to their manifests as ID/evaluation.json.
 
-Whoever evaluates writes it, at the beginning without a result, so that the checkpoint is not deleted meanwhile; whoever
-deletes old checkpoints and whoever looks for the best reads it.
+An evaluator writes the file at the beginning, without a result, so that the checkpoint is not deleted meanwhile, and
+again at the end. The file is read when old checkpoints are deleted, and when the best one is selected.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ EVALUATION = "evaluation.json"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The mean return of so many episodes, and its 95 % interval; None while they are played. `time`: Unix time in
-    seconds of the end or, before it, of the beginning.
+    """The mean return of `episodes` episodes, with the 95 % interval `low` to `high`; None during the evaluation.
+
+    `time`: Unix time in seconds of the end, or of the beginning while the evaluation runs.
     """
 
     episodes: int
@@ -36,12 +37,12 @@ def evaluation_key(checkpoint_id: str) -> str:
 
 
 def write_evaluation(store: Store, checkpoint_id: str, evaluation: Evaluation) -> None:
-    """Write it. Raises StoreError."""
+    """Write the evaluation of a checkpoint. Raises StoreError."""
     store.put(evaluation_key(checkpoint_id), json.dumps(asdict(evaluation), indent=1).encode())
 
 
 def read_evaluation(store: Store, checkpoint_id: str) -> Evaluation | None:
-    """Return it; None if there is none, or none that can be read. Raises StoreError."""
+    """Return the evaluation of a checkpoint, or None if it is missing or invalid. Raises StoreError."""
     try:
         found = Evaluation(**json.loads(store.get(evaluation_key(checkpoint_id))))
         numbers = [value for value in (found.mean, found.low, found.high) if value is not None]
@@ -51,7 +52,7 @@ def read_evaluation(store: Store, checkpoint_id: str) -> Evaluation | None:
 
 
 def evaluations(store: Store, keys: Collection[str], ids: Iterable[str]) -> dict[str, Evaluation]:
-    """Return those of the checkpoints `ids`, as far as they can be read now. `keys`: those of the store."""
+    """Return the readable evaluations of the checkpoints `ids`. `keys`: all keys of the store."""
     found = {}
     for checkpoint_id in ids:
         if evaluation_key(checkpoint_id) in keys:
@@ -65,13 +66,13 @@ def evaluations(store: Store, keys: Collection[str], ids: Iterable[str]) -> dict
 
 
 def ranked(returns: Mapping[str, float | None], evaluated: Mapping[str, Evaluation]) -> list[str]:
-    """Return the ids of checkpoints, the best first: by evaluation if any has been evaluated, else by mean return."""
+    """Return the ids of checkpoints, best first: by evaluation if any has a result, else by mean return."""
     means = {one: evaluation.mean for one, evaluation in evaluated.items() if evaluation.mean is not None}
     known = means or {one: value for one, value in returns.items() if value is not None}
     return sorted(known, key=lambda one: (known[one], age(one)), reverse=True)
 
 
 def in_progress(evaluated: Mapping[str, Evaluation]) -> set[str]:
-    """Return the newest checkpoint whose evaluation has begun and not ended. Older ones were given up."""
+    """Return the newest checkpoint with an unfinished evaluation. Older unfinished evaluations were abandoned."""
     begun = [one for one, evaluation in evaluated.items() if evaluation.mean is None]
     return set(sorted(begun, key=age)[-1:])

@@ -1,4 +1,4 @@
-"""Let one of several parameter servers write to a location: the holder of a lease, under a fence that only grows."""
+"""A lease that lets one of several parameter servers write to a location, with an increasing fence number."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process. `pid` is valid within `boot` and `pid_namespace`; `started` tells processes of one pid apart. They are
-    empty if the system does not say; then nobody is ever known to be dead.
+    """A process that holds a lease. `pid` is valid within `boot` and `pid_namespace`.
+
+    `started` distinguishes processes with the same pid. A field is empty if the system does not provide it; then no
+    process is known to be dead.
     """
 
     holder: str
@@ -34,9 +36,9 @@ class Holder:
 
     @classmethod
     def here(cls) -> Holder:
-        """Return the calling process; each call returns another holder, since a process may acquire several leases."""
+        """Return a new holder for the calling process. A process may acquire several leases."""
         pid = os.getpid()
-        return cls(uuid.uuid4().hex, socket.gethostname(), _boot(), _pid_namespace(), pid, _process(pid)[0])
+        return cls(uuid.uuid4().hex, socket.gethostname(), _boot_id(), _pid_namespace(), pid, _process(pid)[0])
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Holder:
@@ -45,8 +47,8 @@ class Holder:
         return cls(pid=int(value["pid"]), **texts)
 
     def is_dead(self) -> bool:
-        """Return whether the process, of this boot and pid namespace, is known to have ended, waited for or not."""
-        if not self.boot or not self.started or (self.boot, self.pid_namespace) != (_boot(), _pid_namespace()):
+        """Return whether the process is known to have ended. Only known in its own boot and pid namespace."""
+        if not self.boot or not self.started or (self.boot, self.pid_namespace) != (_boot_id(), _pid_namespace()):
             return False
         started, state = _process(self.pid)
         return started != self.started or state in ("Z", "X")
@@ -55,7 +57,7 @@ class Holder:
         return f"process {self.pid} on {self.host}"
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -72,19 +74,19 @@ def _pid_namespace() -> str:
 def _process(pid: int) -> tuple[str, str]:
     """Return a process's start, in clock ticks since boot, and its state; empty if it does not exist."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a program's name may be any bytes
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # the program's name may be any bytes
     except OSError:
         return "", ""
-    # The name of the program, in parentheses, may hold anything.
+    # The program's name, in parentheses, may contain any characters.
     words = text.rpartition(")")[2].split()
     return words[19], words[0]
 
 
 KEY = "lease.json"
 TTL = 15.0
-"""Seconds without a renewal after which a lease is taken over if its holder is not known to be dead."""
+"""Seconds without a renewal after which another process may take the lease over."""
 _RENEWALS_PER_TTL = 3
-_COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
+_LOG_INTERVAL = 60.0  # seconds between log lines about the same failure
 
 
 class LeaseHeld(StoreError):
@@ -92,16 +94,16 @@ class LeaseHeld(StoreError):
 
 
 class LeaseLost(Exception):
-    """Another process holds the lease now, so nothing may be written. The message names it."""
+    """Another process holds the lease now, so this one must not write. The message names the holder."""
 
 
 class LeaseWaitInterrupted(Exception):
-    """The process that waited for the lease was told to end."""
+    """The process that waited for the lease was asked to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LeaseRecord:
-    """The content of `lease.json`. `renewed` is a counter, not a time: no two clocks are compared."""
+    """The content of `lease.json`. `renewed` is a counter, not a time, so that clocks are never compared."""
 
     fence: int
     renewed: int
@@ -123,10 +125,11 @@ class _LeaseRecord:
 
 
 class Lease:
-    """The right to write to `store`: acquired once, renewed by a thread, released by `release`.
+    """The right to write to `store`: acquired once, renewed by a thread, ended by `release`.
 
-    `on_lost` is called once, from that thread, with a sentence, if somebody else has it now. A store that is away
-    loses nothing: who cannot renew cannot publish either, and goes on as soon as the store is back and nobody has come.
+    If another process has taken the lease over, that thread calls `on_lost` once with a sentence. An unavailable store
+    does not end the lease: a holder that cannot renew it cannot publish either. If no other process has taken the
+    lease over when the store is available again, the holder continues.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """The fence: higher than that of every earlier holder."""
+        """The fence number, higher than that of every earlier holder."""
         return self._record.fence
 
     @property
@@ -160,28 +163,29 @@ class Lease:
         return self._ttl / _RENEWALS_PER_TTL
 
     def acquire(self, above: int = 0, wait: Callable[[float], bool] | None = None) -> None:
-        """Get the lease, with a fence higher than `above`, and begin to renew it.
+        """Acquire the lease with a fence higher than `above`, and start to renew it.
 
-        Returns at once if nobody holds the lease, or if its holder has released it or is known to be dead. Otherwise
-        watches it: a holder that renews it is alive, and one that does not for the TTL has lost it. `wait(seconds)`
-        returns true if the caller has to end. Raises LeaseHeld, LeaseWaitInterrupted and StoreError; it may then be
-        called again, and gets at once a lease that an earlier attempt obtained without learning of it.
+        Returns at once if there is no holder, or if the holder has released the lease or is known to be dead. Otherwise
+        watches the lease: if the holder renews it, the holder is alive; if not for the TTL, the lease has expired.
+        `wait(seconds)` returns true if the caller has to end. Raises LeaseHeld, LeaseWaitInterrupted and StoreError.
+        Then the method may be called again. If an earlier attempt acquired the lease but its answer was lost, the next
+        one succeeds at once.
         """
         wait = wait or _sleep
-        seen, since, told = self._read(), self._clock(), False
+        seen, since, logged = self._read(), self._clock(), False
         while True:
             record, tag = seen
             if tag is None or record is None or self._is_free(record) or self._has_expired(record, since):
                 if self._take(record, tag, above):
                     break
-                seen, since = self._watched(seen)
+                seen, since = self._watch(seen)
                 continue
-            if not told:
-                _log.info("%s holds the lease on %s: watching whether it is alive", record.holder, self._where)
-                told = True
+            if not logged:
+                _log.info("%s holds the lease on %s: waiting to see whether it is alive", record.holder, self._where)
+                logged = True
             if wait(min(self._poll, self._ttl / 4)):
-                raise LeaseWaitInterrupted(f"told to end while waiting for the lease on {self._where}")
-            seen, since = self._watched(seen, since)
+                raise LeaseWaitInterrupted(f"asked to end while waiting for the lease on {self._where}")
+            seen, since = self._watch(seen, since)
         if self._thread.ident is None:
             self._thread.start()
 
@@ -196,13 +200,13 @@ class Lease:
             raise LeaseLost(self._lost)
 
     def check(self) -> None:
-        """Ask the store whether the lease is still this process's. Raises LeaseLost and StoreError."""
+        """Check with the store that this process still holds the lease. Raises LeaseLost and StoreError."""
         self.check_known()
         self._renew()
         self.check_known()
 
     def release(self) -> None:
-        """Stop renewing the lease and let others acquire it at once. May be called again."""
+        """Stop renewing the lease and let another process acquire it at once. May be called again."""
         self._stop.set()
         if self._thread.ident is None:
             return
@@ -214,7 +218,7 @@ class Lease:
             try:
                 self._store.put_if(KEY, self._record.encode(), self._tag)
             except StoreError as error:
-                _log.warning("the lease could not be given back, the next server will wait %g s: %s", self._ttl, error)
+                _log.warning("the lease could not be released, the next server will wait %g s: %s", self._ttl, error)
 
     @property
     def _where(self) -> str:
@@ -228,7 +232,7 @@ class Lease:
             return None, None
         return _LeaseRecord.decode(value), tag
 
-    def _watched(
+    def _watch(
         self, before: tuple[_LeaseRecord | None, str | None], since: float | None = None
     ) -> tuple[tuple[_LeaseRecord | None, str | None], float]:
         """Return the record and since when it is unchanged. Raises LeaseHeld if a living process has changed it."""
@@ -257,7 +261,7 @@ class Lease:
         return True
 
     def _take(self, record: _LeaseRecord | None, tag: str | None, above: int) -> bool:
-        """Try to take the lease; return whether it is this process's now."""
+        """Try to acquire the lease. Return whether this process holds it now."""
         fence = max(above, record.fence if record else 0) + 1
         with self._lock:
             mine = replace(self._record, fence=fence, released=False)
@@ -267,7 +271,7 @@ class Lease:
                 return False
             self._record = mine
         if record is not None and not record.released and not self._is_own(record):
-            _log.warning("took the lease on %s over from %s, with fence %d", self._where, record.holder, fence)
+            _log.warning("took over the lease on %s from %s, with fence %d", self._where, record.holder, fence)
         return True
 
     def _renew(self) -> None:
@@ -277,16 +281,16 @@ class Lease:
                 return
             record, tag = self._read()
             if tag is None or (record is not None and self._is_own(record)):
-                # Somebody has deleted it; or an earlier renewal had arrived although its answer had not.
+                # It was deleted, or an earlier renewal was stored although its answer was lost.
                 self._tag = tag
                 if not self._put_renewed():
-                    raise StoreError(f"the lease on {self._where} is being changed by somebody else")
+                    raise StoreError(f"another process is changing the lease on {self._where}")
                 return
-            who = str(record.holder) if record else "a file that is no lease"
+            who = str(record.holder) if record else "an invalid lease file"
             fence = f" with fence {record.fence}" if record else ""
             self._lost = (
-                f"the lease on {self._where} is held by {who}{fence} now: this server, with fence {self.fence}, was "
-                "not heard of for too long and writes nothing more"
+                f"the lease on {self._where} is held by {who}{fence} now: this server, with fence {self.fence}, did "
+                "not renew it in time and stops writing"
             )
         _log.error("%s", self._lost)
         self._on_lost(self._lost)
@@ -302,18 +306,18 @@ class Lease:
         return True
 
     def _renew_always(self) -> None:
-        complained: float | None = None
+        logged: float | None = None
         while not self._stop.wait(self.renewal):
             try:
                 self._renew()
-            except Exception as error:  # whatever the store does, training goes on
-                if complained is None or time.monotonic() - complained >= _COMPLAIN:
-                    _log.warning("the lease could not be renewed, trying on: %s", error)
-                    complained = time.monotonic()
+            except Exception as error:  # a failing store must not stop training
+                if logged is None or time.monotonic() - logged >= _LOG_INTERVAL:
+                    _log.warning("the lease could not be renewed, retrying: %s", error)
+                    logged = time.monotonic()
             else:
-                if complained is not None and self._lost is None:
-                    _log.info("the lease is renewed again")
-                complained = None
+                if logged is not None and self._lost is None:
+                    _log.info("renewals of the lease succeed again")
+                logged = None
             if self._lost is not None:
                 return
 

@@ -1,4 +1,4 @@
-"""Store checkpoints in a local directory."""
+"""A store of checkpoints in a local directory."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from relaax.checkpoint.store import (
 
 _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"
-_LOCK_SECONDS = 10.0  # it is held for one short write; only a stopped process holds it longer
-_NUMBERED = re.compile(r"\d+-")  # how directories of checkpoints are named; others may be anybody's
+_LOCK_SECONDS = 10.0  # held for one short write; only a stopped process holds it longer
+_NUMBERED = re.compile(r"\d+-")  # names of checkpoint directories; other directories are not ours
 BUSY = (errno.EAGAIN, errno.EACCES)
-"""Errors of `flock` if another process holds the lock; others mean that the file system has no locks."""
+"""Errors of `flock` if another process holds the lock. Other errors: the file system has no locks."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_VALUE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket or a pipe, a folder
@@ -44,17 +44,17 @@ _NO_VALUE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket or a pi
 class LocalStore(Store):
     """Files below `directory`, which is created with the first value.
 
-    A value is written aside, synced, renamed into place, and the rename is synced too; so is that a value was deleted,
-    for what is deleted after it must not be gone before it. Conditions are checked under a lock that all processes of
-    all machines share (`flock`), and what depends on them is written under it.
+    A value is written to a temporary file, synced and renamed into place; then the rename is synced. A deletion is
+    synced too, so that deletions become durable in order. A conditional write checks and writes under a lock (`flock`)
+    that all processes on all machines share.
 
-    Only plain files in plain folders are values. `directory` itself may be a link; what lies in it is never followed
-    elsewhere, nor waited for.
+    Values are regular files in real folders. `directory` itself may be a link. Links below it are not followed, and
+    special files are not opened.
     """
 
     def __init__(self, directory: Path | str) -> None:
         self._root = Path(directory)
-        self._safe: deque[Path] = deque(maxlen=8)  # directories made or seen last: their names are durable
+        self._safe: deque[Path] = deque(maxlen=8)  # the last directories whose names are known to be durable
 
     @property
     def location(self) -> str:
@@ -87,7 +87,7 @@ class LocalStore(Store):
             except NotFound:
                 found = None
             if found != tag:
-                raise Conflict(f"{path} {'is not what it was' if tag else 'is there already'}")
+                raise Conflict(f"{path} {'was changed by another writer' if tag else 'exists already'}")
             self.put(key, value)
         return _tag(value)
 
@@ -95,7 +95,7 @@ class LocalStore(Store):
         path = self._path(key)
         with self._opened(path) as (descriptor, size):
             if size > MAX_VALUE_BYTES:
-                raise InvalidValue(f"{path} has {size} bytes, and no manifest or lease has more than {MAX_VALUE_BYTES}")
+                raise InvalidValue(f"{path} has {size} bytes; a manifest or lease has at most {MAX_VALUE_BYTES}")
             return b"".join(self._read(descriptor, path, size))
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
@@ -127,7 +127,7 @@ class LocalStore(Store):
     def clean(self) -> None:
         if not self._root.is_dir():
             return
-        with self._locked(), self._errors("clean", self._root):  # a lease may be being renewed
+        with self._locked(), self._errors("clean", self._root):  # another process may be renewing its lease
             for folder, folders, names in os.walk(self._root, onerror=_raise_unless_missing):
                 for name in [*folders, *names]:
                     if name.startswith(_UNFINISHED) and not os.path.isdir(os.path.join(folder, name)):
@@ -145,7 +145,7 @@ class LocalStore(Store):
             links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
             for name in [*names, *links]:
                 key = (Path(folder) / name).relative_to(self._root).as_posix()
-                if is_key(key):  # what begins with a dot is a file that is not finished, the lock, or somebody else's
+                if is_key(key):  # names with a leading dot: unfinished files, the lock, or files of others
                     yield key
 
     def _pieces(self, path: Path) -> Iterator[bytes]:
@@ -154,32 +154,32 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[int, int]]:
-        """Open the plain file at `path`; return its descriptor and length. Raises NotFound and InvalidValue."""
+        """Open the regular file at `path`. Return its descriptor and length. Raises NotFound and InvalidValue."""
         *folders, name = path.relative_to(self._root).parts
         with self._errors("read", path), contextlib.ExitStack() as closing:
             try:
                 folder = _opened(closing, self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 for part in folders:
                     folder = _opened(closing, part, _FOLDER, folder)
-                # Before it is opened: to open a device may do something already.
+                # Check before opening: opening a device may have effects.
                 found = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISREG(found.st_mode):
                     descriptor = _opened(closing, name, _READ, folder)
                     found = os.fstat(descriptor)
             except (FileNotFoundError, NotADirectoryError):
                 if any((self._root / Path(*folders[: end + 1])).is_symlink() for end in range(len(folders))):
-                    raise InvalidValue(f"cannot read {path}: a link leads there") from None
-                raise NotFound(f"{path} is not there") from None
+                    raise InvalidValue(f"cannot read {path}: its path contains a link") from None
+                raise NotFound(f"{path} does not exist") from None
             except OSError as error:
                 if error.errno in _NO_VALUE:
-                    raise InvalidValue(f"cannot read {path}: it is no plain file") from None
+                    raise InvalidValue(f"cannot read {path}: it is not a regular file") from None
                 raise
             if not stat.S_ISREG(found.st_mode):
-                raise InvalidValue(f"cannot read {path}: it is no plain file")
+                raise InvalidValue(f"cannot read {path}: it is not a regular file")
             yield descriptor, found.st_size
 
     def _read(self, descriptor: int, path: Path, length: int | None = None) -> Iterator[bytes]:
-        """Return the content of the file, of `length` or to its end."""
+        """Yield the content of the file: `length` bytes, or all."""
         with self._errors("read", path):
             left = length
             while piece := os.read(descriptor, PIECE_BYTES if left is None else min(left, PIECE_BYTES)):
@@ -202,17 +202,17 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def _lock_file(self, path: Path) -> int:
-        """Open the lock file, creating it if necessary; links are not followed."""
+        """Open the lock file, and create it if necessary. Links are not followed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             if error.errno in _NO_VALUE:
-                raise InvalidValue(f"cannot lock {path}: it is no plain file; remove it") from None
+                raise InvalidValue(f"cannot lock {path}: it is not a regular file; remove it") from None
             raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise InvalidValue(f"cannot lock {path}: it is no plain file; remove it")
+            raise InvalidValue(f"cannot lock {path}: it is not a regular file; remove it")
         return descriptor
 
     def _try_lock(self, descriptor: int, path: Path) -> bool:
@@ -230,11 +230,11 @@ class LocalStore(Store):
 
     def _make_directory(self, directory: Path) -> None:
         if directory != self._root and directory.is_symlink():
-            raise InvalidValue(f"cannot write to {directory}: it is a link, which may lead anywhere; remove it")
+            raise InvalidValue(f"cannot write to {directory}: it is a link, which may point anywhere; remove it")
         missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
         there = missing[-1].parent if missing else directory
         if there not in self._safe:
-            # A process that was killed may have made it and not synced it. If that is forbidden, it was not ours.
+            # A killed process may have created it without syncing it. If syncing is forbidden, we did not create it.
             with contextlib.suppress(OSError):
                 _sync_directory(there.parent)
             self._safe.append(there)
@@ -264,7 +264,7 @@ def _write(descriptor: int, buffer: memoryview) -> None:
 
 
 def _removed(directory: Path) -> bool:
-    """Remove a folder if it is empty; return whether it was."""
+    """Remove a folder if it is empty. Return whether it was removed."""
     try:
         directory.rmdir()
     except OSError:

@@ -1,4 +1,4 @@
-"""Save, restore, verify, copy and thin out the checkpoints of a location."""
+"""Saving, restoring, verifying, copying and deleting the checkpoints of one location."""
 
 from __future__ import annotations
 
@@ -38,66 +38,66 @@ from relaax.checkpoint.store import MAX_VALUE_BYTES, Conflict, InvalidValue, Not
 
 _log = logging.getLogger(__name__)
 
-_SHOWN = 20  # checkpoints that one error describes
+_MAX_LISTED = 20  # checkpoints that one error message describes
 
 
 class NoUsableCheckpoint(StoreError):
-    """There are checkpoints, and training can continue from none of them. The message says why, and the ways out."""
+    """There are checkpoints, but none can be used. The message has the reasons and the remedies."""
 
 
 def no_usable_checkpoint_error(location: str, reasons: Mapping[str, str]) -> NoUsableCheckpoint:
-    """Return the error for checkpoints each of which has a reason not to be used."""
-    named = "".join(f"\n  {checkpoint_id}: {why}" for checkpoint_id, why in list(reasons.items())[:_SHOWN])
-    more = f"\n  and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
+    """Return the error for checkpoints that cannot be used. `reasons`: by checkpoint id."""
+    named = "".join(f"\n  {checkpoint_id}: {why}" for checkpoint_id, why in list(reasons.items())[:_MAX_LISTED])
+    more = f"\n  and {len(reasons) - _MAX_LISTED} more" if len(reasons) > _MAX_LISTED else ""
     return NoUsableCheckpoint(
         f"none of the {len(reasons)} checkpoints in {location} can be used, and none is deleted:{named}{more}\n"
-        "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew at this "
-        f"one, remove them: relaax checkpoints remove {location} {' '.join(reasons)}"
+        "Restore the damaged files from a copy, or start a new training at another checkpoint location. To start a new "
+        f"training at this one, remove them: relaax checkpoints remove {location} {' '.join(reasons)}"
     )
 
 
 def later_format_error(location: str, checkpoint_id: str, later: LaterFormat, ids: Sequence[str]) -> NoUsableCheckpoint:
-    """Return the error for a checkpoint of a later version that comes first; without `ids` an older one can be used."""
+    """Return the error for a newest checkpoint of a later version. If `ids` are removed, an older one can be used."""
     return NoUsableCheckpoint(
-        f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Go on with that "
-        "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "
+        f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Use that version, or "
+        "another checkpoint location. To continue from an older checkpoint and lose this one, "
         f"remove it: relaax checkpoints remove {location} {' '.join(ids)}"
     )
 
 
-_FAILURES = 3  # checkpoints that cannot be deleted, after which the others are left for later: each may take a minute
+_MAX_FAILURES = 3  # after so many failed deletions the others are postponed, because each may take a minute
 
 Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
-"""Names of parts, or a function that picks them from a manifest."""
+"""Names of parts, or a function that selects them from a manifest."""
 
 
 class CheckpointManager:
     """The checkpoints of one store. Used by one thread at a time, and by one writer at a time.
 
-    A checkpoint's id is `SEQUENCE-GLOBALSTEP`, and if it was saved under a lease `-fFENCE` stands behind that.
-    Newest means of the highest fence, and of these saved last, whatever the global step.
+    A checkpoint's id is `SEQUENCE-GLOBALSTEP`, followed by `-fFENCE` if it was saved under a lease. The newest
+    checkpoint is the last saved one of the highest fence, whatever its global step.
 
-    One that turns out to be damaged is set aside, by a file beside its manifest: it counts no more, and no method
-    deletes it. Nor does any delete what it cannot read.
+    A damaged checkpoint is set aside by a file next to its manifest: it is no longer counted, and only `remove` deletes
+    it. Checkpoints that cannot be read are not deleted either.
 
-    Every method may raise StoreError. With a `lease` the methods that write raise LeaseLost if it is another's now.
-    Numbers that are not finite are damage, unless `finite` is false.
+    Every method may raise StoreError. With a `lease`, the methods that write raise LeaseLost if another process holds
+    it. If `finite` is true, a checkpoint with numbers that are not finite is damaged.
     """
 
     def __init__(
         self, store: Store, keep: int = 5, keep_best: int = 1, lease: Lease | None = None, finite: bool = True
     ) -> None:
         if keep < 1:
-            raise ValueError(f"at least one checkpoint must be kept, not {keep}")
+            raise ValueError(f"keep must be at least 1, not {keep}")
         self.store = store
         self.lease = lease
         self._keep = keep
         self._keep_best = keep_best
         self._finite = finite
-        self._damaged: dict[str, str] = {}  # what cannot be used, and why
-        self._highest = 0  # of the numbers that were seen or given
-        self._leftovers: set[str] = set()  # keys that could not be deleted and belong to nothing
-        self._abandoned: set[str] = set()  # checkpoints of which something may be left
+        self._damaged: dict[str, str] = {}  # ids of unusable checkpoints, with the reasons
+        self._highest = 0  # highest sequence number that was seen or assigned
+        self._leftovers: set[str] = set()  # keys that are not needed and could not be deleted
+        self._abandoned: set[str] = set()  # ids of failed checkpoints that may have files left
         self._returns: dict[str, float | None] = {}
 
     def published(self) -> list[str]:
@@ -110,12 +110,12 @@ class CheckpointManager:
         return {checkpoint_id: self._why_aside(checkpoint_id) for checkpoint_id in found}
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
-        """Return the manifest of a checkpoint; its parts are not read. Raises Damaged."""
+        """Return the manifest of a checkpoint, without reading its parts. Raises Damaged."""
         with _missing_is_damage():
             return decode_manifest(self.store.get(manifest_key(checkpoint_id)), checkpoint_id)
 
     def load(self, checkpoint_id: str, parts: Parts | None = None) -> Checkpoint:
-        """Load and verify one checkpoint, with the wanted parts only. Raises Damaged."""
+        """Load and verify one checkpoint, with the requested parts only (default: all). Raises Damaged."""
         manifest = self.manifest(checkpoint_id)
         described = manifest["parts"]
         names = list(described) if parts is None else parts(manifest) if callable(parts) else parts
@@ -125,7 +125,7 @@ class CheckpointManager:
         return Checkpoint(checkpoint_id, {name: self.read_part(described[name]) for name in names}, manifest)
 
     def read_part(self, description: Mapping[str, Any]) -> Arrays:
-        """Read and verify the part that a manifest describes so. Raises Damaged."""
+        """Read and verify the part that a manifest describes. Raises Damaged."""
         key = description["key"]
         with _missing_is_damage():
             return decode_part(self.store.pieces(key), self.store.size(key), description, self._finite)
@@ -133,12 +133,11 @@ class CheckpointManager:
     def restore(
         self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
     ) -> Checkpoint | None:
-        """Return the newest checkpoint whose wanted parts verify and which `use` accepts; None if there are no
-        checkpoints.
+        """Return the newest checkpoint whose requested parts verify and which `use` accepts.
 
-        Those newer than it are damaged: the log names them, and they are set aside. `use` raises Damaged for what it
-        cannot use. Raises NoUsableCheckpoint if there are checkpoints and none can be used, or if one of a later
-        version is newer than those that can; then nothing has changed in the store.
+        Returns None if there are no checkpoints. Newer ones are damaged: they are logged and set aside. `use` raises
+        Damaged for a checkpoint that it cannot use. Raises NoUsableCheckpoint if there are checkpoints and none can be
+        used, or if the newest undamaged one is of a later version; then the store is unchanged.
         """
         found = self.published()
         for checkpoint_id in found:
@@ -163,19 +162,20 @@ class CheckpointManager:
         return None
 
     def mark_damaged(self, checkpoint_id: str, why: str) -> None:
-        """Set a checkpoint aside that cannot be used: it is not read again, nor counted among those that are kept."""
+        """Mark a checkpoint as unusable in this object: it is not read again, and not counted as kept."""
         self._damaged[checkpoint_id] = why
 
     def remove(self, checkpoint_id: str) -> None:
-        """Delete a checkpoint on a person's request: the manifest first."""
+        """Delete a checkpoint, the manifest first. For requests by a person."""
         aside = f"{checkpoint_id}/{ASIDE}"
         keys = self.store.list(f"{checkpoint_id}/")
         for key in sorted(keys, key=lambda key: (key == aside, key != manifest_key(checkpoint_id))):
             self.store.delete(key)
 
     def clean(self) -> None:
-        """Remove the files of writers that were killed before they published, if the store can do it now. Call it only
-        while nobody writes.
+        """Remove the files of checkpoints whose writers were killed. If the store fails, the failure is logged.
+
+        Call it only while no process writes.
         """
         try:
             self.store.clean()
@@ -183,10 +183,10 @@ class CheckpointManager:
             kept = {*self._published(keys), *set_aside(keys)}
             for key in keys:
                 if is_id(owner(key)) and owner(key) not in kept:
-                    _log.info("removing %s: its checkpoint was never finished", key)
+                    _log.info("removing %s: its checkpoint was not completed", key)
                     self.store.delete(key)
         except StoreError as error:
-            _log.warning("what unfinished checkpoints may have left stays for now: %s", error)
+            _log.warning("files of unfinished checkpoints are kept for now: %s", error)
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
         """Write the parts, read them back, publish the manifest, and delete old checkpoints."""
@@ -195,7 +195,7 @@ class CheckpointManager:
             described = {name: self.write_part(checkpoint_id, name, arrays) for name, arrays in parts.items()}
             full = self.publish(checkpoint_id, global_step, described, manifest)
         except Conflict:
-            raise  # another writer's: it is there, and none of ours to delete
+            raise  # it belongs to another writer, so we must not delete it
         except (StoreError, LeaseLost):
             self.abandon(checkpoint_id, parts)
             raise
@@ -203,24 +203,24 @@ class CheckpointManager:
         return Checkpoint(checkpoint_id, parts, full)
 
     def begin_checkpoint(self, global_step: int) -> str:
-        """Return the id of a new checkpoint, with a number that no other one has, abandoned ones included."""
+        """Return the id of a new checkpoint. Its number is new, also among abandoned checkpoints."""
         if self.lease:
             self.lease.check_known()
         keys = self.store.list()
-        self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
+        self._leftovers.intersection_update(keys)  # keys that were not created need no deletion
         self._abandoned.intersection_update(map(owner, keys))
         self._highest = max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
         return self._id(self._highest, global_step)
 
     def next_id(self, global_step: int) -> str:
-        """Return the next id without asking the store: under a lease no other server returns the same."""
+        """Return the next id without a request to the store. Under a lease, no other server returns the same id."""
         return self._id(self._highest + 1, global_step)
 
     def write_part(self, checkpoint_id: str, name: str, arrays: Arrays) -> dict[str, Any]:
-        """Write a part, read it back and return its description. Any process may do this for its own part."""
+        """Write a part, verify it by reading it, and return its description. A process may write its own part."""
         wrong = not_finite(arrays) if self._finite else None
-        if wrong is not None:  # it could not be restored, and in time would push out those that can
-            raise StoreError(f"{wrong}: training has diverged, and no checkpoint of it is made")
+        if wrong is not None:  # it could not be restored, and would cause the deletion of usable ones
+            raise StoreError(f"{wrong}: training has diverged, so no checkpoint is saved")
         key = part_key(checkpoint_id, name)
         buffers = to_buffers(arrays)
         described = describe_part(key, buffers)
@@ -238,11 +238,11 @@ class CheckpointManager:
         descriptions: Mapping[str, Mapping[str, Any]],
         manifest: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Publish a checkpoint whose parts are all written. Returns the whole manifest.
+        """Publish a checkpoint whose parts are all written. Return the complete manifest.
 
-        `descriptions`: what `write_part` said, by the part's name. `manifest["mean_return"]`, a number or None, decides
-        which checkpoints are the best. Nothing is deleted here, so that no lock is held meanwhile: `delete_old` comes
-        after it, or `abandon` if it cannot be published.
+        `descriptions`: the results of `write_part`, by part name. `manifest["mean_return"]`, a number or None, decides
+        which checkpoints are the best. This method deletes nothing, so that the caller's lock is held briefly: call
+        `delete_old` afterwards, or `abandon` if publishing failed.
         """
         full = {
             **manifest,
@@ -255,31 +255,31 @@ class CheckpointManager:
         if self.lease:
             full["fence"] = self.lease.fence
         try:
-            encoded = _readable(full)
+            encoded = _encode_checked(full)
             if self.lease:
                 self.lease.check()
             self.store.put_if(manifest_key(checkpoint_id), encoded, None)
         except Conflict:
-            raise  # another writer's: it is there, and none of ours to delete
+            raise  # it belongs to another writer, so we must not delete it
         except (StoreError, LeaseLost):
-            self._give_up(checkpoint_id, descriptions)
+            self._add_to_leftovers(checkpoint_id, descriptions)
             raise
         return full
 
     def delete_old(self) -> None:
-        """Delete old checkpoints. If the store cannot do it now, it is done after another checkpoint."""
+        """Delete old checkpoints. If the store fails, they are deleted after a later checkpoint."""
         try:
             self._delete_old()
         except StoreError as error:
             _log.warning("old checkpoints are kept for now: %s", error)
 
     def abandon(self, checkpoint_id: str, names: Iterable[str]) -> None:
-        """Delete the files of a checkpoint that could not be saved, now or, if the store cannot, later."""
-        self._give_up(checkpoint_id, names)
+        """Delete the files of a checkpoint that could not be saved. If the store fails, they are deleted later."""
+        self._add_to_leftovers(checkpoint_id, names)
         self._delete_leftovers()
 
-    def _give_up(self, checkpoint_id: str, names: Iterable[str]) -> None:
-        # It may be published although the store failed: the manifest goes first, and nobody returns to it meanwhile.
+    def _add_to_leftovers(self, checkpoint_id: str, names: Iterable[str]) -> None:
+        # It may be published although the store failed. The manifest is deleted first, and is ignored until then.
         self._abandoned.add(checkpoint_id)
         self._leftovers.update([manifest_key(checkpoint_id), *(part_key(checkpoint_id, name) for name in names)])
 
@@ -294,19 +294,19 @@ class CheckpointManager:
         return found
 
     def _set_aside(self, checkpoint_id: str, why: str) -> None:
-        """Mark a checkpoint for all later starts. If the store cannot do it now, this manager alone remembers it."""
+        """Mark a checkpoint as damaged in the store. If the store fails, it is marked in this object only."""
         self.mark_damaged(checkpoint_id, why)
         note = json.dumps({"damaged": why, "time": time.time()}, indent=1).encode()
         try:
             self.store.put_if(f"{checkpoint_id}/{ASIDE}", note, None)
         except Conflict:
-            return  # it was already
+            return  # it is set aside already
         except StoreError as error:
-            _log.warning("that checkpoint %s is damaged could not be noted: %s", checkpoint_id, error)
+            _log.warning("the damage of checkpoint %s could not be recorded: %s", checkpoint_id, error)
             return
         where = self.store.location
         _log.warning(
-            "checkpoint %s is set aside, by the file %s/%s/%s, and kept until somebody removes it: relaax checkpoints "
+            "checkpoint %s is set aside by the file %s/%s/%s, and is kept until you remove it: relaax checkpoints "
             "remove %s %s",
             *(checkpoint_id, where, checkpoint_id, ASIDE, where, checkpoint_id),
         )
@@ -315,7 +315,7 @@ class CheckpointManager:
         try:
             return ascii(json.loads(self.store.get(f"{checkpoint_id}/{ASIDE}"))["damaged"])[1:-1]
         except (NotFound, InvalidValue, ValueError, TypeError, KeyError, RecursionError):
-            return f"{ASIDE} does not say why"
+            return f"{ASIDE} does not contain the reason"
 
     def _is_of_later_version(self, checkpoint_id: str) -> bool:
         try:
@@ -327,16 +327,16 @@ class CheckpointManager:
         return False
 
     def _delete_old(self) -> None:
-        """Keep the newest and the best. The one just saved is among the newest, so a good one always remains.
+        """Delete all but the newest and the best. The last saved one is among the newest, so a usable one remains.
 
-        What is older and has no manifest was abandoned: a part may have come after that. What was set aside, and what
-        cannot be read, stays and does not count.
+        An older checkpoint without a manifest was abandoned; one of its parts may have been written after that.
+        Checkpoints that are set aside or cannot be read are kept and not counted.
         """
         keys = self.store.list()
         found = self._published(keys)
         if not found:
             return
-        returns = self._mean_returns(found)
+        returns = self._read_mean_returns(found)
         good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
         evaluated = evaluations(self.store, keys, good)
         best = ranked(returns, evaluated)[: self._keep_best]
@@ -345,8 +345,8 @@ class CheckpointManager:
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
 
-    def _mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
-        """Return the mean returns of the readable ones. Damaged ones are set aside."""
+    def _read_mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
+        """Return the mean returns of the readable checkpoints. Damaged ones are set aside."""
         before, self._returns = self._returns, {}
         for checkpoint_id in found:
             if checkpoint_id in self._damaged:
@@ -358,19 +358,19 @@ class CheckpointManager:
                 )
             except LaterFormat as later:
                 self.mark_damaged(checkpoint_id, str(later))
-                _log.warning("checkpoint %s in %s is left alone: %s", checkpoint_id, self.store.location, later)
+                _log.warning("checkpoint %s in %s is kept and not used: %s", checkpoint_id, self.store.location, later)
             except Damaged as damage:
                 self._set_aside(checkpoint_id, str(damage))
         return self._returns
 
     def _delete_leftovers(self) -> None:
-        """Delete leftovers, newest first, past those that cannot be deleted; parts stay while their manifest does."""
+        """Delete leftovers, newest first, and skip failures. Parts are kept while their manifest exists."""
         kept: set[str] = set()
         newest_first = sorted(self._leftovers, key=lambda key: age(owner(key)), reverse=True)
         for key in sorted(newest_first, key=lambda key: not key.endswith("/manifest.json")):
             if owner(key) in kept:
                 continue
-            if len(kept) == _FAILURES:
+            if len(kept) == _MAX_FAILURES:
                 return
             try:
                 self.store.delete(key)
@@ -381,15 +381,15 @@ class CheckpointManager:
                 self._leftovers.discard(key)
 
 
-def _readable(manifest: Mapping[str, Any]) -> bytes:
-    """Encode the manifest. Raises StoreError if it could not be read again: it must not replace a readable one."""
+def _encode_checked(manifest: Mapping[str, Any]) -> bytes:
+    """Encode the manifest and decode it again. Raises StoreError if that fails, so that it is not published."""
     try:
         encoded = encode_manifest(manifest)
         if len(encoded) > MAX_VALUE_BYTES:
-            raise StoreError(f"its manifest would have {len(encoded)} bytes, and {MAX_VALUE_BYTES} can be read")
+            raise StoreError(f"the manifest would have {len(encoded)} bytes; the limit is {MAX_VALUE_BYTES}")
         decode_manifest(encoded, manifest["id"])
     except Damaged as damage:
-        raise StoreError(f"it could not be read again: {damage}") from None
+        raise StoreError(f"the manifest could not be decoded again: {damage}") from None
     return encoded
 
 
@@ -398,7 +398,7 @@ Advance = Callable[[int], None]
 
 
 def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
-    """Compare every byte with its description. Raises Damaged."""
+    """Verify all parts of a checkpoint against its manifest. Raises Damaged."""
     for description in _read(store, checkpoint_id)[1]["parts"].values():
         with _missing_is_damage():
             _check_size(store, description)
@@ -406,8 +406,9 @@ def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
 
 
 def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance: Advance = lambda count: None) -> None:
-    """Copy a checkpoint to another store under that store's lease; parts are read back before the manifest is written.
-    Raises Damaged, StoreError and LeaseLost; then it is not there.
+    """Copy a checkpoint to another store under that store's lease. Parts are verified before the manifest is written.
+
+    Raises Damaged, StoreError and LeaseLost. In these cases the copy is deleted if the store allows it.
     """
     value, manifest = _read(source, checkpoint_id)
     key = manifest_key(checkpoint_id)
@@ -428,19 +429,19 @@ def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance
         with contextlib.suppress(NotFound, InvalidValue):
             target.put(evaluation_key(checkpoint_id), source.get(evaluation_key(checkpoint_id)))
             written.append(evaluation_key(checkpoint_id))
-        written.insert(0, key)  # it may arrive although the store fails: then it goes first
+        written.insert(0, key)  # it may be stored although the store fails; it is deleted first
         target.put_if(key, value, None)
     except Conflict:
-        raise  # another writer's: it is there, and none of ours to delete
+        raise  # it belongs to another writer, so we must not delete it
     except BaseException:
-        with contextlib.suppress(StoreError):  # if the manifest stays, so do its parts
+        with contextlib.suppress(StoreError):  # if the manifest cannot be deleted, its parts are kept
             for one in written:
                 target.delete(one)
         raise
 
 
 def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the manifest as it was written, and its content."""
+    """Return the bytes of the manifest, and its content."""
     with _missing_is_damage():
         value = store.get(manifest_key(checkpoint_id))
     try:
@@ -450,7 +451,7 @@ def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def _check_size(store: Store, description: Mapping[str, Any]) -> None:
-    """Check a part's size before reading it: a file may be longer than any disk."""
+    """Check a part's size before reading it, because a file may be longer than any disk."""
     size = store.size(description["key"])
     if size != description["bytes"]:
         raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']}")

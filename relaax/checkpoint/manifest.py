@@ -1,4 +1,4 @@
-"""A checkpoint's id and manifest: how they are named, ordered, read and, before that, written."""
+"""Ids and manifests of checkpoints: names, order by age, encoding, and validated decoding."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ASIDE = "damaged.json"
 
 
 def is_id(text: str) -> bool:
-    """Return whether this is the id of a checkpoint."""
+    """Return whether `text` is the id of a checkpoint."""
     return _ID.fullmatch(text) is not None
 
 
 def owner(key: str) -> str:
-    """Return the id of the checkpoint that a key belongs to; empty if the key is in no folder."""
+    """Return the id of the checkpoint that a key belongs to; empty if the key has no folder."""
     folder, slash, _ = key.partition("/")
     return folder if slash else ""
 
@@ -36,46 +36,46 @@ def set_aside(keys: Iterable[str]) -> set[str]:
 
 
 def sequence(checkpoint_id: str) -> int:
-    """Return a checkpoint's number at its location, from 1; 0 if this is not a checkpoint's id."""
+    """Return a checkpoint's number at its location, from 1; 0 if `checkpoint_id` is not an id."""
     match = _ID.fullmatch(checkpoint_id)
     return int(match.group(1)) if match else 0
 
 
 def highest_fence(store: Store) -> int:
-    """Return the highest fence of all checkpoints of a store, finished or not, or 0. Raises StoreError."""
+    """Return the highest fence of a store's checkpoints, also unfinished ones; 0 without any. Raises StoreError."""
     return max((age(owner(key))[0] for key in store.list()), default=0)
 
 
 def age(checkpoint_id: str) -> tuple[int, int]:
-    """Return the key that orders checkpoints by age: fence first, since a writer that was fenced off may write late."""
+    """Return the sort key by age. The fence comes first, because a superseded writer may still write later."""
     match = _ID.fullmatch(checkpoint_id)
     return (int(match.group(3) or 0), int(match.group(1))) if match else (0, 0)
 
 
 FORMAT = 1
-_FIELDS_OF_A_MODEL = ("incarnation", "fingerprint", "shards", "actors", "returns")
-_FIELDS_OF_ITS_SHARDS = ("version", "counters", "ledger")
+_MODEL_FIELDS = ("incarnation", "fingerprint", "shards", "actors", "returns")
+_SHARD_FIELDS = ("version", "counters", "ledger")
 
 
 class Damaged(Exception):
-    """The checkpoint is not what was written, or its content is impossible. The message says what is wrong."""
+    """The checkpoint differs from what was written, or its content is invalid. The message says what is wrong."""
 
 
 class LaterFormat(Damaged):
-    """The checkpoint seems intact, but its format needs a later version."""
+    """The checkpoint seems intact, but its format needs a later version of RELAAX."""
 
 
 MAX_COUNT = 1 << 53
-"""The largest incarnation and the largest counter: JSON has exact integers up to it."""
+"""The largest incarnation and counter: all JSON readers represent integers up to it exactly."""
 MAX_TIME = 2.5e11
 """Seconds since 1970: the year 9892."""
 MAX_SHARDS = 4096
 _MAX_ACTOR = (1 << 32) - 1
 _MAX_SHOWN = 80
 _LIMITS = {"le": "at most", "ge": "at least"}
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = _MAX_SHOWN
-_short.maxlevel = _short.maxdict = 2
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = _MAX_SHOWN
+_repr.maxlevel = _repr.maxdict = 2
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Actor = Annotated[int, Field(ge=0, le=_MAX_ACTOR)]
@@ -84,7 +84,7 @@ Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
 class _Read(BaseModel):
-    """A model that leaves undeclared fields as they are."""
+    """A model that keeps undeclared fields."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -96,8 +96,9 @@ class _Part(_Read):
 
 
 class _Shard(_Read):
-    """A shard: elements [start, end) of the flat vectors, which `part` holds. `ledger`: see `Ledger.as_json`.
-    `target_generation`: of the array `target`; None without a target network.
+    """A shard: `part` holds elements [start, end) of the flat vectors. `ledger`: see `Ledger.as_json`.
+
+    `target_generation`: generation of the array `target`; None without a target network.
     """
 
     part: Name
@@ -116,7 +117,7 @@ class _Returns(_Read):
 
 
 class _Manifest(_Read):
-    """The fields of every checkpoint, followed by those of a checkpoint of a model."""
+    """The fields of every checkpoint, then those of a checkpoint of a model."""
 
     id: str
     global_step: Count
@@ -149,24 +150,25 @@ def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
 
 
 def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
-    """Decode the manifest of this checkpoint and check the bounds of every field. Raises Damaged, whose message names
-    the field and its value, and LaterFormat.
+    """Decode the manifest of this checkpoint and check the bounds of every field.
+
+    Raises Damaged, whose message names the field and its value, and LaterFormat.
     """
     try:
         manifest = json.loads(data)
         claimed = manifest.pop("sha256")
         digest = _digest(manifest)
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-        raise Damaged("the manifest is not whole") from None
+        raise Damaged("the manifest is incomplete") from None
     if claimed != digest:
-        raise Damaged("the manifest is not what was written: its SHA-256 differs")
+        raise Damaged("the manifest was changed: its SHA-256 differs")
     _check_format(manifest)
     try:
         read = _Manifest.model_validate(manifest)
     except pydantic.ValidationError as error:
-        raise Damaged(_sentence(error)) from None
+        raise Damaged(_error_text(error)) from None
     if read.id != checkpoint_id:
-        raise Damaged(f"the manifest is that of {_shown(read.id)}, in the folder of {checkpoint_id}")
+        raise Damaged(f"the manifest in the folder of {checkpoint_id} belongs to {_shown(read.id)}")
     for name, part in read.parts.items():
         if part.key != part_key(checkpoint_id, name):
             raise Damaged(f"the manifest's parts.{name}.key is {_shown(part.key)}, not {part_key(checkpoint_id, name)}")
@@ -176,57 +178,57 @@ def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
 
 
 def require_model(manifest: Mapping[str, Any]) -> None:
-    """Raise Damaged if a manifest lacks what a server needs to continue from it."""
-    for name in _FIELDS_OF_A_MODEL:
+    """Raise Damaged if a manifest lacks a field that a server needs to resume from it."""
+    for name in _MODEL_FIELDS:
         if manifest.get(name) is None:
             raise Damaged(f"the manifest has no {name}")
     for number, shard in enumerate(manifest["shards"]):
-        for name in _FIELDS_OF_ITS_SHARDS:
+        for name in _SHARD_FIELDS:
             if name not in shard:
                 raise Damaged(f"the manifest has no shards.{number}.{name}")
 
 
 def _check_format(manifest: Mapping[str, Any]) -> None:
-    """Check format number and SHA-256, which every format keeps in the same place."""
+    """Check the format number, which all formats store in the same field. Raises Damaged and LaterFormat."""
     found = manifest.get("format")
     if type(found) is not int or found < 1:
-        raise Damaged(f"the manifest's format is {_shown(found)}, this version reads {FORMAT}")
+        raise Damaged(f"the manifest's format is {_shown(found)}; this version supports {FORMAT}")
     if found == FORMAT:
         return
     versions = manifest.get("versions")
     maker = versions.get("relaax") if isinstance(versions, Mapping) else None
     who = f"version {maker[:_MAX_SHOWN]!a}" if isinstance(maker, str) else "a later version"
-    raise LaterFormat(f"it was made by {who} of RELAAX and has format {found}, this version reads {FORMAT}")
+    raise LaterFormat(f"it was saved by {who} of RELAAX in format {found}; this version supports {FORMAT}")
 
 
 def _check_shards(shards: list[_Shard], parts: Mapping[str, _Part]) -> None:
     end, seen = 0, set()
     for number, shard in enumerate(shards):
         if shard.part not in parts or shard.part in seen:
-            why = "is that of another shard too" if shard.part in seen else "is none of its parts"
+            why = "also belongs to another shard" if shard.part in seen else "is not one of its parts"
             raise Damaged(f"the manifest's shards.{number}.part is {_shown(shard.part)}, which {why}")
         if shard.start != end or shard.end <= shard.start:
             raise Damaged(
-                f"the shards do not follow each other: the one before ends at {end}, and shards.{number} is of "
+                f"the manifest's shards are not contiguous: the previous one ends at {end}, and shards.{number} has "
                 f"elements {shard.start} to {shard.end}"
             )
         seen.add(shard.part)
         end = shard.end
 
 
-def _sentence(error: pydantic.ValidationError) -> str:
+def _error_text(error: pydantic.ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = ".".join(_shown(key)[1:-1] if isinstance(key, str) else str(key) for key in first["loc"])
     if first["type"] == "missing":
         return f"the manifest has no {field}"
     bounds = first.get("ctx", {})
-    limit = next((f"{word} {bounds[key]:.17g} is possible" for key, word in _LIMITS.items() if key in bounds), None)
+    limit = next((f"it must be {word} {bounds[key]:.17g}" for key, word in _LIMITS.items() if key in bounds), None)
     return f"the manifest's {field} is {_shown(first['input'])}: {limit or first['msg'][:_MAX_SHOWN]}"
 
 
 def _shown(value: object) -> str:
-    """Return a value that anybody may have written for display: short, and without control characters."""
-    return _short.repr(value).encode("ascii", "backslashreplace").decode()
+    """Return an untrusted value for display: shortened, and without control characters."""
+    return _repr.repr(value).encode("ascii", "backslashreplace").decode()
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

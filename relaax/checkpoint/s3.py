@@ -1,4 +1,4 @@
-"""Store checkpoints in a bucket of S3 or of a store that speaks S3. No error shows a key, signature or token."""
+"""A store of checkpoints in a bucket of S3 or a compatible store. Errors never show a key, signature or token."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NAMES = ("access", "secret")
 
 @dataclass(frozen=True, slots=True)
 class AwsKeys:
-    """The credentials of an account. Neither is ever shown."""
+    """The credentials of an account. `repr` shows neither of them."""
 
     access: str = field(repr=False)
     secret: str = field(repr=False)
@@ -64,26 +64,26 @@ def read_keys(path: Path | str) -> AwsKeys:
     except ConfigurationError as error:
         raise ConfigurationError(f"aws_keys: {error}") from None
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"aws_keys: {file}: two lines are needed, `access: ...` and `secret: ...`")
+        raise ConfigurationError(f"aws_keys: {file}: the file must have two lines, `access: ...` and `secret: ...`")
     for name in value:
         if name not in _NAMES:
             raise ConfigurationError(f"aws_keys: {file}: {unknown('key', str(name), _NAMES)}")
     for name in _NAMES:
         if not isinstance(value.get(name), str) or not value[name]:
-            what = "is missing" if name not in value else "is no text; put it into quotes"
+            what = "is missing" if name not in value else "is not a text; put it in quotes"
             raise ConfigurationError(f"aws_keys: {file}: {name!r} {what}")
     if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        _warn(file)
+        _warn_readable_keys(file)
     return AwsKeys(value["access"], value["secret"])
 
 
-@functools.cache  # keys that were refused are read again and again
-def _warn(file: Path) -> None:
-    _log.warning("everybody on this machine can read %s, which holds secret keys: chmod 600 %s", file, file)
+@functools.cache  # refused keys are read repeatedly
+def _warn_readable_keys(file: Path) -> None:
+    _log.warning("all users of this machine can read %s, which contains secret keys: chmod 600 %s", file, file)
 
 
 class BufferFile(io.RawIOBase):
-    """A file that reads `buffers` as if they were one; only what is read is copied."""
+    """A file that reads `buffers` as if they were one buffer. Only the bytes that are read are copied."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._buffers = [buffer for buffer in buffers if buffer.nbytes]
@@ -126,14 +126,14 @@ UNREACHABLE = (
     OSError,
 )
 _WRONG_KEYS = {
-    "InvalidAccessKeyId": "does not know the access key",
-    "SignatureDoesNotMatch": "does not accept the secret key: it does not belong to the access key",
-    "ExpiredToken": "does not accept the keys any more: they have expired",
-    "ExpiredTokenException": "does not accept the keys any more: they have expired",
-    "TokenRefreshRequired": "does not accept the keys any more: they have expired",
-    "InvalidToken": "does not accept the session token",
-    "RequestTimeTooSkewed": "does not accept the keys: this machine's clock is wrong",
-    "AuthorizationHeaderMalformed": "does not accept the request: is it the bucket's region, or another endpoint?",
+    "InvalidAccessKeyId": "rejects the access key as unknown",
+    "SignatureDoesNotMatch": "rejects the secret key: it does not belong to the access key",
+    "ExpiredToken": "rejects the keys: they have expired",
+    "ExpiredTokenException": "rejects the keys: they have expired",
+    "TokenRefreshRequired": "rejects the keys: they have expired",
+    "InvalidToken": "rejects the session token",
+    "RequestTimeTooSkewed": "rejects the keys: this machine's clock is wrong",
+    "AuthorizationHeaderMalformed": "rejects the request: check the bucket's region and the endpoint",
 }
 _NO_KEYS = (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError)
 _FORBIDDEN = ("AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidObjectState", "403", "Forbidden")
@@ -141,7 +141,7 @@ _BUSY = ("SlowDown", "503", "ServiceUnavailable", "InternalError", "500", "Reque
 
 
 def code_of(error: aws.ClientError) -> str:
-    """Return S3's code of the error, or the status of the answer."""
+    """Return S3's code of the error, or else the HTTP status of the answer."""
     answer = error.response
     return str(answer.get("Error", {}).get("Code") or answer.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
 
@@ -151,7 +151,7 @@ def status_of(error: aws.ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def shown(endpoint: str | None) -> str:
+def display_url(endpoint: str | None) -> str:
     """Return a URL for display, without its password."""
     if endpoint is None:
         return "S3"
@@ -162,18 +162,18 @@ def shown(endpoint: str | None) -> str:
 
 
 def is_url(endpoint: str) -> bool:
-    """Return whether this is a URL of a store."""
+    """Return whether `endpoint` is a valid URL of a store."""
     try:
         parts = urlsplit(endpoint)
         if any(character.isspace() for character in endpoint):
             return False
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
-    except ValueError:  # of the host, or of the port
+    except ValueError:  # an invalid host or port
         return False
 
 
 def are_keys_refused(error: Exception) -> bool:
-    """Return whether the store refused the keys, or there were none, so that other keys may help."""
+    """Return whether the store refused the keys, or no keys were found, so that other keys may help."""
     if isinstance(error, aws.ClientError):
         return code_of(error) in _WRONG_KEYS
     return isinstance(error, _NO_KEYS)
@@ -182,14 +182,14 @@ def are_keys_refused(error: Exception) -> bool:
 _CONFIGURATIONS = {
     aws.ProfileNotFound: "AWS_PROFILE: the profile {profile!r} is neither in ~/.aws/config nor in ~/.aws/credentials: "
     "name another one",
-    aws.ConfigParseError: "{path} is no configuration file of AWS: correct or remove it",
-    aws.PartialCredentialsError: "half a pair of S3 keys ({provider}): set {cred_var}, too, or neither",
+    aws.ConfigParseError: "{path} is not a valid configuration file of AWS: correct or remove it",
+    aws.PartialCredentialsError: "incomplete S3 keys ({provider}): also set {cred_var}, or set neither",
 }
 
 
 @contextmanager
-def explained_configuration(endpoint: str | None) -> Iterator[None]:
-    """Turn errors of boto3's own configuration into ConfigurationError."""
+def configuration_errors(endpoint: str | None) -> Iterator[None]:
+    """Convert errors of boto3's own configuration to ConfigurationError."""
     try:
         yield
     except aws.InvalidRegionError as error:
@@ -200,12 +200,12 @@ def explained_configuration(endpoint: str | None) -> Iterator[None]:
     except OSError as error:
         raise ConfigurationError(f"boto3 cannot get keys: {error.filename}: {error.strerror}") from None
     except ValueError:
-        where = "AWS_ENDPOINT_URL and ~/.aws/config" if endpoint is None else f"the endpoint {shown(endpoint)}"
+        where = "AWS_ENDPOINT_URL and ~/.aws/config" if endpoint is None else f"the endpoint {display_url(endpoint)}"
         raise ConfigurationError(f"boto3 cannot use a value of its configuration: check {where}") from None
 
 
 def require_region(session: Any, client: Any) -> None:
-    """Raise ConfigurationError if requests go to a region of Amazon's that boto3 does not know."""
+    """Raise ConfigurationError if requests go to an Amazon region that boto3 does not list."""
     region = client.meta.region_name
     if f".{region}.amazonaws." not in client.meta.endpoint_url:
         return  # another store, or no region is configured
@@ -217,78 +217,80 @@ def require_region(session: Any, client: Any) -> None:
 def _no_region(name: str, known: Sequence[str] = ("eu-central-1",)) -> ConfigurationError:
     near = nearest(name, known) or known[0]
     return ConfigurationError(
-        f"{name!r} is no region that boto3 knows, such as {near}: correct AWS_DEFAULT_REGION or ~/.aws/config; a newer "
-        "region needs a newer boto3, or its endpoint"
+        f"{name!r} is not a region of boto3, such as {near}: correct AWS_DEFAULT_REGION or ~/.aws/config; a "
+        "newer region needs a newer boto3, or its endpoint"
     )
 
 
-_TROUBLES: tuple[tuple[Any, type[StoreError], str], ...] = (
+_ERRORS: tuple[tuple[Any, type[StoreError], str], ...] = (
     (
         _NO_KEYS,
         StoreError,
-        "there are no keys for {service}; --aws-keys FILE gives them, and AWS_ACCESS_KEY_ID with "
-        "AWS_SECRET_ACCESS_KEY, and ~/.aws/credentials",
+        "there are no keys for {service}; set --aws-keys FILE, or AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials",
     ),
     (aws.SSLError, StoreError, "{service} has no certificate that this machine trusts"),
     ((aws.ReadTimeoutError, aws.ConnectTimeoutError), StoreUnavailable, "{service} does not answer in time"),
     (aws.EndpointConnectionError, StoreUnavailable, "{service} cannot be reached"),
     ((*UNREACHABLE, aws.ConnectionError), StoreUnavailable, "the connection to {service} broke ({name})"),
     (aws.ParamValidationError, StoreError, "{bucket!r} cannot be the name of a bucket"),
-    (aws.BotoCoreError, StoreError, "boto3 gave up ({name})"),
+    (aws.BotoCoreError, StoreError, "boto3 failed with {name}"),
 )
-"""What is raised for an error of boto3 or the connection: the first row that fits."""
+"""Errors of boto3 and of the connection, with the error to raise and its text. The first match applies."""
 
 
 @contextmanager
-def sentences(verb: str, bucket: str, where: str, endpoint: str | None) -> Iterator[None]:
-    """Turn errors within into StoreError: `cannot read s3://bucket/key: ...`."""
+def store_errors(verb: str, bucket: str, where: str, endpoint: str | None) -> Iterator[None]:
+    """Convert errors of the body to StoreError: `cannot read s3://bucket/key: ...`."""
     begun = f"cannot {verb} {where}"
-    service = shown(endpoint)
+    service = display_url(endpoint)
     try:
         yield
     except aws.ClientError as error:
-        raise _answered(error, begun, bucket, service) from None
+        raise _to_store_error(error, begun, bucket, service) from None
     except (aws.BotoCoreError, *UNREACHABLE) as error:
-        kind, sentence = next((kind, text) for errors, kind, text in _TROUBLES if isinstance(error, errors))
+        kind, sentence = next((kind, text) for errors, kind, text in _ERRORS if isinstance(error, errors))
         name = type(error).__name__
         raise kind(f"{begun}: {sentence.format(service=service, bucket=bucket, name=name)}") from None
 
 
-def _answered(error: aws.ClientError, begun: str, bucket: str, service: str) -> StoreError:
+def _to_store_error(error: aws.ClientError, begun: str, bucket: str, service: str) -> StoreError:
     code = code_of(error)
     if code == "NoSuchBucket":
-        return StoreError(f"{begun}: {service} has no bucket {bucket!r}; make it first, RELAAX makes none")
+        return StoreError(
+            f"{begun}: {service} has no bucket {bucket!r}; create it first, because RELAAX does not create buckets"
+        )
     if code in ("NoSuchKey", "404", "NotFound"):
-        return NotFound(f"{begun}: it is not there")
+        return NotFound(f"{begun}: it does not exist")
     if code in _WRONG_KEYS:
         return StoreError(f"{begun}: {service} {_WRONG_KEYS[code]}")
     if code in _FORBIDDEN:
-        return StoreError(f"{begun}: {service} forbids it to these keys ({code})")
+        return StoreError(f"{begun}: {service} denies it for these keys ({code})")
     if code in _BUSY:
-        return StoreUnavailable(f"{begun}: {service} is not able to now ({code})")
-    return StoreError(f"{begun}: {service} answers {code}")
+        return StoreUnavailable(f"{begun}: {service} cannot do it now ({code})")
+    return StoreError(f"{begun}: {service} answers with the error {code}")
 
 
 MAX_PUT_BYTES = 5 * 1024**3
-"""The maximum of one request to S3."""
+"""Limit of one request to S3."""
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 ATTEMPTS = 4
-_QUICK_SECONDS = 7.0  # of two attempts, the second still renews a lease of 15 s every 5 s if the first hangs
+_QUICK_SECONDS = 7.0  # if the first attempt hangs, the second still renews a lease of 15 s in time
 _QUICK_ATTEMPTS = 2
-_READS = 4  # times that a value is asked for whose transfer breaks
+_MAX_ATTEMPTS = 4  # attempts to transfer one value
 _PAUSE = 0.2
 _EXPIRATION = "NoncurrentVersionExpiration"
-_PAGE = 1000  # keys in one answer; S3 gives no more
+_PAGE = 1000  # keys in one answer; the maximum of S3
 
 
 class S3Store(Store):
     """Objects below `key/` in `bucket`, which must exist. A failed request is repeated, with growing pauses.
 
-    `keys` reads the account's keys; without it boto3 looks where it always looks. Keys that were refused are read again
-    for the next request. `endpoint`: URL of a store that is not Amazon's. `quick`: for small values that are useless
-    when they come late. Nothing is asked before a method is called; `check` asks whether the bucket can be used at all.
-    Raises StoreError, and ConfigurationError if boto3 or `keys` cannot use the configuration.
+    `keys` reads the account's keys; without it, boto3 uses its standard search. After a refusal the keys are read again
+    for the next request. `endpoint`: URL of a store that is not Amazon's. `quick`: short timeouts, for small values
+    that are useless when late. The constructor sends no request; `check` tests whether the bucket can be used. Raises
+    StoreError, and ConfigurationError if boto3 or `keys` cannot use the configuration.
     """
 
     def __init__(
@@ -302,9 +304,9 @@ class S3Store(Store):
         self._bucket = bucket
         self._prefix = key.strip("/")
         if not self._prefix:
-            raise StoreError(f"the key in bucket {bucket!r} is empty: checkpoints stand below a key of their own")
+            raise StoreError(f"the key in bucket {bucket!r} is empty: choose a key for the checkpoints")
         if endpoint is not None and not is_url(endpoint):
-            raise StoreError(f"{shown(endpoint)} is no endpoint: a URL is needed, such as https://s3.example.org")
+            raise StoreError(f"{display_url(endpoint)} is not an endpoint: use a URL, such as https://s3.example.org")
         self._keys = keys
         self._endpoint = endpoint
         self._conditional = True
@@ -314,16 +316,16 @@ class S3Store(Store):
             read_timeout=seconds,
             retries={"mode": "standard", "total_max_attempts": attempts},
             tcp_keepalive=True,
-            # Parts are read back and compared; checksums in trailers are refused by stores that are not Amazon's.
+            # Parts are verified by reading them. Stores that are not Amazon's refuse checksums in trailers.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        self._client: Any = self._connect()  # None if its keys were refused
+        self._client: Any = self._connect()  # None after its keys were refused
 
     def _connect(self) -> Any:
         """Return a client with the present keys. Raises ConfigurationError."""
         keys = None if self._keys is None else self._keys()
-        with explained_configuration(self._endpoint):
+        with configuration_errors(self._endpoint):
             session = boto3.Session(keys.access, keys.secret) if keys else boto3.Session()
             client = session.client("s3", endpoint_url=self._endpoint, config=self._config)
             require_region(session, client)
@@ -343,11 +345,11 @@ class S3Store(Store):
             try:
                 if s3.get_bucket_versioning(Bucket=self._bucket).get("Status") != "Enabled":
                     return False
-            except ClientError:  # many keys may not ask, and a store may not have this
+            except ClientError:  # the keys may lack the permission, or the store the feature
                 return False
             try:
                 rules = s3.get_bucket_lifecycle_configuration(Bucket=self._bucket)["Rules"]
-            except ClientError:  # there are no rules, or the keys may not ask
+            except ClientError:  # there are no rules, or the keys lack the permission
                 return True
             return not any(rule["Status"] == "Enabled" and _EXPIRATION in rule for rule in rules)
 
@@ -355,30 +357,32 @@ class S3Store(Store):
         name = self._name(key)
         body = BufferFile(buffers_of(value))
         if len(body) > MAX_PUT_BYTES:
-            raise StoreError(f"{key} has {len(body):,} bytes; S3 takes {MAX_PUT_BYTES:,} at once: use more shards")
+            raise StoreError(f"{key} has {len(body):,} bytes; the limit of S3 is {MAX_PUT_BYTES:,}: use more shards")
         with self._request("write", self._url(key)) as s3, BufferedReader(body, PIECE_BYTES) as file:
             s3.put_object(Bucket=self._bucket, Key=name, Body=file)
 
     def put_if(self, key: str, value: bytes, tag: str | None) -> str:
         name = self._name(key)
         with self._request("write", self._url(key)) as s3:
-            for attempt in range(_READS):
+            for attempt in range(_MAX_ATTEMPTS):
                 condition = {} if not self._conditional else {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
                 try:
                     if not self._conditional:
-                        self._compare(key, tag)
+                        self._check_tag(key, tag)
                     answer = s3.put_object(Bucket=self._bucket, Key=name, Body=value, **condition)
                     return str(answer["ETag"])
                 except ClientError as error:
                     if status_of(error) == 501 and self._conditional:
-                        self._do_without_conditions()
-                    elif status_of(error) == 409 and attempt < _READS - 1:  # another one writes at this moment
+                        self._disable_conditions()
+                    elif (
+                        status_of(error) == 409 and attempt < _MAX_ATTEMPTS - 1
+                    ):  # another process writes at this moment
                         time.sleep(_PAUSE)
                     elif status_of(error) == 412 or code_of(error) == "NoSuchKey":
-                        return self._mine(key, value)
+                        return self._tag_if_written(key, value)
                     else:
                         raise
-        raise Conflict(f"{self._url(key)} is being written by others")
+        raise Conflict(f"{self._url(key)} is being written by other processes")
 
     def get(self, key: str) -> bytes:
         return self.get_with_tag(key)[0]
@@ -407,7 +411,7 @@ class S3Store(Store):
                 entry["Key"].removeprefix(own)
                 for page in pages
                 for entry in page.get("Contents", [])
-                if is_key(entry["Key"].removeprefix(own))  # what a web console calls a folder is none
+                if is_key(entry["Key"].removeprefix(own))  # a "folder" of a web console is an object, but not a value
             )
 
     def delete(self, key: str) -> None:
@@ -416,10 +420,11 @@ class S3Store(Store):
             s3.delete_object(Bucket=self._bucket, Key=name)
 
     def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
-        """Yield the value in pieces, resuming an interrupted transfer if it is unchanged. Raises InvalidValue beyond
-        `longest`.
+        """Yield the value in pieces. An interrupted transfer is resumed if the value is unchanged.
+
+        Raises InvalidValue if it has more than `longest` bytes.
         """
-        name, at, end, left = self._name(key), 0, -1, _READS
+        name, at, end, left = self._name(key), 0, -1, _MAX_ATTEMPTS
         with self._request("read", self._url(key)) as s3:
             while at != end:
                 part = {"Range": f"bytes={at}-", "IfMatch": tags[0]} if at else {}
@@ -430,7 +435,7 @@ class S3Store(Store):
                     if longest is not None and end > longest:
                         answer["Body"].close()
                         raise InvalidValue(
-                            f"{self._url(key)} has {end} bytes, and no manifest or lease has more than {longest}"
+                            f"{self._url(key)} has {end} bytes; a manifest or lease has at most {longest}"
                         )
                 try:
                     with closing(answer["Body"]) as body:
@@ -443,31 +448,31 @@ class S3Store(Store):
                         raise
                     time.sleep(_PAUSE)
 
-    def _compare(self, key: str, tag: str | None) -> None:
-        """Compare the tag, for stores that cannot: another writer may write between this and the write."""
+    def _check_tag(self, key: str, tag: str | None) -> None:
+        """Compare the tag, for stores without conditional writes. Another process may still write before this one."""
         try:
             there = self.get_with_tag(key)[1]
         except NotFound:
             there = None
         if there != tag:
-            raise Conflict(f"{self._url(key)} {'is not what it was' if tag else 'is there already'}")
+            raise Conflict(f"{self._url(key)} {'was changed by another writer' if tag else 'exists already'}")
 
-    def _mine(self, key: str, value: bytes) -> str:
-        """Return the tag if the write had succeeded although its first answer was lost. Raises Conflict."""
+    def _tag_if_written(self, key: str, value: bytes) -> str:
+        """Return the tag if an earlier attempt had written the value, but its answer was lost. Raises Conflict."""
         try:
             there, tag = self.get_with_tag(key)
         except NotFound:
-            raise Conflict(f"{self._url(key)} is not there any more") from None
+            raise Conflict(f"{self._url(key)} no longer exists") from None
         if there != value:
-            raise Conflict(f"{self._url(key)} is not what it was")
+            raise Conflict(f"{self._url(key)} contains the value of another writer")
         return tag
 
-    def _do_without_conditions(self) -> None:
+    def _disable_conditions(self) -> None:
         self._conditional = False
         _log.warning(
-            "%s writes nothing on a condition: two parameter servers that come to %s at the same moment may not notice "
-            "each other; start one only",
-            shown(self._endpoint),
+            "%s does not support conditional writes: two parameter servers that start at %s at the same moment may not "
+            "detect each other; start only one",
+            display_url(self._endpoint),
             self.location,
         )
 
@@ -479,8 +484,8 @@ class S3Store(Store):
 
     @contextmanager
     def _request(self, verb: str, where: str) -> Iterator[Any]:
-        """Return a client; errors become StoreError."""
-        with sentences(verb, self._bucket, where, self._endpoint):
+        """Yield a client. Errors become StoreError."""
+        with store_errors(verb, self._bucket, where, self._endpoint):
             try:
                 client = self._client or self._connect()
                 self._client = client

@@ -1,4 +1,4 @@
-"""The interface of stores of checkpoints, which a directory, S3 or anything else implements."""
+"""The interface of stores of checkpoints, such as a directory or S3."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PIECE_BYTES = 1 << 20
-"""The number of bytes that are read, hashed or sent at once."""
+"""Bytes that are read, hashed or sent at a time."""
 MAX_VALUE_BYTES = 1 << 28
-"""The maximum for `get`: a manifest, the lease. Parts are longer, and are read by `pieces`."""
+"""Limit of `get`, for manifests and the lease. Parts may be longer; `pieces` reads them."""
 
 Value = bytes | Sequence[memoryview]
-"""Bytes, or flat buffers that follow each other and are not copied into one."""
+"""Bytes, or consecutive flat buffers, which are not joined."""
 
 
 class StoreError(Exception):
-    """The store cannot do this now: it is full, unreachable or forbidden. The message says what, and where."""
+    """The store failed: it is full, unreachable or denies access. The message names the value and the reason."""
 
 
 class StoreUnavailable(StoreError):
-    """The store is unreachable or unable for now: the same request may succeed later."""
+    """The store is unreachable or overloaded. The same request may succeed later."""
 
 
 class NotFound(StoreError):
@@ -29,52 +29,55 @@ class NotFound(StoreError):
 
 
 class InvalidValue(StoreError):
-    """The value is not one that a store wrote: it is a link, a pipe, a device, a folder, or too long."""
+    """The value was not written by a store: it is a link, a pipe, a device, a folder, or too long."""
 
 
 class Conflict(StoreError):
-    """Another writer has changed the value, or was first."""
+    """Another writer has changed or created the value first."""
 
 
 def check_key(key: str) -> str:
     """Return `key` if it consists of letters, digits and `. _ -` between slashes. Raises ValueError."""
     if not is_key(key):
-        raise ValueError(f"{key!r} cannot be a key")
+        raise ValueError(f"{key!r} is not a valid key: use letters, digits and . _ - between slashes")
     return key
 
 
 def is_key(text: str) -> bool:
-    """Return whether `check_key` accepts it. Other names in a store are not ours."""
+    """Return whether `check_key` accepts `text`. Other names in a store are not ours."""
     return all(_PART.fullmatch(part) for part in text.split("/"))
 
 
 def buffers_of(value: Value) -> list[memoryview]:
-    """Return the value as buffers of bytes, none of them empty."""
+    """Return the value as buffers of bytes, without empty ones."""
     buffers = [memoryview(value)] if isinstance(value, bytes) else list(value)
     return [buffer for buffer in buffers if buffer.nbytes]
 
 
 class Store(ABC):
-    """Whole values under keys such as `a/b.json`, there whole or not at all, also for a reader at the same time and
-    after the writer was killed. Every method may raise StoreError. Thread-safe.
+    """Values under keys such as `a/b.json`. Writes are atomic, for concurrent readers and if the writer is killed.
+
+    Every method may raise StoreError. Thread-safe.
     """
 
     @property
     @abstractmethod
     def location(self) -> str:
-        """The location, for people."""
+        """The location, for display."""
 
-    def check(self) -> None:  # noqa: B027 - a folder is made when it is needed
+    def check(self) -> None:  # noqa: B027 - a folder is created on first use
         """Check whether the store can be used, as far as possible without writing. Raises StoreError."""
 
     @abstractmethod
     def put(self, key: str, value: Value) -> None:
-        """Store `value`, replacing what was there. It is durable when this returns."""
+        """Store `value`, replacing any earlier value. It is durable when this method returns."""
 
     @abstractmethod
     def put_if(self, key: str, value: bytes, tag: str | None) -> str:
-        """Store `value` if the present one still has this tag, or, for None, if there is none. Return its tag. Of
-        several writers at once exactly one succeeds. Raises Conflict; after another StoreError it may be there.
+        """Store `value` if the present value has the tag `tag`, or does not exist if `tag` is None. Return the new tag.
+
+        Of several concurrent writers, exactly one succeeds. Raises Conflict. After another StoreError the value may
+        have been stored.
         """
 
     @abstractmethod
@@ -99,11 +102,11 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Delete the value; nothing happens if it does not exist."""
+        """Delete the value if it exists."""
 
     def keeps_old_versions(self) -> bool:
-        """Return whether the store is known to keep values that were replaced or deleted, without an end."""
+        """Return whether the store is known to keep replaced and deleted values without a time limit."""
         return False
 
     def clean(self) -> None:  # noqa: B027 - a store may have nothing to clean
-        """Remove what killed writers left. Call it only while nobody writes."""
+        """Remove the unfinished files of killed writers. Call it only while no process writes."""

@@ -77,7 +77,7 @@ def test_arrays_in_another_order_of_bytes_or_axes() -> None:
 
 
 def test_a_dtype_that_the_format_does_not_have() -> None:
-    with pytest.raises(ValueError, match="'words' has dtype <U3, which a safetensors file does not have"):
+    with pytest.raises(ValueError, match="'words' has dtype <U3, which safetensors files do not support"):
         to_buffers({"words": np.array(["abc"])})
 
 

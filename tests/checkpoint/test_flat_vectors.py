@@ -49,8 +49,8 @@ def test_only_parts_that_are_needed_have_to_be_there() -> None:
         (checkpoint((2, 10)), "one ends at 0, the next begins at 2"),
         (checkpoint((0, 4), (4, 10), missing=1), "part shard-1 has nothing for parameters, not 6 elements"),
         (checkpoint((0, 4), (4, 11)), r"part shard-1 has an array of shape \[6\] for parameters, not 7 elements"),
-        (Checkpoint("00000001-1", {}, {}), "does not say which shards there are"),
-        (Checkpoint("00000001-1", {}, {"shards": [{"start": "x"}]}), "does not say which shards there are"),
+        (Checkpoint("00000001-1", {}, {}), "does not describe its shards"),
+        (Checkpoint("00000001-1", {}, {"shards": [{"start": "x"}]}), "does not describe its shards"),
     ],
 )
 def test_what_does_not_fit_together_is_damaged(wrong: Checkpoint, sentence: str) -> None:
@@ -59,5 +59,5 @@ def test_what_does_not_fit_together_is_damaged(wrong: Checkpoint, sentence: str)
 
 
 def test_a_range_beyond_the_end_is_an_error() -> None:
-    with pytest.raises(ValueError, match="elements 5 to 11 of a vector of 10"):
+    with pytest.raises(ValueError, match="elements 5 to 11 are not within the vector of 10"):
         vector_range(checkpoint((0, 10)), "parameters", 5, 11)

@@ -232,7 +232,7 @@ def test_a_store_that_is_away_loses_nothing(monkeypatch: pytest.MonkeyPatch, cap
     store.put_if = put_if  # type: ignore[method-assign]
     lease.check()
     lease.release()
-    assert caplog.text.count("the lease could not be renewed, trying on: away") == 1
+    assert caplog.text.count("the lease could not be renewed, retrying: away") == 1
     assert read(store)["released"]
 
 

@@ -98,12 +98,12 @@ def test_trouble_that_passes_is_not_noticed(
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        ("InternalError", r"cannot write s3://\S+: http://127\.0\.0\.1:\d+ is not able to now \(InternalError\)"),
-        ("SlowDown", r"is not able to now \(SlowDown\)"),
+        ("InternalError", r"cannot write s3://\S+: http://127\.0\.0\.1:\d+ cannot do it now \(InternalError\)"),
+        ("SlowDown", r"cannot do it now \(SlowDown\)"),
         ("stall", "does not answer in time"),
         ("reset", r"the connection to \S+ broke"),
-        ("ExpiredToken", "does not accept the keys any more: they have expired"),
-        ("AccessDenied", r"forbids it to these keys \(AccessDenied\)"),
+        ("ExpiredToken", "rejects the keys: they have expired"),
+        ("AccessDenied", r"denies it for these keys \(AccessDenied\)"),
     ],
 )
 def test_trouble_that_stays_is_a_sentence_and_publishes_nothing(
@@ -132,7 +132,7 @@ def test_what_was_left_stays_while_the_store_cannot_clean(
     for method in ("GET", "DELETE"):  # where it cannot list, and where it can
         proxy.fail("InternalError", hits=lambda asked, path, method=method: asked == method)
         manager.clean()
-        assert "stays for now: cannot " in caplog.messages[-1]
+        assert "are kept for now: cannot " in caplog.messages[-1]
         proxy.heal()
         assert manager.store.list() == [left]
     manager.clean()
@@ -190,7 +190,7 @@ def test_without_conditional_writes_it_goes_on_with_a_warning(
     with pytest.raises(Conflict):
         store.put_if("x", b"3", tag)
     assert store.get("x") == b"2"
-    assert caplog.text.count("writes nothing on a condition") == 1
+    assert caplog.text.count("does not support conditional writes") == 1
 
 
 def test_old_checkpoints_that_cannot_be_deleted_go_later(
@@ -212,13 +212,16 @@ def test_old_checkpoints_that_cannot_be_deleted_go_later(
 def test_a_bucket_that_is_not_there_is_not_made(s3: S3Server) -> None:
     store = s3.store("nobody-made-this")
     for ask in (store.check, store.list, lambda: store.put("x", b""), lambda: store.put_if("x", b"", None)):
-        with pytest.raises(StoreError, match="has no bucket 'nobody-made-this'; make it first, RELAAX makes none"):
+        with pytest.raises(
+            StoreError,
+            match="has no bucket 'nobody-made-this'; create it first, because RELAAX does not create buckets",
+        ):
             ask()
     assert "nobody-made-this" not in [bucket["Name"] for bucket in s3.client.list_buckets()["Buckets"]]
 
 
 def test_a_value_that_is_not_there_is_not_found(s3: S3Server) -> None:
-    with pytest.raises(NotFound, match=r"s3://models-\d+/some/run/x: it is not there"):
+    with pytest.raises(NotFound, match=r"s3://models-\d+/some/run/x: it does not exist"):
         s3.store().get("x")
 
 
@@ -244,7 +247,7 @@ def test_an_endpoint_that_is_not_there() -> None:
 def test_what_is_no_endpoint(endpoint: str, named: str) -> None:
     with pytest.raises(StoreError) as caught:
         S3Store("bucket", "k", lambda: KEYS, endpoint)
-    assert str(caught.value).startswith(f"{named} is no endpoint: a URL is needed")
+    assert str(caught.value).startswith(f"{named} is not an endpoint: use a URL")
 
 
 def test_what_is_no_bucket(s3: S3Server) -> None:
@@ -253,7 +256,7 @@ def test_what_is_no_bucket(s3: S3Server) -> None:
 
 
 def test_without_any_keys(s3: S3Server) -> None:
-    with pytest.raises(StoreError, match=r"there are no keys for http://\S+; --aws-keys FILE gives them"):
+    with pytest.raises(StoreError, match=r"there are no keys for http://\S+; set --aws-keys FILE"):
         S3Store(s3.bucket(), "k", None, f"http://{s3.address}").check()
 
 
@@ -268,7 +271,7 @@ def test_locations_as_people_write_them(tmp_path: Path) -> None:
     assert s3_location("s3://models/a/b/") == ("models", "a/b")
     assert s3_location("models/a") is None
     for text in ("s3://models", "s3://", "s3:///a"):
-        with pytest.raises(StoreError, match="s3://BUCKET/KEY is needed"):
+        with pytest.raises(StoreError, match="use s3://BUCKET/KEY"):
             s3_location(text)
     assert open_location(str(tmp_path)).location == str(tmp_path)
     keys = str(keys_file(tmp_path))

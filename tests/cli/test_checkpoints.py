@@ -84,8 +84,8 @@ def test_the_list_as_json(run: Path) -> None:
     third, second, first = found["checkpoints"]
     assert third["id"] == THIRD
     assert third["damaged"] in (
-        "the manifest is not whole",
-        "the manifest is not what was written: its SHA-256 differs",
+        "the manifest is incomplete",
+        "the manifest was changed: its SHA-256 differs",
     )
     assert (second["newest"], second["best"], second["damaged"]) == (True, True, None)
     assert (second["global_step"], second["updates"], second["mean_return"], second["shards"]) == (2000, 400, 31.25, 2)
@@ -101,7 +101,7 @@ def test_what_is_whole_and_what_is_not(run: Path) -> None:
     damage(run, SECOND)
     done = checkpoints("verify", run)
     assert done.exit_code == 1
-    assert f"{SECOND}  is damaged: {SECOND}/shard-1.safetensors is not what was written" in done.stdout
+    assert f"{SECOND}  is damaged: {SECOND}/shard-1.safetensors was changed" in done.stdout
     assert done.stderr == f"relaax checkpoints: damaged in {run / 'checkpoints'}: {SECOND}\n"
     assert checkpoints("verify", run, FIRST, THIRD).exit_code == 0
     found = json.loads(checkpoints("verify", run, SECOND, "--json").stdout)
@@ -146,10 +146,10 @@ def test_what_is_damaged_is_not_copied_and_what_was_before_it_is(run: Path, tmp_
     damage(run, SECOND)
     done = checkpoints("copy", run, tmp_path / "to")
     assert done.exit_code == 1
-    assert f"damaged: {SECOND}/shard-1.safetensors is not what was written" in done.output
+    assert f"damaged: {SECOND}/shard-1.safetensors was changed" in done.output
     assert {name.partition("/")[0] for name in files_of(tmp_path / "to")} == {FIRST}
     (run / "checkpoints" / THIRD / "manifest.json").write_text("{")
-    assert f"damaged: {THIRD}: the manifest is not whole" in checkpoints("copy", run, tmp_path / "new", THIRD).output
+    assert f"damaged: {THIRD}: the manifest is incomplete" in checkpoints("copy", run, tmp_path / "new", THIRD).output
 
 
 def test_nothing_is_copied_to_where_a_server_writes(run: Path, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_file_that_is_there_is_replaced_with_force_only(run: Path, tmp_path: P
         (("{}/none",), 2, "no such folder"),
         (("{}/file",), 2, "is not a folder"),
         (("ftp://x/y",), 2, "is not a location"),
-        (("s3://bucket",), 2, "s3://BUCKET/KEY is needed"),
+        (("s3://bucket",), 2, "use s3://BUCKET/KEY"),
         (("copy", "{}/run", ""), 2, "'' is not a location"),
         (("verify", "{}/empty"), 2, "there are no checkpoints in"),
         (("verify", "{}/run", "00000003-31"), 2, "unknown checkpoint '00000003-31'; did you mean '00000003-30'?"),

@@ -49,7 +49,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_named(
     for manifest in directory.checkpoints.rglob("manifest.json"):
         manifest.write_text("{")
     assert counters(directory, LAST_ASKED) == (40, 160, 4)
-    assert "cannot be read: the manifest is not whole" in caplog.text
+    assert "cannot be read: the manifest is incomplete" in caplog.text
     summary = _summary(make_plan("da3c_gym_cartpole", []), directory, "failed", LAST_ASKED, LAST_ASKED)
     assert summary["checkpoint"] is None
 

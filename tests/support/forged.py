@@ -69,7 +69,7 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     "bytes without end": (put(*PART, "bytes", value=10**15), "bytes, not 1000000000000000"),
     "more bytes than can be counted": (put(*PART, "bytes", value=10**30), "parts.shard-0.bytes is 1000000"),
     "negative bytes": (put(*PART, "bytes", value=-1), "parts.shard-0.bytes is -1"),
-    "no part": (put("parts", value={}), "shards.0.part is 'shard-0', which is none of its parts"),
+    "no part": (put("parts", value={}), "shards.0.part is 'shard-0', which is not one of its parts"),
     "parts as a list": (put("parts", value=[]), "parts is []"),
     "no incarnation": (without("incarnation"), "has no incarnation"),
     "a huge incarnation": (put("incarnation", value=1 << 64), "incarnation is 18446744073709551616"),
@@ -80,7 +80,7 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     "a version that is a fraction": (put("shards", 0, "version", value=1.5), "shards.0.version is 1.5"),
     "no counters": (without("shards", 0, "counters"), "has no shards.0.counters"),
     "a shard that is longer than its part": (put("shards", 0, "end", value=10**12), "shard-0"),
-    "a shard from the middle": (put("shards", 0, "start", value=3), "the shards do not follow each other"),
+    "a shard from the middle": (put("shards", 0, "start", value=3), "shards are not contiguous"),
     "no shards": (put("shards", value=[]), "shards is []"),
     "wrong returns": (put("returns", value={"episodes": 1, "last": "high", "best": None}), "returns.last is 'high'"),
     "returns that are no numbers": (
@@ -169,28 +169,28 @@ def _long(path: Path) -> None:
 
 PART_FILE, MANIFEST_FILE = "shard-0.safetensors", "manifest.json"
 FILES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a part that is a pipe": (_replaced(lambda path: os.mkfifo(path), PART_FILE), "is no plain file"),
+    "a part that is a pipe": (_replaced(lambda path: os.mkfifo(path), PART_FILE), "is not a regular file"),
     "a part that is a link to a device": (
         _replaced(lambda path: path.symlink_to("/dev/zero"), PART_FILE),
-        "is no plain file",
+        "is not a regular file",
     ),
-    "a part that is a folder": (_replaced(lambda path: path.mkdir(), PART_FILE), "is no plain file"),
+    "a part that is a folder": (_replaced(lambda path: path.mkdir(), PART_FILE), "is not a regular file"),
     "a part of a terabyte": (_replaced(_long, PART_FILE), "has 1099511627776 bytes, not"),
-    "a manifest that is a pipe": (_replaced(lambda path: os.mkfifo(path), MANIFEST_FILE), "is no plain file"),
+    "a manifest that is a pipe": (_replaced(lambda path: os.mkfifo(path), MANIFEST_FILE), "is not a regular file"),
     "a manifest that is a link": (
         _replaced(lambda path: path.symlink_to("../00000001-10-f1/manifest.json"), MANIFEST_FILE),
-        "is no plain file",
+        "is not a regular file",
     ),
     "a manifest that is a link to a folder": (
         _replaced(lambda path: path.symlink_to("/usr"), MANIFEST_FILE),
-        "is no plain file",
+        "is not a regular file",
     ),
-    "a manifest of a terabyte": (_replaced(_long, MANIFEST_FILE), "has 1099511627776 bytes, and no manifest"),
+    "a manifest of a terabyte": (_replaced(_long, MANIFEST_FILE), "has 1099511627776 bytes; a manifest"),
     "parameters that are no numbers": (with_number("parameters"), "of 'parameters' is nan"),
     "a slot that is no number": (with_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
     "a slot below zero": (with_number("slots/mean_square", -1.0), "its optimizer's mean_square has -1"),
     "no parameters": (without_array("parameters"), "has nothing for parameters"),
-    "a shape without end": (with_a_shape_without_end, "which no array has"),
+    "a shape without end": (with_a_shape_without_end, "which numpy does not support"),
 }
 """By name: what is done to the folder of a checkpoint of one shard, and what the sentence has to say of it."""
 

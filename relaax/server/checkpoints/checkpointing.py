@@ -1,4 +1,4 @@
-"""Save the model's checkpoints, at an interval and at the end, in a thread."""
+"""A thread that saves the model's checkpoints at an interval and at the end."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from relaax.server.checkpoints.spool import Spool
 
 _log = logging.getLogger(__name__)
 
-COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
-LAST_ATTEMPTS = 3  # at the last checkpoint, and at one that a shard which leaves waits for
-LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkpoint begins
+LOG_INTERVAL = 60.0  # seconds between log lines about the same failure
+LAST_ATTEMPTS = 3  # for the last checkpoint, and for one that an ending shard waits for
+LAST_SECONDS = 60.0  # after so many seconds no further attempt at the last checkpoint starts
 _FIRST_PAUSE = 0.5
 EARLY = (60.0, 60.0, 120.0, 240.0)
 """Seconds before each of the first checkpoints of a training, if the interval is longer: after 1, 2, 4, 8 minutes."""
 LOOK_SECONDS = 0.2
-"""Between two looks at how far training is, if checkpoints come by steps too."""
+"""Seconds between two reads of the training step, if checkpoints are also saved by steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The immutable snapshot that a checkpoint is made of. States with equal `mark` are equal."""
+    """An immutable snapshot to save as a checkpoint. States with equal `mark` are equal."""
 
     global_step: int
     parts: Mapping[str, Arrays]
@@ -38,7 +38,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The last checkpoint. `time` is Unix time in seconds."""
+    """The last saved checkpoint. `time` is Unix time in seconds."""
 
     location: str
     global_step: int
@@ -54,32 +54,33 @@ class _Outcome(Enum):
 
 
 class Saver(Protocol):
-    """Makes checkpoints of states: a `CheckpointManager`, or the leader of several shards."""
+    """An object that saves states: a `CheckpointManager`, or the leader of several shards."""
 
     @property
     def store(self) -> Store:
-        """The store that keeps them."""
+        """The store of the checkpoints."""
 
     @property
     def lease(self) -> Lease | None:
-        """The right to write there, if it is needed."""
+        """The lease for writing to the store, or None if it needs none."""
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Make a checkpoint. Raises StoreError."""
+        """Save a checkpoint. Raises StoreError."""
 
 
 class Checkpointer:
-    """Takes a state and saves it every `interval` seconds; nothing else ever waits for the store.
+    """A thread that saves a state every `interval` seconds. Only this thread waits for the store.
 
-    A checkpoint comes sooner if training is `steps` environment steps beyond the one before; `step` says how far it is.
+    If `steps` is given, a checkpoint is also saved `steps` environment steps after the last one; `step` returns the
+    present step.
 
-    The first checkpoints of a training come earlier (`EARLY`), so that a crash soon after the start does not lose all
-    of it. `made` is how many the training has already: a server that crashes again and again makes no more of the early
-    ones than one that runs on, and pushes no older ones out.
+    The first checkpoints of a training are saved earlier (`EARLY`), so that a crash soon after the start does not lose
+    all of it. `made` is the number of checkpoints that the training has already. Therefore a server that crashes
+    repeatedly saves no more early ones than a server that does not, and does not cause older ones to be deleted.
 
-    A store that fails makes a checkpoint late, and so does `take` if it raises CheckpointLate: the log says so, and it
-    is tried again after `retry` seconds. `mark` says what `take` would be marked with, without a copy: where nothing is
-    new, nothing is taken. `saved` is the mark of what the store holds already, because it was restored from there.
+    If the store fails, or if `take` raises CheckpointLate, the checkpoint is late: this is logged, and saving is
+    retried after `retry` seconds. `mark` returns the mark that a state would have, without a copy; if it is unchanged,
+    no state is taken. `saved` is the mark of the state that the store already holds, if training was restored from it.
     """
 
     def __init__(
@@ -99,11 +100,10 @@ class Checkpointer:
         step: Callable[[], int] = lambda: 0,
         counted: str = "global step",
     ) -> None:
-        """`on_late` is called with the reason of each failed attempt. `counted` is what the log calls `global_step`.
+        """Create a stopped thread. `counted` is the name of `global_step` in the log.
 
-        `wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
-
-        `spool` keeps the last checkpoint if the store does not take it.
+        `on_late` is called with the reason of each failed attempt. `wait` waits for a number of seconds and returns
+        whether saving must end; tests replace it. `spool` keeps a copy of the last checkpoint if the store fails.
         """
         self._manager = manager
         self._take = take
@@ -114,10 +114,10 @@ class Checkpointer:
         self._mark = mark
         self._saved_mark = saved
         self._made = made
-        self._complained: dict[int, float] = {}  # when, by how bad it was
-        self._failing = False  # whether the store refused the last attempt
+        self._logged: dict[int, float] = {}  # time of the last failure logged, by log level
+        self._failing = False  # whether the store failed in the last attempt
         self.failures = 0
-        """Attempts that the store refused."""
+        """Number of attempts in which the store failed."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
@@ -129,26 +129,26 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
-        """Start saving."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop saving at the interval, after finishing a checkpoint that is being written."""
+        """Stop the thread, after it has finished a checkpoint that is being written."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
     def has_local_copy(self) -> bool:
-        """Whether this machine keeps the last checkpoint because the store did not accept it."""
+        """Whether a copy of the last checkpoint is kept on this machine because the store failed."""
         return self._spool is not None and self._spool.has_copy
 
     def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
-        """Save now, in the calling thread. Return whether the newest state is safe, or there is none yet.
+        """Save now, in the calling thread. Return whether the newest state is saved, or there is no state yet.
 
-        If it fails there are so many `attempts`, with growing pauses, and while it is the store that fails further
-        ones for so many `seconds`. If it is the `last` one, a copy is kept on this machine as soon as the store is
-        known to fail, and removed when it has taken it.
+        There are up to `attempts` attempts, with growing pauses. While the store fails, there are further ones for
+        `seconds` seconds. If this is the `last` checkpoint, a copy is kept on this machine once the store has failed,
+        and removed when the store has accepted the checkpoint.
         """
         with self._lock:
             begun, pauses = time.monotonic(), Pauses(_FIRST_PAUSE, self._retry)
@@ -171,18 +171,18 @@ class Checkpointer:
         if self._saved_mark is not None and self._mark() == self._saved_mark:
             return _Outcome.SAFE
         try:
-            return self._save_taken(begun, last)
+            return self._save_state(begun, last)
         except CheckpointLate as late:
             self._on_late(str(late))
-            self._complain(begun, logging.WARNING, "the checkpoint is late: %s", late)
+            self._log_failure(begun, logging.WARNING, "the checkpoint is late: %s", late)
             return _Outcome.LATE
 
-    def _save_taken(self, begun: float, last: bool) -> _Outcome:
+    def _save_state(self, begun: float, last: bool) -> _Outcome:
         state = self._take()
         if state is None or state.mark == self._saved_mark:
             return _Outcome.SAFE
-        if last and self._failing:  # each attempt may take a minute, and a container may have less
-            self._keep(state)
+        if last and self._failing:  # an attempt may take a minute, and a container may be killed sooner
+            self._write_local_copy(state)
         try:
             checkpoint = self._manager.save(state.global_step, state.parts, state.manifest)
         except StoreError as error:
@@ -190,39 +190,39 @@ class Checkpointer:
             self._failing = True
             self._on_late(str(error))
             if last:
-                self._keep(state)
+                self._write_local_copy(state)
             at = (self._counted, state.global_step)
-            self._complain(begun, logging.ERROR, "the checkpoint at %s %d is late: %s", *at, error)
+            self._log_failure(begun, logging.ERROR, "the checkpoint at %s %d is late: %s", *at, error)
             return _Outcome.REFUSED
         except LeaseLost as lost:
             self._on_late(str(lost))
-            return _Outcome.LATE  # the lease has said why
-        self._complained.clear()
+            return _Outcome.LATE  # the lease has logged the reason
+        self._logged.clear()
         self._failing = False
         self._saved_mark = state.mark
         self._made += 1
         location = f"{self._manager.store.location}/{checkpoint.checkpoint_id}"
         seconds = time.monotonic() - begun
-        _log.info("checkpoint %s at %s %d, in %.1f s", location, self._counted, state.global_step, seconds)
+        _log.info("saved checkpoint %s at %s %d, in %.1f s", location, self._counted, state.global_step, seconds)
         self._on_saved(Saved(location, state.global_step, checkpoint.manifest["time"]))
         return _Outcome.SAFE
 
-    def _keep(self, state: ModelState) -> None:
+    def _write_local_copy(self, state: ModelState) -> None:
         if self._spool is not None and not (self._manager.lease and self._manager.lease.lost):
             self._spool.write_copy(state.global_step, state.parts, state.manifest)
 
-    def _complain(self, now: float, level: int, sentence: str, *more: object) -> None:
-        """Log a failure at once, and then once a minute."""
-        if level not in self._complained or now - self._complained[level] >= COMPLAIN:
+    def _log_failure(self, now: float, level: int, sentence: str, *more: object) -> None:
+        """Log a failure at once, and then at most once a minute per log level."""
+        if level not in self._logged or now - self._logged[level] >= LOG_INTERVAL:
             _log.log(level, sentence, *more)
-            self._complained[level] = now
+            self._logged[level] = now
 
     def _until_next(self) -> float:
-        """Return the seconds until the next checkpoint. If nothing was new, an early one is still due."""
+        """Return the seconds until the next checkpoint. An early one stays due until it is saved."""
         return min(self._interval, EARLY[self._made]) if self._made < len(EARLY) else self._interval
 
-    def _ends_within(self, seconds: float) -> bool:
-        """Wait until a checkpoint is due; whether saving ends before. After a failure steps do not count."""
+    def _wait_until_due(self, seconds: float) -> bool:
+        """Wait until a checkpoint is due. Return whether saving must end. After a failure, steps are ignored."""
         if self._steps is None or self._failing:
             return self._wait(seconds)
         until = time.monotonic() + seconds
@@ -234,10 +234,10 @@ class Checkpointer:
 
     def _run(self) -> None:
         wait = self._until_next()
-        while not self._ends_within(wait):
+        while not self._wait_until_due(wait):
             try:
                 wait = self._until_next() if self.save() else self._retry
-            except Exception as error:  # a mistake in saving must not end saving
+            except Exception as error:  # an error in saving must not end the thread
                 self._on_late(repr(error))
-                _log.exception("the checkpoint failed")
+                _log.exception("the checkpoint thread hit an unexpected error")
                 wait = self._retry

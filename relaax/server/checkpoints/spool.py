@@ -1,4 +1,4 @@
-"""Keep a last checkpoint that its store did not accept on this machine, until the next start delivers it."""
+"""Local copies of last checkpoints that their store did not accept, delivered at the next start."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Return the system's folder for persistent data of programs (XDG Base Directory). Raises NoHome."""
+    """Return the folder of the spool in the user's state folder (XDG Base Directory). Raises NoHome."""
     given = os.environ.get("XDG_STATE_HOME", "")
     state = given if os.path.isabs(given) else with_home("~/.local/state")
     return Path(state, "relaax", "spool")
 
 
 class Spool:
-    """The copies for one location of checkpoints, in a folder below `folder`; this process writes at most one.
+    """The local copies for one location of checkpoints, in a folder below `folder`. A process keeps at most one.
 
-    `endpoint` tells the same bucket of two stores apart.
+    `endpoint` distinguishes buckets of the same name in different stores.
     """
 
     def __init__(self, folder: Path, manager: CheckpointManager, endpoint: str | None) -> None:
@@ -43,11 +43,11 @@ class Spool:
 
     @property
     def has_copy(self) -> bool:
-        """Whether this process has left a copy here."""
+        """Whether this process has written a copy."""
         return self._kept is not None
 
     def write_copy(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> None:
-        """Write a copy, replacing an earlier one of this process. A failure is logged."""
+        """Write a copy, replacing an earlier one of this process. Failures are logged."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             before, checkpoint_id = self._kept, self._manager.next_id(global_step)
@@ -60,24 +60,24 @@ class Spool:
             if before is not None:
                 self._copies.remove(before)
         except (StoreError, OSError) as error:
-            _log.error("a copy of the last checkpoint could not be written to %s either: %s", self.folder, error)
+            _log.error("the copy of the last checkpoint could not be written to %s either: %s", self.folder, error)
             return
         _log.warning(
-            "the last checkpoint, at global step %d, is kept in %s as long as %s does not take it: the next start of "
-            "this server on this machine brings it there; or do it yourself: relaax checkpoints copy %s %s",
+            "the last checkpoint, at global step %d, is kept in %s because %s did not accept it: the next start "
+            "of this server on this machine uploads it; to do it yourself: relaax checkpoints copy %s %s",
             *(global_step, self.folder, self._manager.store.location, self.folder, self._manager.store.location),
         )
 
     def remove_copy(self) -> None:
-        """Remove the copy: the store has the checkpoint."""
+        """Remove the copy, because the store has the checkpoint."""
         if self._kept is not None:
             self._remove(self._kept)
             self._kept = None
 
     def deliver(self) -> None:
-        """Deliver a copy of an earlier process to the store, unless the store has something newer. Raises StoreError.
+        """Deliver the copy of an earlier process to the store, unless the store has a newer checkpoint.
 
-        What is older, or damaged, stays where it is, and the log names it.
+        A copy that is older or damaged is kept and logged. Raises StoreError.
         """
         store = self._manager.store
         for checkpoint_id in self._copies.published()[:1] if self.folder.is_dir() else []:
@@ -86,8 +86,8 @@ class Spool:
                 self._remove(checkpoint_id)
             elif there and age(there[0]) > age(checkpoint_id):
                 _log.warning(
-                    "checkpoint %s in %s could not be brought to %s when it was made, and is not used: another server "
-                    "has saved %s there since. To keep it, copy it; else remove the folder",
+                    "checkpoint %s in %s could not be uploaded to %s when it was saved, and is not used: another "
+                    "server has saved %s there since. Copy it to keep it, or remove the folder",
                     *(checkpoint_id, self.folder, store.location, there[0]),
                 )
             else:
@@ -95,13 +95,15 @@ class Spool:
 
     def _upload(self, checkpoint_id: str) -> None:
         lease, store = self._manager.lease, self._manager.store
-        assert lease is not None, "only who holds the lease brings checkpoints"
+        assert lease is not None, "only the holder of the lease delivers checkpoints"
         try:
             copy(self._copies.store, store, checkpoint_id, lease)
         except Damaged as damage:
             _log.error("checkpoint %s in %s is damaged and is not used: %s", checkpoint_id, self.folder, damage)
         else:
-            _log.info("checkpoint %s, which was kept in %s, is in %s now", checkpoint_id, self.folder, store.location)
+            _log.info(
+                "checkpoint %s, which was kept in %s, is uploaded to %s", checkpoint_id, self.folder, store.location
+            )
             self._remove(checkpoint_id)
 
     def _remove(self, checkpoint_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a server keeps its checkpoints: the configured store, its lease, and patience while it cannot be reached."""
+"""The configured store of a server's checkpoints: opening it, its lease, and retries while it is unavailable."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 STORE_PATIENCE = 60.0
-"""Seconds that a starting server waits for an unreachable store."""
+"""Seconds for which a starting server retries an unavailable store."""
 _PAUSE = 2.0
 KEEPS_VERSIONS = "the bucket keeps old versions, also of deleted checkpoints and of the lease, which changes every 5 s"
 EXPIRE_VERSIONS = "add a lifecycle rule with NoncurrentVersionExpiration, or turn versioning off"
 
 
 def checkpoint_store(section: CheckpointKeys, quick: bool = False) -> Store | None:
-    """Return the configured store of checkpoints, or None. Raises StoreError, ConfigurationError."""
+    """Return the configured store of checkpoints, or None. Raises StoreError and ConfigurationError."""
     if section.checkpoint_aws_s3 is not None:
         return open_store(section.checkpoint_aws_s3, section.aws_keys, section.aws_endpoint, quick)
     return None if section.checkpoint_dir is None else LocalStore(section.checkpoint_dir)
@@ -41,13 +41,14 @@ def checkpoint_store(section: CheckpointKeys, quick: bool = False) -> Store | No
 def open_leased(
     section: CheckpointKeys, ends: EndRequests, closing: ExitStack, leads: bool = True
 ) -> tuple[Store, Lease | None] | None:
-    """Return the configured store; None if no location is configured.
+    """Return the configured store and the lease; None if no location is configured.
 
-    Who `leads` writes manifests: it gets the lease, which `closing` gives back, and another server that takes it over
-    is a reason to end. A shard that does not lead writes parts only. Waits up to the lease's TTL.
+    A server that `leads` writes manifests. It acquires the lease, for which it waits up to the TTL; `closing` releases
+    it. If another server takes the lease over, this one is asked to end. A shard that does not lead writes parts only
+    and gets no lease.
 
-    Raises StoreError, also if another server writes there; ConfigurationError; and LeaseWaitInterrupted if there was
-    a reason to end meanwhile, which stays in `ends`.
+    Raises StoreError, also if another server holds the lease; ConfigurationError; and LeaseWaitInterrupted if the
+    server was asked to end meanwhile, whose reason stays in `ends`.
     """
     store = checkpoint_store(section)
     if store is None:
@@ -56,7 +57,7 @@ def open_leased(
     lease = None
     if leads:
         warn_of_versions(store)
-        # A store of its own: a renewal must not wait behind a part that is being uploaded.
+        # A separate store, because a renewal must not wait for the upload of a part.
         small = checkpoint_store(section, quick=True)
         assert small is not None
         lease = Lease(small, lambda sentence: ends.put(Reason.SUPERSEDED))
@@ -67,28 +68,28 @@ def open_leased(
 
 
 def warn_of_versions(store: Store) -> None:
-    """Log a warning if the store keeps what is replaced and deleted."""
+    """Log a warning if the store keeps replaced and deleted values."""
     try:
         if store.keeps_old_versions():
             _log.warning("%s: %s; %s", store.location, KEEPS_VERSIONS, EXPIRE_VERSIONS)
     except StoreError as error:
-        _log.debug("whether old versions are kept is unknown: %s", error)
+        _log.debug("cannot find out whether old versions are kept: %s", error)
 
 
 def retry_while_unavailable(call: Callable[[], _Result], ends: EndRequests) -> _Result:
-    """Return the result of `call`; while its store is unreachable it is called again, for a bounded time.
+    """Return the result of `call`, which is repeated for up to `STORE_PATIENCE` while its store is unavailable.
 
-    Raises StoreError, and LeaseWaitInterrupted if there was a reason to end meanwhile, which stays in `ends`.
+    Raises StoreError, and LeaseWaitInterrupted if the server was asked to end meanwhile; the reason stays in `ends`.
     """
-    begun, told = time.monotonic(), False
+    begun, logged = time.monotonic(), False
     while True:
         try:
             return call()
         except StoreUnavailable as error:
             if time.monotonic() - begun >= STORE_PATIENCE:
                 raise
-            if not told:
-                _log.warning("%s; trying for up to %g s", error, STORE_PATIENCE)
-                told = True
+            if not logged:
+                _log.warning("%s; retrying for up to %g s", error, STORE_PATIENCE)
+                logged = True
         if ends.has_reason_within(_PAUSE):
-            raise LeaseWaitInterrupted("told to end while waiting for the store")
+            raise LeaseWaitInterrupted("asked to end while waiting for the store")

@@ -90,7 +90,7 @@ def test_after_a_downgrade_it_ends_and_says_which_version_made_them(
     ends_and_changes_nothing(
         config,
         folder,
-        "it was made by version '7.1' of RELAAX and has format 2, this version reads 1",
+        "it was saved by version '7.1' of RELAAX in format 2; this version supports 1",
         f"relaax checkpoints remove {folder} {' '.join(sorted(newest, reverse=True))}",
     )
 
@@ -142,9 +142,9 @@ def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
     server, address = start(processes, config)
     with bridge_to(address) as bridge:
         assert bridge.register(worker(config)).global_step == 20
-    assert f"the manifest is that of '{oldest.name}', in the folder of " in server.stderr
+    assert f"the manifest in the folder of {newest.name} belongs to '{oldest.name}'" in server.stderr
     assert server.stop() == 0
-    assert json.loads((newest / "damaged.json").read_text())["damaged"].startswith("the manifest is that of")
+    assert json.loads((newest / "damaged.json").read_text())["damaged"].startswith("the manifest in the folder of ")
     assert (middle / "manifest.json").exists()
 
 
@@ -165,5 +165,5 @@ def test_a_link_in_the_place_of_a_file_of_the_store_is_not_followed(config: Path
     target = config.parent / "elsewhere"
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(target)
-    assert "it is no plain file" in refusal(app, "--config", config, code=1)
+    assert "it is not a regular file" in refusal(app, "--config", config, code=1)
     assert not target.exists()

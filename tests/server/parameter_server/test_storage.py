@@ -67,10 +67,10 @@ def test_two_locations_are_refused(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         (None, "no such file"),
-        ("- a", "two lines are needed, `access: ...` and `secret: ...`"),
+        ("- a", "the file must have two lines, `access: ...` and `secret: ...`"),
         ("access: abc\nsecert: hush", "unknown key 'secert'; did you mean 'secret'?"),
         ("access: abc", "'secret' is missing"),
-        ("access: abc\nsecret: 5551234", "'secret' is no text; put it into quotes"),
+        ("access: abc\nsecret: 5551234", "'secret' is not a text; put it in quotes"),
     ],
 )
 def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: EndRequests, text: str | None, sentence: str) -> None:
@@ -97,7 +97,7 @@ def test_a_file_of_keys_that_everybody_can_read(
     keys = section(checkpoint_aws_s3=[s3.bucket(), "k"], aws_keys=str(path), aws_endpoint=f"http://{s3.address}")
     with ExitStack() as closing:
         assert open_manager(keys, ends, closing) is not None
-    assert f"everybody on this machine can read {path}" in caplog.text
+    assert f"all users of this machine can read {path}" in caplog.text
     assert KEYS.secret not in caplog.text
 
 
@@ -119,7 +119,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
     keys = section(checkpoint_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
     proxy.fail("InternalError")
     healing = threading.Thread(
-        target=lambda: (wait_until(lambda: "trying for up to" in caplog.text, "it waits"), proxy.heal())
+        target=lambda: (wait_until(lambda: "retrying for up to" in caplog.text, "it waits"), proxy.heal())
     )
     healing.start()
     with ExitStack() as closing:
@@ -225,9 +225,9 @@ def test_at_the_start_a_bucket_that_cannot_be_used_is_a_sentence(
     proxy.fail("AccessDenied", hits=lambda method, path: forbidden in path)
     servers = [begin(url, name) for url, name in [(proxy.url, expired), (proxy.url, forbidden), (proxy.url, "nobodys")]]
     servers.append(begin("http://127.0.0.1:1", "models"))
-    refused(servers[0], 1, "does not accept the keys any more: they have expired")
-    refused(servers[1], 1, "forbids it to these keys (AccessDenied)")
-    refused(servers[2], 1, "has no bucket 'nobodys'; make it first, RELAAX makes none")
+    refused(servers[0], 1, "rejects the keys: they have expired")
+    refused(servers[1], 1, "denies it for these keys (AccessDenied)")
+    refused(servers[2], 1, "has no bucket 'nobodys'; create it first, because RELAAX does not create buckets")
     refused(servers[3], 1, "http://127.0.0.1:1 cannot be reached")
 
 
