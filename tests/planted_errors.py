@@ -1934,7 +1934,7 @@ ERRORS = (
         [
             (
                 "relaax/client/connection/vector_client.py",
-                "self._between = self._ended = None\n        return",
+                "self._between = self._lost_ends = None\n        return",
                 "self._between = None\n        return",
             )
         ],
@@ -2064,7 +2064,7 @@ ERRORS = (
     planted(
         "places-ask-who-has-refused",
         "a client goes back to a server that has just refused it, while others are left",
-        [(CLIENT_PLACES_PY, "left = [address for address in listed if address not in self._refused]", "left = listed")],
+        [(CLIENT_PLACES_PY, "[address for address in addresses if address not in self._refused]", "addresses")],
         CLIENT_PLACES,
     ),
     planted(
@@ -2073,8 +2073,8 @@ ERRORS = (
         [
             (
                 CLIENT_PLACES_PY,
-                "self._stays = connected and code is not ErrorCode.REBALANCING",
-                "self._stays = connected",
+                "self._retry_same = connected and code is not ErrorCode.REBALANCING",
+                "self._retry_same = connected",
             )
         ],
         CLIENT_PLACES,

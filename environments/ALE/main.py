@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
         env,
         environment=arguments.name,
         frame_skip=arguments.frame_skip,
-        whole_episodes=command.beside(__package__, "games").whole_games if arguments.life_loss else None,
+        whole_episodes=command.sibling_module(__package__, "games").whole_games if arguments.life_loss else None,
         **settings,
     )
 
@@ -55,7 +55,7 @@ def make(arguments: argparse.Namespace) -> Any:
     if arguments.protocol == command.NOOP:
         arguments.life_loss, sticky = False, 0.0
         arguments.noop_max, arguments.max_frames = command.NOOP_MAX, command.NOOP_FRAMES
-    games = command.beside(__package__, "games")
+    games = command.sibling_module(__package__, "games")
     with _quiet():
         return games.Games(
             rom,

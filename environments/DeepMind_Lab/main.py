@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 def make(arguments: argparse.Namespace) -> Any:
     """Return the levels as one vector."""
-    level = command.beside(__package__, "level")
+    level = command.sibling_module(__package__, "level")
     opener = partial(level.open_lab, arguments.name, arguments.renderer)
     one = partial(level.Level, opener, arguments.frame_skip, arguments.shrink)
     alone = arguments.environments == 1 or command.watching(arguments) is not None

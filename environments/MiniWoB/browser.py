@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from relaax.client import command
 from relaax.client.connection.failure import Failure
-from relaax.client.program.families import Watchman
+from relaax.client.program.families import ProcessReaper
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "install both; Debian: apt-get install chromium chromium-driver"
@@ -76,10 +76,10 @@ class Browser:
             popen_kw={"start_new_session": True},
         )
         self._service = service
-        self._watchman = Watchman(self._folder)
+        self._reaper = ProcessReaper(self._folder)
         try:
             service.start()
-            self._watchman.watch(-service.process.pid)
+            self._reaper.register(-service.process.pid)
             # The driver is at a port of this machine, which no proxy reaches.
             direct = ClientConfig(service.service_url, proxy=Proxy({"proxyType": ProxyType.DIRECT}))
             self._driver = webdriver.Remote(service.service_url, options=options, client_config=direct)
@@ -118,7 +118,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser and its driver."""
-        self._watchman.close()
+        self._reaper.close()
         process = getattr(self._service, "process", None)
         if process is not None:
             process.kill()

@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 def make(arguments: argparse.Namespace) -> tuple[str, Any]:
     """Return the task's id and the vector. Raises command.UsageError if there is no such task or no browser."""
-    tasks, browser = (command.beside(__package__, name) for name in ("tasks", "browser"))
+    tasks, browser = (command.sibling_module(__package__, name) for name in ("tasks", "browser"))
     identifier, page = tasks.find(arguments.name)
     browser.binaries()
     opener = partial(browser.Browser, page.as_uri(), tasks.WIDTH, tasks.HEIGHT, tasks.SCALE)

@@ -38,14 +38,14 @@ def find(name: str) -> str:
     """Return the id that is meant by a name. Raises command.UsageError if there is none."""
     import gymnasium
 
-    command.beside(__package__, "world").register()
+    command.sibling_module(__package__, "world").register()
     return families.find_id(name, gymnasium.registry, PREFIX, "MiniWorld")
 
 
 def make(identifier: str, arguments: argparse.Namespace) -> Any:
     """Return the worlds as one vector."""
     watched = command.watching(arguments) is not None
-    one = partial(command.beside(__package__, "world").DrawnWorld, identifier, arguments.side, watched)
+    one = partial(command.sibling_module(__package__, "world").DrawnWorld, identifier, arguments.side, watched)
     return families.vector(one, arguments.environments, "sync")
 
 

@@ -46,9 +46,11 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     if arguments.protocol == command.NOOP:
         arguments.life_loss = False
         arguments.sticky = arguments.sticky or 0.0
-    wrapping = command.beside(__package__, "wrapping")
+    wrapping = command.sibling_module(__package__, "wrapping")
     wrappers = [wrapping.wrapper_of(name, kwargs) for name, kwargs in arguments.wrapper]
     env = make(spec, atari, wrappers, arguments)
+
+    whole_episodes = command.sibling_module(__package__, "life_loss").whole_games if arguments.life_loss else None
 
     def play() -> RunSummary:
         wrapping.require_sendable(env.single_observation_space)
@@ -56,16 +58,16 @@ def main(arguments: argparse.Namespace) -> RunSummary:
             env,
             environment=spec.id,
             frame_skip=(ATARI_FRAME_SKIP if atari else 1) * wrapping.frame_skip(wrappers),
-            whole_episodes=command.beside(__package__, "life_loss").whole_games if arguments.life_loss else None,
+            whole_episodes=whole_episodes,
             **settings,
         )
 
-    return process.closed_after(env, play)
+    return process.run_then_close(env, play)
 
 
 def find(arguments: argparse.Namespace) -> Any:
     """Return gymnasium's specification of the environment. Raises command.UsageError if there is none of this name."""
-    naming = command.beside(__package__, "naming")
+    naming = command.sibling_module(__package__, "naming")
     if (
         arguments.register
         or arguments.imports
@@ -88,12 +90,12 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
     """
     import gymnasium
 
-    naming = command.beside(__package__, "naming")
+    naming = command.sibling_module(__package__, "naming")
     kwargs = dict(arguments.kwarg)
     count = arguments.environments
     around: list[Any] = []
     options: dict[str, Any] = {}
-    observe = command.beside(__package__, "observe").Observe(arguments.observe) if arguments.observe else None
+    observe = command.sibling_module(__package__, "observe").Observe(arguments.observe) if arguments.observe else None
     _import_box2d(spec)
     try:
         mode = _mode(spec, atari or bool(wrappers), kwargs, arguments)
@@ -115,7 +117,7 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
         if observe is not None:
             around.append(observe)
         if mode == "async":
-            around.append(process.quiet_child(None if arguments.life_loss else arguments.metric or ()))
+            around.append(process.child_wrapper(None if arguments.life_loss else arguments.metric or ()))
         same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is void
         if mode == "async":
             same_step["context"] = process.start_method()
@@ -129,7 +131,7 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
 
 def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.Namespace) -> str:
     """Return the vectorization mode: as requested, or the environment's own vector form if available and faster."""
-    wrapping = command.beside(__package__, "wrapping")
+    wrapping = command.sibling_module(__package__, "wrapping")
     if kwargs:
         wrapping.check_environment(spec, kwargs)
     if command.watching(arguments) is not None and arguments.vectorization is None:
@@ -158,7 +160,7 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     cv2.setNumThreads(1)  # the images are small, and other processes need the cores
     wrappers: list[Any] = [lambda env: AtariPreprocessing(env, noop_max=30, frame_skip=ATARI_FRAME_SKIP)]
     if arguments.life_loss:
-        wrappers.append(command.beside(__package__, "life_loss").LifeLoss)
+        wrappers.append(command.sibling_module(__package__, "life_loss").LifeLoss)
     options: dict[str, Any] = {"frameskip": 1}
     if arguments.protocol == command.NOOP:  # from the agent's first action on: the emulator would count no-ops, too
         wrappers.append(lambda env: TimeLimit(env, command.NOOP_FRAMES // ATARI_FRAME_SKIP))
@@ -185,7 +187,7 @@ def parser() -> argparse.ArgumentParser:
         "Run gymnasium environments against an RLX server.",
         "an id, such as CartPole-v1, MODULE:ID or MODULE:CLASS",
     )
-    wrapping = command.beside(__package__, "wrapping")
+    wrapping = command.sibling_module(__package__, "wrapping")
     add: Any = result.add_argument
     text = (
         "the environment's own vector form, all in this process, or one process each"

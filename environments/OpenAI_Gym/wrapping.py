@@ -32,7 +32,7 @@ class Wrapper:
         """Return the wrapped environment. Raises command.UsageError if that fails."""
         import gymnasium
 
-        naming = command.beside(__package__, "naming")
+        naming = command.sibling_module(__package__, "naming")
         try:
             made = self.make(env, **self.kwargs)
         except naming.WRONG as error:
@@ -61,7 +61,7 @@ def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
     """Return a gymnasium wrapper by its name, or MODULE:CLASS. Raises command.UsageError if there is none."""
     import gymnasium.wrappers
 
-    naming = command.beside(__package__, "naming")
+    naming = command.sibling_module(__package__, "naming")
     if ":" in name:
         make = naming.named(name)
     else:

@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     """Start the races, wait for their ends, end them."""
     settings = command.settings(arguments)
     refuse(arguments)
-    racing = command.beside(__package__, "race")
+    racing = command.sibling_module(__package__, "race")
     tracks = [racing.find_track(name) for name in arguments.name.split(",")]
     racing.require_car(arguments.car)
     racing.require_driver()
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
         arguments.seed = random.randrange(SEEDS)
     if not is_carried(arguments):
         return directly(racing, arguments, tracks, settings)
-    game = command.beside(__package__, "game")
+    game = command.sibling_module(__package__, "game")
     indices = range(arguments.environments)
     cars = game.Cars(
         [partial(carried, racing, arguments, tracks, index) for index in indices], arguments.start == "anywhere"

@@ -19,7 +19,7 @@ from xml.sax.saxutils import quoteattr
 
 from relaax.client import RunSummary, command
 from relaax.client.connection.failure import Failure
-from relaax.client.program.families import Watchman
+from relaax.client.program.families import ProcessReaper
 from relaax.client.program.summary import RECENT_EPISODES
 from relaax.rlx import ErrorCode
 
@@ -111,7 +111,7 @@ class Race:
     ) -> None:
         folder, data = program()
         home = tempfile.mkdtemp(prefix="relaax-torcs-")
-        self._watchman = Watchman(home)
+        self._reaper = ProcessReaper(home)
         try:
             _populate(Path(home), folder, data)
             _write(Path(home), track, car, keys)
@@ -128,9 +128,9 @@ class Race:
                 start_new_session=True,
             )
         except OSError as error:
-            self._watchman.close()
+            self._reaper.close()
             raise Failure(f"TORCS does not begin: {error}") from error
-        self._watchman.watch(-self.process.pid)
+        self._reaper.register(-self.process.pid)
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self.process.stdin as watched:  # it has been ended meanwhile
             watched.write("\n")
@@ -150,7 +150,7 @@ class Race:
 
     def close(self) -> None:
         """End the process and remove its folder."""
-        self._watchman.close()
+        self._reaper.close()
         self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()

@@ -47,7 +47,7 @@ def make(identifier: str, arguments: argparse.Namespace) -> Any:
     import cv2
     import gymnasium
 
-    screen = command.beside(__package__, "screen")
+    screen = command.sibling_module(__package__, "screen")
     cv2.setNumThreads(1)  # the images are small, and other processes need the cores
     options: dict[str, Any] = {"render_mode": "rgb_array"} if command.watching(arguments) is not None else {}
     colors = "RGB24" if options else "GRAY8"

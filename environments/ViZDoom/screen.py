@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from relaax.client.program.families import Watchman, children, gray
+from relaax.client.program.families import ProcessReaper, children, gray
 
 _LOOKS, _LOOK_SECONDS = 20, 0.01
 _BEGINNING = threading.Lock()  # connections of one program begin their engines in parallel
@@ -29,13 +29,13 @@ class Screen(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, side: int) -> None:
         super().__init__(env)
-        self._watchman: Watchman | None = None
+        self._reaper: ProcessReaper | None = None
         self.observation_space = Box(0, 255, (side, side), np.uint8)
         self._side = side
         self._seen: npt.NDArray[np.uint8] = np.zeros((side, side), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        begin = self.env.reset if self._watchman else self._begin
+        begin = self.env.reset if self._reaper else self._begin
         observation, info = begin(seed=seed, options=options)
         self._seen = self._small(observation["screen"])
         return self._seen, info
@@ -48,9 +48,9 @@ class Screen(gymnasium.Wrapper):
 
     def close(self) -> None:
         super().close()
-        watchman, self._watchman = self._watchman, None
-        if watchman is not None:
-            watchman.close()
+        reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            reaper.close()
 
     def _begin(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Begin the first episode, and with it the engine, which keeps its files in its working directory.
@@ -58,7 +58,7 @@ class Screen(gymnasium.Wrapper):
         It would wait forever for a program that was killed.
         """
         folder, here = tempfile.mkdtemp(prefix="relaax-vizdoom-"), os.getcwd()
-        self._watchman = Watchman(folder)
+        self._reaper = ProcessReaper(folder)
         with _BEGINNING:
             others = set(children())
             os.chdir(folder)
@@ -67,7 +67,7 @@ class Screen(gymnasium.Wrapper):
             finally:
                 os.chdir(here)
                 for engine in _begun_since(others):
-                    self._watchman.watch(engine)
+                    self._reaper.register(engine)
 
     def _small(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         flat = screen[..., 0] if screen.shape[-1] == 1 else gray(screen)

@@ -1,6 +1,7 @@
-"""The client of RELAAX: an environment's way to the agent that controls it.
+"""The client library of RELAAX: it connects environments to the agents of an RLX server.
 
-It needs numpy and Protobuf, and nothing of the server's.
+It needs only numpy and Protobuf. Begin with `connection.client` (the clients) and
+`program.loop` (`run`).
 """
 
 from relaax.client.connection.client import Client

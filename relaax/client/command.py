@@ -1,7 +1,7 @@
 """Arguments, signals and exit codes of the programs that run environments.
 
-A program describes its arguments with `parser`, and hands `execute` a function that takes them and returns what
-`relaax.client.run` did.
+A program describes its arguments with `parser`. It passes `execute` a function that takes the parsed arguments and
+returns the summary of `relaax.client.run`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.connection.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS, Places
+from relaax.client.connection.address import CHECK, DISPLAY, PORT, PROBE, SERVERLESS, ServerList
 from relaax.client.connection.client import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.connection.failure import CannotWrite, EnvironmentExit, EnvironmentFault, Failure, did_you_mean
 from relaax.client.connection.scalars import check_name
 from relaax.client.connection.values import UnsupportedSpace
 from relaax.client.program.checked_env import is_of_signal
-from relaax.client.program.process import disarm, leave, side_by_side, terminate, under_way
+from relaax.client.program.process import cancel_repetition, connection_threads, exit_now, run_connections, terminate
 from relaax.client.program.screen import ScreenError, ScreenLost, run_on_screen
 from relaax.client.program.summary import RunSummary
 from relaax.client.program.watching import Watching, has_screen
@@ -35,66 +35,66 @@ from relaax.tls import client_context
 DONE, FAILED, USAGE, ENVIRONMENT_EXITED, INTERRUPTED = 0, 1, 2, 4, 130
 NOOP = "noop"
 NOOP_MAX, NOOP_FRAMES = 30, 18_000  # Nair et al. 2015, section 5.1: five minutes of 60 frames a second
-# That server will never take these spaces or this token: starting again cannot help.
+# The server will never accept these spaces or this token, so a restart cannot help.
 _REFUSED = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH, ErrorCode.UNAUTHENTICATED)
 
 
 class UsageError(Exception):
-    """The arguments name something that does not exist or make no sense. The message says what does."""
+    """Invalid arguments of the command line. The message names the valid ones."""
 
 
 def parser(program: str, description: str, name: str | None) -> argparse.ArgumentParser:
     """Return a parser for `ADDRESS NAME [N|display]` and the options of every environment.
 
-    `name`: what NAME is; None if the program describes by itself what comes after the address.
+    `name`: description of NAME; None if the program itself describes the arguments after the address.
     """
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     add: Any = result.add_argument
     servers = (
-        f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between,"
-        " or @FILE with one on each line; random: no server, random actions; check: no server, play episodes at"
-        " random and report what is wrong with them"
+        f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several separated by commas, or"
+        " @FILE with one on each line; random: no server, random actions; check: no server, play random episodes and"
+        " report faults of the environments"
     )
     add("address", metavar="ADDRESS", help=servers)
     if name is not None:
         add("name", metavar="NAME", help=name)
-        many = "how many (1); display: one, with --display"
-        add("environments", metavar="N|display", nargs="?", action=HowMany, default=1, help=many)
-    text = "so many connections with N environments each, in threads of this process (1)"
+        many = "number of environments (1); display: one environment, with --display"
+        add("environments", metavar="N|display", nargs="?", action=EnvironmentCount, default=1, help=many)
+    text = "number of connections with N environments each, in threads of this process (1)"
     add("--connections", metavar="K", type=positive, default=1, help=text)
-    add("--seed", type=int, metavar="N", help="seed of the first environment; the others' follow it")
-    add("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
-    add("--episodes", type=positive, metavar="N", help="end a connection after so many episodes")
-    text = "end a connection after so many steps, over its environments"
+    add("--seed", type=int, metavar="N", help="seed of the first environment; the next ones get the following numbers")
+    add("--exploit", action="store_true", help="act as well as the model allows, without training it")
+    add("--episodes", type=positive, metavar="N", help="end a connection after N episodes")
+    text = "end a connection after N steps, summed over its environments"
     add("--steps", type=positive, metavar="N", help=text)
-    text = "steps per second of each environment at most (no limit)"
+    text = "maximum steps per second of each environment (no limit)"
     add("--rate", type=per_second, metavar="R", help=text)
-    text = "give up when the server is away for so long (300)"
+    text = "give up if the server is unavailable for this time (300)"
     add("--retry-seconds", type=seconds, metavar="SECONDS", default=300.0, help=text)
-    add("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
-    text = f"file with the server's token (else the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)"
+    add("--codec", choices=("protobuf", "json"), default="protobuf", help="encoding of messages")
+    text = f"file with the server's token (default: the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)"
     add("--token-file", type=Path, metavar="FILE", help=text)
-    text = f"connect over TLS, by the authorities of this system (else if {TLS_VARIABLE} is 1)"
+    text = f"connect over TLS, with the authorities of this system (default: if {TLS_VARIABLE} is 1)"
     add("--tls", action="store_const", const=True, help=text)
-    text = f"connect over TLS, by the authority (PEM) in this file (else the variable {CA_VARIABLE})"
+    text = f"connect over TLS, with the authority (PEM) in this file (default: the variable {CA_VARIABLE})"
     add("--tls-ca", type=Path, metavar="FILE", help=text)
-    add("--measure", type=Path, metavar="FILE", help="write how fast it goes to this file, as JSON lines")
+    add("--measure", type=Path, metavar="FILE", help="write speed measurements to this file, as JSON lines")
     text = "send this entry of the environment's infos as the metric client/NAME; repeatable"
     add("--metric", metavar="NAME", type=metric, action="append", help=text)
-    text = "show the first environment at its own pace: in a window, or over VNC where there is no screen"
+    text = "show the first environment at its own pace: in a window, or over VNC if there is no screen"
     add("--display", action="store_true", help=text)
     text = "write episodes of the first environment to this folder, as MP4"
     add("--video", type=Path, metavar="DIR", help=text)
-    add("--video-every", type=positive, metavar="K", help="of every K-th episode, from the first on (1)")
+    add("--video-every", type=positive, metavar="K", help="record every K-th episode, from the first (1)")
     text = "check: write the report to this file, as JSON, and print nothing"
     add("--report", type=Path, metavar="FILE", help=text)
     levels = ("debug", "info", "warning", "error")
-    add("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
+    add("--log-level", choices=levels, default="info", help="level of the log on stderr (info)")
     return result
 
 
-class HowMany(argparse.Action):
-    """The argument `N|display`: sets `environments`, and for the word also `display`."""
+class EnvironmentCount(argparse.Action):
+    """The action of the argument `N|display`: it sets `environments`, and `display` for the word."""
 
     def __call__(
         self,
@@ -103,7 +103,7 @@ class HowMany(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Take the text, or the default. Raises argparse.ArgumentError."""
+        """Parse the text, or the default. Raises argparse.ArgumentError."""
         if values == DISPLAY:
             namespace.display, values = True, 1
         try:
@@ -123,7 +123,7 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Return a number of seconds, 0 or more, for argparse."""
+    """Return a number of seconds, at least 0, for argparse."""
     return _number(text, "number of seconds", lambda number: 0 <= number < math.inf)
 
 
@@ -140,7 +140,7 @@ def probability(text: str) -> float:
 def _number(text: str, kind: str, fits: Callable[[float], bool]) -> float:
     number = float(text)
     if not fits(number):
-        raise argparse.ArgumentTypeError(f"{text} is no {kind}")
+        raise argparse.ArgumentTypeError(f"{text} is not a {kind}")
     return number
 
 
@@ -154,13 +154,13 @@ def metric(text: str) -> str:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `relaax.client.run` from the command line, but for the environment. Raises UsageError."""
-    tls_ca = _readable(arguments.tls_ca)
+    """Return the arguments of `relaax.client.run`, except the environment, from the command line. Raises UsageError."""
+    tls_ca = _checked_ca(arguments.tls_ca)
     try:
         tls = tls_context(arguments.tls, tls_ca)
         if arguments.address not in SERVERLESS:
-            Places(arguments.address, tls is not None)
-    except ValueError as error:  # of the address, or of the variables
+            ServerList(arguments.address, tls is not None)
+    except ValueError as error:  # an invalid address or environment variable
         raise UsageError(str(error)) from None
     if arguments.measure is not None and not _is_checked(arguments):
         try:
@@ -168,7 +168,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         except OSError as error:
             raise UsageError(f"cannot write --measure {arguments.measure}: {error.strerror}") from None
     if arguments.video_every is not None and arguments.video is None:
-        raise UsageError("--video-every is for --video, which names the folder")
+        raise UsageError("--video-every needs --video DIR")
     return {
         "address": arguments.address,
         "measure": arguments.measure,
@@ -188,7 +188,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def watching(arguments: argparse.Namespace) -> Watching | None:
-    """Return what is to be watched; None if nothing is. Then the environments need not give images."""
+    """Return what to watch; None if there is nothing to watch. Then the environments need not render images."""
     if not (arguments.display or arguments.video) or _is_checked(arguments):
         return None
     return Watching(arguments.display, arguments.video, arguments.video_every or 1)
@@ -199,8 +199,8 @@ def add_atari_protocol(described: argparse.ArgumentParser) -> None:
     described.add_argument(
         "--protocol",
         choices=(NOOP,),
-        help=f"evaluate as Nair et al. 2015 do with null ops: up to {NOOP_MAX} no-ops at the start and nothing else "
-        f"before the agent acts, whole games, at most {NOOP_FRAMES} frames",
+        help=f"evaluate with the null ops of Nair et al. 2015: up to {NOOP_MAX} no-ops before the agent acts, whole "
+        f"games, at most {NOOP_FRAMES} frames",
     )
 
 
@@ -211,7 +211,7 @@ def execute(
 ) -> NoReturn:
     """Run a program and exit.
 
-    0: done, also on SIGTERM; 1: failed; 2: cannot be done as asked for; 4: the environment called sys.exit(); 130:
+    Exit codes: 0 done, also on SIGTERM; 1 failed; 2 invalid usage; 4 the environment called sys.exit(); 130
     interrupted.
     """
     replace_unknown_characters()
@@ -220,7 +220,7 @@ def execute(
     try:
         arguments, unknown = described.parse_known_args(line)
         if unknown:
-            described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown, described)}")
+            described.error(f"unrecognized arguments: {' '.join(unknown)}{_origin_of(unknown, described)}")
         log_to_stderr("%(asctime)s %(name)s: %(message)s", arguments.log_level.upper())
         if arguments.display and not _is_checked(arguments) and not has_screen():
             sys.exit(run_on_screen())
@@ -236,7 +236,7 @@ def execute(
     except (UsageError, UnsupportedSpace, ScreenError) as error:
         print_error(name, missing(error) or error)
         code = USAGE
-    except EnvironmentFault as error:  # started again, it may work for hours; at the first step it never does
+    except EnvironmentFault as error:  # a restart may help for hours, but not if the first step fails
         print_error(name, error)
         code = USAGE if arguments.address == PROBE else FAILED
     except EnvironmentExit as error:
@@ -248,62 +248,62 @@ def execute(
     except ScreenLost as error:
         print_error(name, error)
         code = FAILED
-    except SystemExit as end:  # of a signal, or of a connection that lacks a library
-        if not under_way():
+    except SystemExit as end:  # from a signal, or from a connection that lacks a library
+        if not connection_threads():
             raise
         code = end.code if isinstance(end.code, int) else FAILED
     except Exception:
-        if not under_way():
+        if not connection_threads():
             raise
         sys.excepthook(*sys.exc_info())
         code = FAILED
     finally:
-        disarm()
-    if under_way():
-        leave(code)
+        cancel_repetition()
+    if connection_threads():
+        exit_now(code)
     sys.exit(code)
 
 
 def _run(main: Callable[[argparse.Namespace], RunSummary], arguments: argparse.Namespace) -> RunSummary:
-    """Run the program. Raises EnvironmentExit if anything in it but a signal exits with code 0."""
+    """Run the program. Raises EnvironmentExit if it exits with code 0 and no signal is the cause."""
     try:
         if arguments.connections > 1 and not _is_checked(arguments):
-            return side_by_side(main, arguments)
+            return run_connections(main, arguments)
         return main(arguments)
     except SystemExit as end:
         if end.code or is_of_signal(end):
             raise
-        raise EnvironmentExit("the environment called sys.exit() while it was made or closed") from end
+        raise EnvironmentExit("the environment called sys.exit() while it was created or closed") from end
 
 
 def _is_checked(arguments: argparse.Namespace) -> bool:
     return arguments.address in (CHECK, PROBE)
 
 
-def beside(package: str | None, module: str) -> ModuleType:
-    """Return a module beside the program, which runs as a script or was imported as a part of `package`."""
+def sibling_module(package: str | None, module: str) -> ModuleType:
+    """Return a module of the program's folder. `package`: the program's package; None or empty for a script."""
     return importlib.import_module(f"{package}.{module}" if package else module)
 
 
-def _whence(unknown: Sequence[str], described: argparse.ArgumentParser) -> str:
-    """Return where options came from that `relaax run` gave to a program without them, or what they are like."""
+def _origin_of(unknown: Sequence[str], described: argparse.ArgumentParser) -> str:
+    """Return a hint about unknown options: the key of `relaax run` that adds them, or a similar option."""
     given = [word for word in ("--kwarg", "--wrapper", "--register", "--import") if word in unknown]
     keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register", "--import": "modules"}
     if not given:
         return did_you_mean(unknown[0].partition("=")[0], described._option_string_actions)
     return (
-        f" (relaax-run.{keys[given[0]]} comes as {given[0]}, for environments of gymnasium: let this program describe"
-        " that option, or give one of its own as relaax-run.arguments)"
+        f" (relaax-run.{keys[given[0]]} is passed as {given[0]}, for environments of gymnasium: add this option to the"
+        " program, or pass another option with relaax-run.arguments)"
     )
 
 
-def _readable(path: Path | None) -> Path | None:
-    """Return the file of --tls-ca. Raises UsageError."""
+def _checked_ca(path: Path | None) -> Path | None:
+    """Return the file of --tls-ca. Raises UsageError if it has no certificate."""
     if path is not None:
         try:
             client_context(read_bounded_text(path, "ascii"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"--tls-ca {path}: no certificate (PEM) can be read there: {error}") from None
+            raise UsageError(f"--tls-ca {path}: cannot read a certificate (PEM) from it: {error}") from None
     return path
 
 

@@ -47,7 +47,7 @@ class EvaluationPlayer:
         self._steps = 0
         self._next_report = time.monotonic() + SECONDS_PER_REPORT
 
-    def meet(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
+    def set_environment(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
         """Store the environment's spaces. Raises Failure if the policy was trained on other spaces."""
         self._action_space = action_space
         if self._policy is not None:
@@ -86,7 +86,7 @@ class EvaluationPlayer:
         except PolicyError as error:
             raise Failure(str(error)) from None
 
-    def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
+    def record_game(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
         """Send the outcome of an episode."""
         self._send(asdict(Played(game.number, episode.episode_return, episode.length, steps, cut)))
 

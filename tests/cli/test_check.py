@@ -83,7 +83,7 @@ def test_program_with_own_client_ends_with_the_reason(tmp_path: Path, capfd: pyt
     )
     assert check(str(program)) == (1, [])
     *_, last = capfd.readouterr().err.splitlines()
-    assert last.startswith("ValueError: address 'check' is for relaax.client.run and the programs of `relaax new env")
+    assert last.startswith("ValueError: address 'check' is only for relaax.client.run and the programs of `relaax new ")
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ class Fixed:
     def __init__(self, act: Any) -> None:
         self._act, self._step, self.episode = act, -1, Episode(0, 0.0, 0)
 
-    def meet(self, observation_space: Any, action_space: Any, frame_skip: int) -> None:
+    def set_environment(self, observation_space: Any, action_space: Any, frame_skip: int) -> None:
         self._actions = action_space.n
 
     def games(self) -> Iterator[Game]:
@@ -263,7 +263,7 @@ class Fixed:
         self._step += 1
         return int(self._act(self._step)) % self._actions
 
-    def ended(self, game: Game, episode: Episode, steps: int, cut: bool) -> None:
+    def record_game(self, game: Game, episode: Episode, steps: int, cut: bool) -> None:
         self.episode = episode
 
 

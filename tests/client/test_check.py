@@ -146,33 +146,36 @@ PASSED_BEFORE = {
     "not_a_number": (lambda: Changed(0, NAN), f"error: {PLACE}observation[1] is nan: servers refuse it"),
     "bounds": (
         lambda: Changed(0, FAR),
-        f"error: {PLACE}observation[1] is 7.5, outside of -5 to 5, the bounds of its space Box(float32, [2], -5..5)",
+        f"error: {PLACE}observation[1] is 7.5, outside the bounds -5 to 5 of its space Box(float32, [2], -5..5)",
     ),
-    "discrete": (Floats, "error: episode 1, step 4: observation is 3, outside of 0 to 2, the bounds of its space Disc"),
+    "discrete": (Floats, "error: episode 1, step 4: observation is 3, outside the bounds 0 to 2 of its space Disc"),
     "shape": (
         lambda: Changed(0, FAR[:1]),
         f"error: {PLACE}the observation is not in its space: observation has shape (1,), the space is (2,)",
     ),
     "reward": (lambda: Changed(1, None), f"error: {PLACE}the reward is None: it must be one finite number"),
-    "huge_reward": (lambda: Changed(1, 1e16), f"error: {PLACE}the reward is 1e+16, and servers refuse rewards beyond"),
+    "huge_reward": (
+        lambda: Changed(1, 1e16),
+        f"error: {PLACE}the reward is 1e+16, and servers refuse rewards with a size",
+    ),
     "flag": (lambda: Changed(2, "no"), f"error: {PLACE}terminated is 'no': it must be true or false"),
     "no_flag": (lambda: Changed(3, None, 1), "error: episode 1, step 1: truncated is None: return True or False"),
     "number_as_flag": (lambda: Changed(2, 0), f"warning: {PLACE}terminated is 0: return True or False"),
-    "info": (lambda: Changed(4, [1]), f"error: {PLACE}info is [1]: return a dict, {{}} if there is none"),
+    "info": (lambda: Changed(4, [1]), f"error: {PLACE}info is [1]: return a dict, such as {{}}"),
     "pickle": (lambda: Changed(4, {"f": lambda: 0}), f"warning: {PLACE}info['f'], of type function, cannot be pickled"),
-    "mask": (lambda: Changed(4, {"action_mask": 0}), f"warning: {PLACE}info has an entry 'action_mask', and no algori"),
+    "mask": (lambda: Changed(4, {"action_mask": 0}), f"warning: {PLACE}info has an entry 'action_mask', but the"),
     "dtype": (
         lambda: Changed(0, np.zeros(2)),
-        f"warning: {PLACE}observation is float64, and its space float32: RELAAX converts it, and wrappers may not; "
-        "return it .astype(np.float32)",
+        f"warning: {PLACE}observation is float64, but its space is float32: RELAAX converts it, but wrappers may not; "
+        "return it with .astype(np.float32)",
     ),
     "seed": (Seedless, "error: two episodes from the seed 3 differ in the first observation: let reset call super()"),
     "second_reset": (OnlyOnce, "error: episode 2, reset: reset() raised RuntimeError: the game is over (test_check.py"),
     "kept_count": (KeepsCount, "warning: the first episode had 20 steps, and each later one ended in its first step"),
     "close": (CloseFails, "error: close() raised OSError: no such window (test_check.py, line"),
-    "overwritten": (Overwrites, "warning: episode 1, step 1: the array of the observation before was overwritten"),
+    "overwritten": (Overwrites, "warning: episode 1, step 1: the array of the previous observation was overwritten"),
     "final": (NoFinal, "error: episode 1, step 20: the final observation of a truncated episode is None"),
-    "endless": (lambda: Changed(3, False), "warning: no episode ended in 300 steps: there will be no returns"),
+    "endless": (lambda: Changed(3, False), "warning: no episode ended in 300 steps, so no returns can be reported"),
 }
 
 
@@ -240,8 +243,8 @@ class TimeIsOver(Good):
 def test_terminations_at_one_last_step_are_suspected() -> None:
     (found,) = findings(TimeIsOver())
     assert found == (
-        "warning: 3 of 3 episodes terminated after 20 steps, and none later: if that is a limit of time, return"
-        " terminated=False and truncated=True at it"
+        "warning: 3 of 3 episodes terminated after 20 steps, and none later: if this is a time limit, return"
+        " terminated=False and truncated=True there"
     )
     assert findings(TimeIsOver(), episodes=2) == []
     assert "3 of 4 episodes" in findings(TimeIsOver((20, 20, 12, 20)), episodes=4)[0]
@@ -275,7 +278,7 @@ def test_a_space_that_cannot_be_sent_is_an_error() -> None:
     env = Good()
     env.observation_space = gymnasium.spaces.Text(4)
     assert findings(env) == [
-        "error: observation_space: a space of type Text cannot be sent; what can: Box, Discrete, MultiDiscrete, "
+        "error: observation_space: a space of type Text is not supported; supported are Box, Discrete, MultiDiscrete, "
         "MultiBinary, Tuple, Dict"
     ]
     assert env.closed == 1
@@ -294,7 +297,7 @@ def test_the_faulty_one_of_several_environments_is_named() -> None:
 def test_one_object_in_place_of_several_is_an_error() -> None:
     env = Good()
     found = findings(SyncVectorEnv([lambda: env] * 2))
-    assert found == ["error: the 2 environments of the vector are one object: make a new one for each"]
+    assert found == ["error: the 2 environments of the vector are the same object: create a new one for each"]
 
 
 class OwnVector(VectorEnv[Any, Any, Any]):
@@ -327,12 +330,12 @@ class OwnVector(VectorEnv[Any, Any, Any]):
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
-        ("bounds", "error: step 1 of the vector: environment 0: observation[0] is 10, outside of 0 to 9"),
+        ("bounds", "error: step 1 of the vector: environment 0: observation[0] is 10, outside the bounds 0 to 9"),
         ("nan", "error: step 1 of the vector: environment 1: observation[0] is nan"),
         ("rows", "error: step 1 of the vector: observations have 1 rows for 2 environments"),
         ("reward", "error: step 1 of the vector: environment 1: the reward is inf: it must be one finite number"),
         ("rewards", "error: step 1 of the vector: rewards is array([1.]) of shape [1] and dtype float64: return numb"),
-        ("final", 'error: step 4 of the vector: an episode was truncated, and infos["final_obs"] does not have its la'),
+        ("final", 'error: step 4 of the vector: an episode was truncated, and infos["final_obs"] does not contain it'),
     ],
 )
 def test_faults_of_a_vector_of_ones_own_are_found(fault: str, sentence: str) -> None:
@@ -366,8 +369,10 @@ class World:
 
 def test_worlds_are_checked_with_the_names_of_their_parts() -> None:
     mask, bounds = findings(Worlds(World, 2))
-    assert mask.startswith("warning: the observation has a part 'action_mask', and no algorithm here masks actions")
-    assert bounds.startswith("error: step 2 of the vector: environment 0: observation['a'][1] is 2, outside of -1 to 1")
+    assert mask.startswith(
+        "warning: the observation has a part 'action_mask', but the algorithms of RELAAX do not mask"
+    )
+    assert bounds.startswith("error: step 2 of the vector: environment 0: observation['a'][1] is 2, outside the bounds")
 
 
 @pytest.mark.slow

@@ -325,7 +325,7 @@ def test_player_may_keep_observations_of_a_vector_that_reuses_its_arrays() -> No
         def __init__(self) -> None:
             self.seen: list[Any] = []
 
-        def meet(self, *_: Any) -> None:
+        def set_environment(self, *_: Any) -> None:
             pass
 
         def games(self) -> Any:
@@ -335,7 +335,7 @@ def test_player_may_keep_observations_of_a_vector_that_reuses_its_arrays() -> No
             self.seen.append(observation)
             return 0
 
-        def ended(self, *_: Any) -> None:
+        def record_game(self, *_: Any) -> None:
             pass
 
     player = Keeps()

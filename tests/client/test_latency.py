@@ -21,7 +21,7 @@ def test_means_since_the_last_report_in_milliseconds():
     assert not latency.is_due(109.0)
     assert latency.report(110.0) == {}
     for seconds in (0.001, 0.009, 0.002):
-        latency.pinged(seconds)
+        latency.add_ping(seconds)
     latency.add(0.005)
     report = latency.report(115.0)
     assert report == {ACT: pytest.approx(5.0), PING: pytest.approx(1.0), WITHOUT_NETWORK: pytest.approx(4.0)}
@@ -70,31 +70,31 @@ def test_a_session_shorter_than_the_interval_reports_nothing():
 
 
 def test_its_names_are_not_for_others():
-    with pytest.raises(ValueError, match=r"'latency/act_ms' is the client's own: choose another one"):
+    with pytest.raises(ValueError, match=r"'latency/act_ms' is reserved for the client's own metrics"):
         Scalars(lambda: None).scalar(ACT, 1.0)
 
 
 def test_its_names_are_left_out_where_the_server_has_no_room_for_them():
     scalars = Scalars(lambda: None)
-    scalars.limit(rlx.Limits(max_metric_names=3))
+    scalars.set_limits(rlx.Limits(max_metric_names=3))
     scalars.scalar("height", 1.0)
-    scalars.own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
-    assert list(scalars.take().scalars) == [("height", 1.0)]
+    scalars.add_own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
+    assert list(scalars.pop().scalars) == [("height", 1.0)]
 
 
 def test_who_has_too_many_names_is_told_of_the_clients_own_whether_they_were_sent_already_or_not():
     scalars = Scalars(lambda: None)
-    scalars.limit(rlx.Limits(max_metric_names=4))
+    scalars.set_limits(rlx.Limits(max_metric_names=4))
     scalars.scalar("a", 1.0)
-    with pytest.raises(ValueError, match=r"takes 4 names, 3 of them the client's own \(report_latency=None"):
+    with pytest.raises(ValueError, match=r"limit of 4 names, 3 of them for the client's latencies"):
         scalars.scalar("b", 1.0)
-    scalars.own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
-    assert len(scalars.take().scalars) == 4
+    scalars.add_own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
+    assert len(scalars.pop().scalars) == 4
 
 
 def test_a_client_that_reports_nothing_by_itself_leaves_every_name():
     scalars = Scalars(lambda: None, Latency(None).names)
-    scalars.limit(rlx.Limits(max_metric_names=4))
+    scalars.set_limits(rlx.Limits(max_metric_names=4))
     for name in "abcd":
         scalars.scalar(name, 1.0)
 
@@ -103,5 +103,5 @@ def test_what_was_gathered_before_there_was_a_limit_is_cut_down_to_it():
     scalars = Scalars(lambda: None)
     for name in ("a", "b", "c", "a"):
         scalars.scalar(name, 1.0)
-    scalars.limit(rlx.Limits(max_metric_names=2))
-    assert [name for name, _ in scalars.take().scalars] == ["a", "b", "a"]
+    scalars.set_limits(rlx.Limits(max_metric_names=2))
+    assert [name for name, _ in scalars.pop().scalars] == ["a", "b", "a"]

@@ -16,7 +16,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Failure, RunSummary, command
-from relaax.client.program.process import side_by_side
+from relaax.client.program.process import run_connections
 from support.programs import program, running
 from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
 
@@ -69,7 +69,7 @@ def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], numbe
         _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     # A connection that sees its end before the program's says goodbye.
-    told = re.compile(r" relaax\.client: (connected to|left) ")
+    told = re.compile(r" relaax\.client: (connected to|disconnected from) ")
     assert all(told.search(line) for line in stderr.splitlines()), stderr
 
 
@@ -83,7 +83,7 @@ def test_one_without_a_library_ends_the_program(monkeypatch: pytest.MonkeyPatch)
         waiting.wait(PATIENCE)
         return RunSummary(0, 0, (), 0.0)
 
-    monkeypatch.setattr(command, "leave", left.append)
+    monkeypatch.setattr(command, "exit_now", left.append)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # this process keeps its own
     line = ["localhost:1", NAME, "--connections", "2", "--seed", "0"]
     with pytest.raises(SystemExit):
@@ -108,8 +108,8 @@ def test_more_connections_than_the_system_has_threads_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(threading.Thread, "start", scarce)
     arguments = command.parser("walls", "Walls.", "one").parse_args(["localhost:1", NAME, "--connections", "2"])
     try:
-        with pytest.raises(Failure, match=r"no thread for connection 2 of 2 .* ask for fewer --connections"):
-            side_by_side(main, arguments)
+        with pytest.raises(Failure, match=r"cannot start a thread for connection 2 of 2 .* use fewer --connections"):
+            run_connections(main, arguments)
     finally:
         waiting.set()
 
@@ -122,7 +122,7 @@ def test_threads_ask_for_the_interpreter_less_often_meanwhile() -> None:
         return RunSummary(0, 0, (), 0.0)
 
     line = ["localhost:1", NAME, "--connections", "2"]
-    side_by_side(main, command.parser("walls", "Walls.", "one").parse_args(line))
+    run_connections(main, command.parser("walls", "Walls.", "one").parse_args(line))
     assert min(seen) > before
     assert sys.getswitchinterval() == before
 
@@ -133,7 +133,7 @@ def test_their_summaries_are_one() -> None:
         return RunSummary(150, 300, returns, 1.0 + arguments.seed, "enough" if arguments.seed else None)
 
     line = ["localhost:1", NAME, "--connections", "3", "--seed", "0"]
-    summary = side_by_side(main, command.parser("walls", "Walls.", "one").parse_args(line))
+    summary = run_connections(main, command.parser("walls", "Walls.", "one").parse_args(line))
     assert (summary.episodes, summary.steps, summary.seconds) == (450, 900, 3.0)
     assert len(summary.returns) == 450, "the mean is that of them all"
     assert summary.training_finished == "enough"

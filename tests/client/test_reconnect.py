@@ -133,7 +133,7 @@ def test_the_servers_last_words_are_read_though_it_is_gone():
     with RlxPeer(script, serve_echo) as peer, client_of(peer) as client:
         client.init([1.0])
         assert gone.wait(PATIENCE)
-        client._session._wire.tell(rlx.Metrics([("x", 1.0)]))  # answered with a reset: the next write will fail
+        client._session._wire.send(rlx.Metrics([("x", 1.0)]))  # answered with a reset: the next write will fail
         with pytest.raises(Failure, match="that was too much"):
             client.send(1.0, [2.0])
         assert len(peer.talks) == 1

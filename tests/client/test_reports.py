@@ -15,7 +15,7 @@ from support.rlx_peer import RlxPeer
 def noted(reports, infos):
     scalars = Scalars(lambda: None)
     reporter(reports, scalars)(infos)
-    gathered = scalars.take()
+    gathered = scalars.pop()
     return [] if gathered is None else list(gathered.scalars)
 
 
@@ -50,7 +50,7 @@ def test_a_function_may_name_and_count_as_it_likes():
 
 @pytest.mark.parametrize("reports", [["fine", ""], ["latency/act_ms"], "lives"])
 def test_bad_names_are_refused_at_once(reports):
-    with pytest.raises(ValueError, match=r"needed|own|lives"):
+    with pytest.raises(ValueError, match=r"give a name|own|lives"):
         reporter(reports, None)
 
 

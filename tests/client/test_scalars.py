@@ -2,7 +2,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client
-from relaax.client.connection.scalars import GATHERED_AT_MOST, NO_X, Scalars
+from relaax.client.connection.scalars import MAX_PENDING_SCALARS, X_IGNORED, Scalars
 from support.rlx_peer import RlxPeer
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
@@ -35,39 +35,39 @@ def test_many_are_sent_without_a_message_to_travel_with():
     with RlxPeer() as peer:
         with Client(peer.address, **SPACES) as client:
             client.init([0.0])
-            for value in range(GATHERED_AT_MOST + 1):
+            for value in range(MAX_PENDING_SCALARS + 1):
                 client.metrics().scalar("many", value)
         peer.finish()
     first, rest = peer.talks[0].of(rlx.Metrics)
-    assert len(first.scalars) == GATHERED_AT_MOST
-    assert list(rest.scalars) == [("many", float(GATHERED_AT_MOST))]
+    assert len(first.scalars) == MAX_PENDING_SCALARS
+    assert list(rest.scalars) == [("many", float(MAX_PENDING_SCALARS))]
 
 
 def test_the_newest_are_kept_while_there_is_no_connection():
     scalars = Scalars(lambda: None)
-    for value in range(GATHERED_AT_MOST + 10):
+    for value in range(MAX_PENDING_SCALARS + 10):
         scalars.scalar("x", value)
-    gathered = scalars.take()
-    assert [value for _, value in gathered.scalars] == [float(v) for v in range(10, GATHERED_AT_MOST + 10)]
-    assert scalars.take() is None
+    gathered = scalars.pop()
+    assert [value for _, value in gathered.scalars] == [float(v) for v in range(10, MAX_PENDING_SCALARS + 10)]
+    assert scalars.pop() is None
 
 
 def test_names_are_those_that_people_write():
     scalars = Scalars(lambda: None)
     for name in ("act latency on client", "act_latency_on_client", "1st", "é", "/a", "x\n"):
         scalars.scalar(name, 1.0)
-    names = [name for name, _ in scalars.take().scalars]
+    names = [name for name, _ in scalars.pop().scalars]
     assert names == ["act_latency_on_client", "act_latency_on_client", "1st", "_", "_a", "x_"]
 
 
 def test_a_name_is_needed():
-    with pytest.raises(ValueError, match="a name is needed"):
+    with pytest.raises(ValueError, match="is empty: give a name"):
         Scalars(lambda: None).scalar("", 1.0)
 
 
 def test_two_spellings_take_one_of_the_servers_places():
     scalars = Scalars(lambda: None, own_names=())
-    scalars.limit(rlx.Limits(max_metric_names=1))
+    scalars.set_limits(rlx.Limits(max_metric_names=1))
     for name in ("a b", "a_b", "a\tb", "a b"):
         scalars.scalar(name, 1.0)
     with pytest.raises(ValueError, match="1 names"):
@@ -78,8 +78,8 @@ def test_an_x_is_taken_and_said_to_mean_nothing_once(caplog):
     scalars = Scalars(lambda: None)
     for x in (None, 7, 8):
         scalars.scalar("act latency on client", 0.5, x=x)
-    assert len(scalars.take().scalars) == 3
-    assert [record.message for record in caplog.records] == [NO_X]
+    assert len(scalars.pop().scalars) == 3
+    assert [record.message for record in caplog.records] == [X_IGNORED]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2e30])
@@ -91,8 +91,8 @@ def test_what_is_no_number_is_refused(value):
 def test_the_servers_limits_hold():
     scalars = Scalars(lambda: None)
     scalars.scalar("much-too-long", 1.0)
-    scalars.limit(rlx.Limits(max_metric_name_bytes=4, max_metric_names=2))
-    assert scalars.take() is None
+    scalars.set_limits(rlx.Limits(max_metric_name_bytes=4, max_metric_names=2))
+    assert scalars.pop() is None
     with pytest.raises(ValueError, match="longer than 4"):
         scalars.scalar("abcde", 1.0)
     scalars.scalar("a", 1.0)

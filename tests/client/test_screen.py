@@ -129,8 +129,8 @@ def test_the_end_of_one_ends_all(shown: Callable[..., Any], name: str, tmp_path:
     ("changed", "sentence"),
     [
         ({"RELAAX_VNC_PASSWORD": ""}, "no password for the screen over VNC: set RELAAX_VNC_PASSWORD, or"),
-        ({"RELAAX_VNC_PASSWORD": "longer than eight"}, "RELAAX_VNC_PASSWORD has 17: give up to 8"),
-        ({"RELAAX_VNC_BIND": "localhost:x"}, "RELAAX_VNC_BIND: address 'localhost:x': the port is a number"),
+        ({"RELAAX_VNC_PASSWORD": "longer than eight"}, "RELAAX_VNC_PASSWORD has 17 characters: VNC needs 1 to 8"),
+        ({"RELAAX_VNC_BIND": "localhost:x"}, "RELAAX_VNC_BIND: address 'localhost:x': the port must be a number"),
     ],
 )
 def test_what_cannot_be_shown_is_told_in_a_sentence(

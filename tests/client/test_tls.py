@@ -124,5 +124,5 @@ def test_the_authority_of_the_environment_counts(tmp_path: Path, ca: Path, monke
 def test_a_file_that_holds_no_authority_is_a_mistake_at_once(tmp_path: Path) -> None:
     (tmp_path / "nothing.pem").write_text("nothing", encoding="ascii")
     for name in ("nothing.pem", "nowhere.pem"):
-        with pytest.raises(ValueError, match=f"tls_ca .*{name}: no certificate"):
+        with pytest.raises(ValueError, match=f"tls_ca .*{name}: cannot read a certificate"):
             Client("127.0.0.1:7001", **SPACES, tls_ca=tmp_path / name)  # type: ignore[arg-type]

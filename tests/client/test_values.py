@@ -56,7 +56,7 @@ def test_single_values_come_back_as_the_space_has_them(name):
         for leaf, element in zip(leaves, values.space.elements(), strict=True):
             assert leaf.shape == (1, *element.shape)
             assert leaf.dtype == element.dtype
-        back = values.take(iter(leaves), True)
+        back = values.from_leaves(iter(leaves), True)
         assert space.contains(back)
         if isinstance(space, spaces.Discrete):
             assert type(back) is int
@@ -72,10 +72,10 @@ def test_batches_come_back_as_a_vector_environment_has_them(name):
     values = values_of(space)
     batched.seed(7)
     value = batched.sample()
-    leaves = values.leaves(value, 1)
+    leaves = values.to_leaves(value, 1)
     for leaf, element in zip(leaves, values.space.elements(), strict=True):
         assert leaf.shape == (3, *element.shape)
-    back = values.take(iter(leaves), False)
+    back = values.from_leaves(iter(leaves), False)
     assert batched.contains(back)
     assert equal(back, value)
 
@@ -84,8 +84,8 @@ def test_values_that_come_back_may_be_written_to():
     values = values_of(rlx.Box(shape=(2,)))
     leaf = np.zeros((1, 2), np.float32)
     leaf.setflags(write=False)
-    values.take(iter([leaf]), True)[0] = 1.0
-    values.take(iter([leaf]), False)[0, 0] = 1.0
+    values.from_leaves(iter([leaf]), True)[0] = 1.0
+    values.from_leaves(iter([leaf]), False)[0, 0] = 1.0
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_values_that_come_back_may_be_written_to():
 )
 def test_a_value_of_another_shape_is_refused(space, value, axes, reason):
     with pytest.raises(ValueError, match=r"^observation") as refused:
-        values_of(space).leaves(value, axes)
+        values_of(space).to_leaves(value, axes)
     assert str(refused.value).removeprefix("observation").strip() == reason
 
 
@@ -121,7 +121,7 @@ def test_space_of_too_many_leaves_cannot_be_sent():
 
 def test_rows_are_filled_where_there_are_any():
     values = values_of(spaces.Dict({"a": spaces.Discrete(9), "b": spaces.Box(0, 9, (2,))}))
-    current = values.leaves({"a": [1, 2, 3], "b": np.ones((3, 2), np.float32)}, 1)
+    current = values.to_leaves({"a": [1, 2, 3], "b": np.ones((3, 2), np.float32)}, 1)
     filled = fill_rows(values, current, [None, {"a": 7, "b": [5.0, 6.0]}, None])
     assert filled[0].tolist() == [1, 7, 3]
     assert filled[1].tolist() == [[1, 1], [5, 6], [1, 1]]

@@ -31,8 +31,8 @@ def test_a_token_is_that_of_the_variable_or_of_the_file_that_another_names(tmp_p
     ("variables", "sentence"),
     [
         ({"RELAAX_TOKEN_FILE": "/no/such"}, "cannot read /no/such, which RELAAX_TOKEN_FILE names"),
-        ({"RELAAX_TLS": "yes"}, "the environment variable RELAAX_TLS is 'yes': 1 connects over TLS, 0 does not"),
-        ({"RELAAX_TLS_CA": "/no/such"}, "/no/such: no certificate (PEM) can be read there"),
+        ({"RELAAX_TLS": "yes"}, "the environment variable RELAAX_TLS is 'yes': set it to 1 for TLS, or to 0"),
+        ({"RELAAX_TLS_CA": "/no/such"}, "/no/such: cannot read a certificate (PEM) from it"),
     ],
 )
 def test_a_variable_that_makes_no_sense_is_named(

@@ -82,7 +82,7 @@ def test_an_episode_that_is_cut_short_is_a_video_too_and_none_is_overwritten(tmp
 
 
 def test_an_environment_without_images_is_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(Failure, match=r"counter gives no image to watch: its render\(\) returned NoneType"):
+    with pytest.raises(Failure, match=r"render\(\) of counter returned NoneType"):
         run(Counter(images=False), "random", steps=4, watching=Watching(video=tmp_path), environment="counter")
 
 
@@ -119,7 +119,7 @@ def test_a_machine_without_a_screen_gets_the_way_out(tmp_path: Path, arguments: 
         **{"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": "", "PATH": str(tmp_path)},
     )
     assert done.returncode == 2
-    assert "display: there is no screen here (DISPLAY is not set), and no TigerVNC for one" in done.stderr
+    assert "display: there is no screen (DISPLAY is not set), and TigerVNC is not installed" in done.stderr
     assert "--video DIR writes MP4 files" in done.stderr
 
 
@@ -176,5 +176,5 @@ def test_every_program_writes_videos(
 def test_an_option_without_its_folder_is_refused() -> None:
     described = command.parser("program", "Runs.", "a name")
     arguments: argparse.Namespace = described.parse_args(["random", "x", "--video-every", "2"])
-    with pytest.raises(command.UsageError, match="--video-every is for --video"):
+    with pytest.raises(command.UsageError, match="--video-every needs --video"):
         command.settings(arguments)

@@ -40,16 +40,16 @@ def test_an_address_of_a_websocket(address, expected):
     ("address", "hint"),
     [
         ("http://localhost", "'/'"),
-        ("ws://", "names no host"),
-        ("ws:///rlx", "names no host"),
+        ("ws://", "has no host"),
+        ("ws:///rlx", "has no host"),
         ("ws://localhost:0/", "number from 1"),
         ("ws://me:secret@localhost/", "'@'"),
         ("ws://localhost/a b", "%20"),
         ("ws://localhost/\n", "%0A"),
         ("ws://localhost/é", "%E9"),
         ("ws://localhost/#a", "%23"),
-        ("ws://localhost?room=1", "a / before the '?'"),
-        ("ws://localhost:7001#a", "a / before the '#'"),
+        ("ws://localhost?room=1", "a / between the host and '?'"),
+        ("ws://localhost:7001#a", "a / between the host and '#'"),
         ("WS://localhost", "'/'"),
     ],
 )
@@ -64,7 +64,7 @@ def test_what_is_none_is_refused_with_the_way_out(address, hint):
 def test_tls_is_not_left_out_because_the_address_says_ws(address, variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=re.escape("address 'ws://localhost' is without TLS, and TLS is asked for")):
+    with pytest.raises(ValueError, match=re.escape("address 'ws://localhost' does not use TLS, but TLS is required")):
         Client(address, tls=None if variables else True, **SPACES)
 
 
@@ -101,7 +101,7 @@ class Answering:
 
     def wire(self):
         port = self.listener.getsockname()[1]
-        return ClientWire("127.0.0.1", port, codec="json", connect_timeout=20.0, silence=20.0, path="/rlx")
+        return ClientWire("127.0.0.1", port, codec="json", connect_timeout=20.0, response_timeout=20.0, path="/rlx")
 
     def __enter__(self):
         return self
@@ -163,11 +163,11 @@ def test_a_mistake_of_the_server_ends_the_connection(said, sentence):
     with Answering(then=[framed(WELCOME), said]) as server:
         wire = server.wire()
         try:
-            wire.tell(rlx.Hello(**SPACES, environments=1, autoreset=[rlx.Autoreset.DISABLED]))
-            assert isinstance(wire.hear(), rlx.Welcome)
-            wire.tell(rlx.Ping(1))
+            wire.send(rlx.Hello(**SPACES, environments=1, autoreset=[rlx.Autoreset.DISABLED]))
+            assert isinstance(wire.receive(), rlx.Welcome)
+            wire.send(rlx.Ping(1))
             with pytest.raises(ConnectionInterrupted, match=re.escape(sentence)):
-                wire.hear()
+                wire.receive()
         finally:
             wire.close()
 
@@ -176,8 +176,8 @@ def test_fragments_and_pings_are_understood():
     answer = framed(b'{"pong":', 0x02) + framed(b"still there?", 0x89) + framed(b'{"nonce":1}}', 0x80)
     with Answering(then=[framed(WELCOME), answer]) as server:
         wire = server.wire()
-        wire.tell(rlx.Hello(**SPACES, environments=1, autoreset=[rlx.Autoreset.DISABLED]))
-        assert isinstance(wire.hear(), rlx.Welcome)
-        wire.tell(rlx.Ping(1))
-        assert wire.hear() == rlx.Pong(1)
-        wire.leave()
+        wire.send(rlx.Hello(**SPACES, environments=1, autoreset=[rlx.Autoreset.DISABLED]))
+        assert isinstance(wire.receive(), rlx.Welcome)
+        wire.send(rlx.Ping(1))
+        assert wire.receive() == rlx.Pong(1)
+        wire.close_with_bye()

@@ -30,27 +30,33 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def wire_to(listener: socket.socket, silence: float) -> ClientWire:
-    return ClientWire("127.0.0.1", listener.getsockname()[1], codec="protobuf", connect_timeout=20.0, silence=silence)
+def wire_to(listener: socket.socket, response_timeout: float) -> ClientWire:
+    return ClientWire(
+        "127.0.0.1",
+        listener.getsockname()[1],
+        codec="protobuf",
+        connect_timeout=20.0,
+        response_timeout=response_timeout,
+    )
 
 
 def begin(wire: ClientWire, near: socket.socket) -> None:
     """Hello and welcome."""
     hello = rlx.Hello(rlx.Box(0, 255, (WIDE,), np.uint8), rlx.Discrete(2))
-    wire.tell(hello)
+    wire.send(hello)
     server = rlx.ServerConnection()
     while server.next_event() is rlx.NEED_DATA:
         server.receive_data(near.recv(1 << 16))
     near.sendall(server.send(rlx.Welcome("s", "a")))
-    assert isinstance(wire.hear(), rlx.Welcome)
+    assert isinstance(wire.receive(), rlx.Welcome)
 
 
-@pytest.mark.parametrize("silence", [0.25, 1e-9])
-def test_a_server_that_says_nothing_is_waited_for_so_long(listener: socket.socket, silence: float) -> None:
-    wire = wire_to(listener, silence)
+@pytest.mark.parametrize("response_timeout", [0.25, 1e-9])
+def test_a_server_that_says_nothing_is_waited_for_so_long(listener: socket.socket, response_timeout: float) -> None:
+    wire = wire_to(listener, response_timeout)
     near, _ = listener.accept()
-    with near, pytest.raises(ConnectionInterrupted, match=f"said nothing for {silence:g} s"):
-        wire.hear()
+    with near, pytest.raises(ConnectionInterrupted, match=f"sent nothing for {response_timeout:g} s"):
+        wire.receive()
     wire.close()
 
 
@@ -58,7 +64,7 @@ def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> N
     """Each has Python begin the wait that it interrupts anew."""
     heard: list[int] = []
     over = threading.Event()
-    wire = wire_to(listener, silence=1.0)
+    wire = wire_to(listener, response_timeout=1.0)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
     main = threading.main_thread().ident
     assert main is not None
@@ -72,9 +78,9 @@ def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> N
     disturber = threading.Thread(target=disturb)
     near, _ = listener.accept()
     try:
-        with near, pytest.raises(ConnectionInterrupted, match="said nothing for 1 s"):
+        with near, pytest.raises(ConnectionInterrupted, match="sent nothing for 1 s"):
             disturber.start()
-            wire.hear()
+            wire.receive()
         assert len(heard) < 40
     finally:
         over.set()
@@ -87,14 +93,14 @@ def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> N
 @pytest.mark.checks("relaax/client")
 def test_a_server_that_takes_a_message_in_slowly_is_waited_for(listener: socket.socket) -> None:
     """For longer than it may be silent, as long as something goes on."""
-    silence = 1.5
+    response_timeout = 1.5
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # what the near end has not read waits with us
-    wire = wire_to(listener, silence)
+    wire = wire_to(listener, response_timeout)
     near, _ = listener.accept()
     with near:
         begin(wire, near)
         init = rlx.Init([np.zeros((1, WIDE), np.uint8)])
-        sending = threading.Thread(target=wire.tell, args=(init,))
+        sending = threading.Thread(target=wire.send, args=(init,))
         begun = time.monotonic()
         sending.start()
         got, still = 0, 0.0
@@ -102,21 +108,21 @@ def test_a_server_that_takes_a_message_in_slowly_is_waited_for(listener: socket.
             piece = len(near.recv(WIDE // 16, socket.MSG_WAITALL))
             assert piece
             got += piece
-            sending.join(silence / 6)
+            sending.join(response_timeout / 6)
             if sending.is_alive():
                 still = time.monotonic() - begun
         sending.join()
-    assert still > silence
+    assert still > response_timeout
     wire.close()
 
 
 def test_a_server_that_takes_nothing_in_is_left(listener: socket.socket) -> None:
-    wire = wire_to(listener, silence=1.0)
+    wire = wire_to(listener, response_timeout=1.0)
     near, _ = listener.accept()
     with near:
         begin(wire, near)
         with pytest.raises(ConnectionInterrupted, match=r"the connection broke \(timed out\)"):
-            wire.tell(rlx.Init([np.zeros((1, WIDE), np.uint8)]))
+            wire.send(rlx.Init([np.zeros((1, WIDE), np.uint8)]))
     wire.close()
 
 
@@ -127,7 +133,7 @@ def test_a_signal_ends_the_waiting(listener: socket.socket) -> None:
     def stop(*_: object) -> None:
         raise Stop
 
-    wire = wire_to(listener, silence=60.0)
+    wire = wire_to(listener, response_timeout=60.0)
     near, _ = listener.accept()
     before = signal.signal(signal.SIGUSR1, stop)
     main = threading.main_thread().ident
@@ -136,7 +142,7 @@ def test_a_signal_ends_the_waiting(listener: socket.socket) -> None:
     try:
         with near, pytest.raises(Stop):
             waker.start()
-            wire.hear()
+            wire.receive()
     finally:
         waker.join()
         signal.signal(signal.SIGUSR1, before)
@@ -164,11 +170,11 @@ def test_the_port_of_a_grpc_server_is_named(address: str, codec: Codec) -> None:
 def test_a_server_that_closes_before_its_welcome_may_be_another_one(listener: socket.socket) -> None:
     wire = wire_to(listener, 5.0)
     near, _ = listener.accept()
-    wire.tell(rlx.Hello(rlx.Box(shape=(1,)), rlx.Discrete(2)))
+    wire.send(rlx.Hello(rlx.Box(shape=(1,)), rlx.Discrete(2)))
     near.recv(1 << 16)
     near.close()
     with pytest.raises(ConnectionInterrupted, match="before its welcome: is it an RLX server without TLS?") as closed:
-        wire.hear()
+        wire.receive()
     assert closed.value.retryable
     wire.close()
 

@@ -129,7 +129,7 @@ CONSTANTS: dict[str, float] = {
     "MOST_LIVES": keeping.MOST_LIVES,
     "COPY_SECONDS": copying.COPY_SECONDS,
     "BYTES_PER_SECOND": copying.BYTES_PER_SECOND,
-    "GATHERED_AT_MOST": scalars.GATHERED_AT_MOST,
+    "MAX_PENDING_SCALARS": scalars.MAX_PENDING_SCALARS,
     "max_metric_names": Limits().max_metric_names,
     "max_metric_name_bytes": Limits().max_metric_name_bytes,
 }

@@ -19,7 +19,7 @@ from environments.OpenAI_Gym import main as gym
 from environments.OpenAI_Gym import naming
 from relaax import rlx
 from relaax.client.command import UsageError
-from relaax.client.program.process import closed_after
+from relaax.client.program.process import run_then_close
 from relaax.rlx import ErrorCode
 from support.nobody import nobody
 from support.programs import PATIENCE, ROOT, interrupt_group, program, refusal, running
@@ -234,7 +234,7 @@ def test_what_does_not_exist_is_told_in_a_sentence(arguments, sentence):
             (GYM, "127.0.0.1:1", "CartPol-v1"),
             "OpenAI_Gym/main: gymnasium has no environment 'CartPol-v1'; the nearest is",
         ),
-        ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "ALE/main: error: argument --sticky: 2 is no probability"),
+        ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "ALE/main: error: argument --sticky: 2 is not a probability"),
     ],
 )
 def test_a_program_that_refuses_ends_with_code_2(arguments, sentence):
@@ -348,7 +348,7 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        closed_after(made, interrupted)  # a warning would be an error
+        run_then_close(made, interrupted)  # a warning would be an error
     assert made.closed
 
 

@@ -196,8 +196,8 @@ def is_ring(seen: npt.NDArray[np.uint8] | None) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("no host", "boxing"), "address 'no host' has a ' ' in it"),
-        (("localhost:x", "boxing"), "the port is a number from 1 to 65535, not 'x'"),
+        (("no host", "boxing"), "address 'no host' contains ' '"),
+        (("localhost:x", "boxing"), "the port must be a number from 1 to 65535, not 'x'"),
         (("localhost", "boxng"), "no game 'boxng'; the nearest is 'boxing'"),
     ],
 )

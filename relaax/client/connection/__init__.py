@@ -1,1 +1,4 @@
-"""What speaks RLX: sockets, sessions and the clients of one and of many environments."""
+"""Connections of clients: spaces and values, sessions, retries, and the wire.
+
+Begin with `client`, then `session`.
+"""

@@ -1,4 +1,4 @@
-"""Addresses of RLX servers, the words that may replace one, and which of several servers is next."""
+"""Addresses of RLX servers, the words that may replace an address, and the choice among several servers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from relaax.client.connection.failure import ConnectionInterrupted
 from relaax.files import read_bounded_text
 from relaax.rlx import ErrorCode
 
-# Instead of HOST:PORT, without a server:
+# These words replace HOST:PORT. No server is used:
 RANDOM = "random"  # random actions
-CHECK = "check"  # episodes are played at random, and faults of the environments are reported
-PROBE = "probe"  # one step is taken and the spaces are printed, as `relaax run` does before it starts
-LOCAL = "local"  # the agent is in this process, put there by `relaax eval`
+CHECK = "check"  # plays episodes at random, and reports faults of the environments
+PROBE = "probe"  # takes one step and prints the spaces, as `relaax run` does before it starts
+LOCAL = "local"  # the agent is in this process; `relaax eval` provides it
 SERVERLESS = (CHECK, LOCAL, PROBE, RANDOM)
 
 PORT = 7001
-"""Where an RLX server listens unless it is told otherwise."""
+"""The default port of RLX servers."""
 
 DISPLAY = "display"
-"""Instead of a number of environments: one, on a screen."""
+"""This word replaces the number of environments: one environment, shown on a screen."""
 
 
 class Endpoint(NamedTuple):
-    """Where an RLX server is. `path`: of the WebSocket's address; None over TCP. `tls`: the address asks for TLS."""
+    """An address of an RLX server. `path`: path of the WebSocket; None for TCP. `tls`: whether it requires TLS."""
 
     host: str
     port: int
@@ -38,18 +38,18 @@ _DEFAULT_PORTS = {"ws": 80, "wss": 443}
 
 
 def parse_endpoint(address: str) -> Endpoint:
-    """Return what `HOST[:PORT]`, `ws://HOST[:PORT][/PATH]` or `wss://...` names.
+    """Return the endpoint of `HOST[:PORT]`, `ws://HOST[:PORT][/PATH]` or `wss://...`.
 
-    Raises ValueError with a sentence that names the address and the way out.
+    Raises ValueError, which names the address and a valid form.
     """
     scheme, colon, rest = address.partition("://")
     if not colon or scheme not in _DEFAULT_PORTS:
         return Endpoint(*parse_address(address))
     name, slash, path = rest.partition("/")
     if odd := next((character for character in name if character in "?#"), ""):
-        raise ValueError(f"address {address!r}: write a / before the {odd!r}, behind the host")
+        raise ValueError(f"address {address!r}: write a / between the host and {odd!r}")
     if odd := next((character for character in path if not "!" <= character <= "~" or character == "#"), ""):
-        raise ValueError(f"address {address!r}: a path has no {odd!r}; write it as %{ord(odd):02X} if it is needed")
+        raise ValueError(f"address {address!r}: a path must not contain {odd!r}; encode it as %{ord(odd):02X}")
     try:
         return Endpoint(*parse_address(name, _DEFAULT_PORTS[scheme]), slash + path or "/", scheme == "wss")
     except ValueError as error:
@@ -58,12 +58,12 @@ def parse_endpoint(address: str) -> Endpoint:
 
 
 def parse_address(address: str, default: int = PORT) -> tuple[str, int]:
-    """Return host and port of `HOST[:PORT]`; an IPv6 host stands in brackets. `default`: the port if none is named.
+    """Return host and port of `HOST[:PORT]`; an IPv6 host must be in brackets. `default`: the default port.
 
-    Raises ValueError with a sentence that names the address and the way out.
+    Raises ValueError, which names the address and a valid form.
     """
     if odd := next((character for character in address if character.isspace() or character in "/@,"), ""):
-        raise ValueError(f"address {address!r} has a {odd!r} in it: write HOST or HOST:PORT, such as 127.0.0.1:7001")
+        raise ValueError(f"address {address!r} contains {odd!r}: write HOST or HOST:PORT, such as 127.0.0.1:7001")
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(default)
@@ -72,24 +72,24 @@ def parse_address(address: str, default: int = PORT) -> tuple[str, int]:
     elif ":" in host:
         raise ValueError(f"address {address!r}: write an IPv6 host in brackets, such as [::1]:7001")
     if not host:
-        raise ValueError(f"address {address!r} names no host: write HOST or HOST:PORT, such as 127.0.0.1:7001")
+        raise ValueError(f"address {address!r} has no host: write HOST or HOST:PORT, such as 127.0.0.1:7001")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        raise ValueError(f"address {address!r}: the port is a number from 1 to 65535, not {port!r}")
+        raise ValueError(f"address {address!r}: the port must be a number from 1 to 65535, not {port!r}")
     return host, int(port)
 
 
 FILE = "@"
-"""Begins the name of a file with an address on each line, instead of an address."""
+"""Prefix of the name of a file that has an address on each line."""
 
 
-class Places:
-    """The RLX servers that a session may connect to, and which of them is next.
+class ServerList:
+    """The RLX servers that a session may connect to, and the choice of the next one.
 
-    `text`: `HOST[:PORT]` or `ws://HOST[:PORT][/PATH]`, several of them with commas between, or `@FILE`, which is read
-    anew for each attempt: servers come and go, and whoever places them keeps it. Each session has an order of its own,
-    which stays where servers are added or removed, so that many sessions share the servers among them (rendezvous
-    hashing, Thaler and Ravishankar 1998). `tls`: nothing is sent but over TLS, so an address may not say `ws://`.
-    Raises ValueError with a sentence that names the address and the way out.
+    `text`: `HOST[:PORT]` or `ws://HOST[:PORT][/PATH]`, several of these separated by commas, or `@FILE`. The file is
+    read before each attempt, because servers may be added or removed. Each session has its own order of servers, which
+    added or removed servers do not change. So many sessions are distributed over the servers (rendezvous hashing,
+    Thaler and Ravishankar 1998). `tls`: whether TLS is required; then an address must not begin with `ws://`.
+    Raises ValueError, which names the address and a valid form.
     """
 
     def __init__(self, text: str, tls: bool = False) -> None:
@@ -97,8 +97,8 @@ class Places:
             raise ValueError(f"address is {text!r}: write HOST:PORT, such as '127.0.0.1:7001'")
         if text in SERVERLESS:
             raise ValueError(
-                f"address {text!r} is for relaax.client.run and the programs of `relaax new environment`, which play "
-                f"without a server; Client and VectorClient need HOST:PORT, such as '{text}:{PORT}' for such a host"
+                f"address {text!r} is only for relaax.client.run and the programs of `relaax new environment`, which "
+                f"then use no server; Client and VectorClient need HOST:PORT, such as '{text}:{PORT}' for such a host"
             )
         self._tls = tls
         self._key = secrets.token_bytes(8)
@@ -106,63 +106,65 @@ class Places:
         self._fixed: list[str] = [] if self._file else [part.strip() for part in text.split(",")]
         fixed = [self._endpoint(address) for address in self._fixed]
         self.over_websocket = any(endpoint.path is not None for endpoint in fixed)
-        """Whether that is known of one of them: not of those in a file."""
+        """Whether a given address uses WebSocket; addresses in a file do not count."""
         if self._file is not None and not self._file.name:
-            raise ValueError(f"address {text!r} names no file: write @FILE, which has HOST:PORT on each line")
-        self._connected = self._stays = False
+            raise ValueError(f"address {text!r} has no file name: write @FILE, a file with HOST:PORT on each line")
+        self._connected = self._retry_same = False
         self._refused: set[str] = set()
-        self.here = text
-        """The address that was tried last; before that, the text."""
+        self.current = text
+        """The address of the last attempt; `text` before the first."""
 
     def choose(self) -> Endpoint:
-        """Return where the next attempt goes. Raises ConnectionInterrupted if there is none now."""
-        listed = self._listed()
-        if all(address in self._refused for address in listed):
+        """Return the endpoint of the next attempt. Raises ConnectionInterrupted if the file has none."""
+        addresses = self._addresses()
+        if all(address in self._refused for address in addresses):
             self._refused.clear()
-        stays, self._stays = self._stays, False
-        if not stays or self.here not in listed:
-            left = [address for address in listed if address not in self._refused]
-            self.here = max(left, key=lambda address: zlib.crc32(self._key + address.encode()))
-        return self._endpoint(self.here)
+        retry_same, self._retry_same = self._retry_same, False
+        if not retry_same or self.current not in addresses:
+            left = [address for address in addresses if address not in self._refused]
+            self.current = max(left, key=lambda address: zlib.crc32(self._key + address.encode()))
+        return self._endpoint(self.current)
 
-    def connected(self) -> None:
-        """Note that the server of the last attempt has let the session in."""
+    def record_connected(self) -> None:
+        """Record that the server of the last attempt has admitted the session."""
         self._connected = True
         self._refused.clear()
 
-    def lost(self, code: ErrorCode | None) -> bool:
-        """Note that the connection has ended, or that there is none. Return whether another server is to be tried now.
+    def record_loss(self, code: ErrorCode | None) -> bool:
+        """Record that the connection was lost or refused. Return whether to try another server immediately.
 
-        One that was lost is tried again first: it may be back in a moment, and knows the session.
+        After a lost connection the same server is tried first: it may be available soon, and knows the session.
         """
         connected, self._connected = self._connected, False
-        self._stays = connected and code is not ErrorCode.REBALANCING
-        if self._stays:
+        self._retry_same = connected and code is not ErrorCode.REBALANCING
+        if self._retry_same:
             return False
-        self._refused.add(self.here)
+        self._refused.add(self.current)
         try:
-            return any(address not in self._refused for address in self._listed())
+            return any(address not in self._refused for address in self._addresses())
         except ConnectionInterrupted:
             return False
 
     def _endpoint(self, address: str) -> Endpoint:
         endpoint = parse_endpoint(address)
         if self._tls and endpoint.path is not None and not endpoint.tls:
-            raise ValueError(f"address {address!r} is without TLS, and TLS is asked for: write wss:// instead of ws://")
+            raise ValueError(
+                f"address {address!r} does not use TLS, but TLS is required: write wss:// instead of ws://"
+            )
         return endpoint
 
-    def _listed(self) -> list[str]:
-        """Return the addresses of now. Raises ConnectionInterrupted."""
+    def _addresses(self) -> list[str]:
+        """Return the current addresses. Raises ConnectionInterrupted."""
         if self._file is None:
             return self._fixed
         try:
             lines = read_bounded_text(self._file).split()
         except OSError as error:
-            raise ConnectionInterrupted(f"{self._file} cannot be read: {error.strerror}") from None
+            raise ConnectionInterrupted(f"cannot read the server list {self._file}: {error.strerror}") from None
         except ValueError:
-            raise ConnectionInterrupted(f"{self._file} is no text") from None
+            raise ConnectionInterrupted(f"the server list {self._file} is not a text file") from None
         if not lines:
-            raise ConnectionInterrupted(f"{self._file} names no server")
+            raise ConnectionInterrupted(f"the server list {self._file} has no addresses")
         for line in lines:
             try:
                 self._endpoint(line)

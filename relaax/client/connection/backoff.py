@@ -1,4 +1,4 @@
-"""Decide when to retry and when to give up."""
+"""Waits between attempts, and the decision to give up."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LONGEST_WAIT = 10.0
 class Backoff:
     """Exponential waits with jitter between attempts, from the first failure until an attempt succeeds.
 
-    A wait is drawn from the upper half of [0, 0.1 s x 2^failures], bounded by 10 s, so that the clients of a server
-    that died do not come back all at once; a server that asks for a longer wait gets it. Of several servers all are
-    tried before a wait, and the one that asks for the shortest decides.
+    A wait is drawn from the upper half of [0, 0.1 s x 2^failures], at most 10 s, so that the clients of a server that
+    died do not reconnect all at once. If a server requests a longer wait, that wait is used. If there are several
+    servers, all are tried before a wait, and the shortest requested wait is used.
     """
 
     def __init__(
@@ -30,26 +30,26 @@ class Backoff:
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         if give_up_after is not None and not give_up_after >= 0:
-            raise ValueError(f"retry_seconds is {give_up_after}: give a number of seconds, 0 or more, or None for ever")
+            raise ValueError(f"retry_seconds is {give_up_after}: it must be at least 0, or None to retry forever")
         self._give_up_after = give_up_after
         self._clock = clock
         self._sleep = sleep
         self._uniform = uniform
         self._pauses = Pauses(FIRST_WAIT, LONGEST_WAIT, uniform)
         self._since: float | None = None
-        self._asked: float | None = None  # the shortest wait that a server asks for, since the last wait
+        self._asked: float | None = None  # shortest wait that a server has requested since the last wait
         self._wait = 0.0
 
     def succeeded(self) -> None:
-        """Forget the failures: the server has answered."""
+        """Reset the failures, because the server has answered."""
         self._pauses.reset()
         self._since = self._asked = None
         self._wait = 0.0
 
     def failed(self, reason: ConnectionInterrupted, *, elsewhere: bool = False) -> float:
-        """Note a failure; return the seconds that `wait` will take. Raises Failure if it is time to give up.
+        """Record a failure, and return the seconds that `wait` will take. Raises Failure after `give_up_after`.
 
-        `elsewhere`: another server is tried next.
+        `elsewhere`: whether another server is tried next.
         """
         now = self._clock()
         self._since = now if self._since is None else self._since
@@ -68,7 +68,7 @@ class Backoff:
         return wait
 
     def wait(self) -> None:
-        """Sleep as long as the last failure asks for; not at all if there was none."""
+        """Sleep for the time that the last `failed` returned; do not sleep if there was no failure."""
         wait, self._wait = self._wait, 0.0
         if wait > 0:
             self._sleep(wait)

@@ -1,4 +1,4 @@
-"""The client of one environment, and the base of the clients of one and of many."""
+"""The client of one environment, and the base class of all clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from relaax import rlx
 from relaax.client.connection.scalars import Latency, Scalars
-from relaax.client.connection.session import Patience, Session
+from relaax.client.connection.session import Session, Timeouts
 from relaax.client.connection.values import reward_of, single_leaves, values_of
 from relaax.files import read_bounded_text
 from relaax.tls import client_context
@@ -29,29 +29,31 @@ _PARTIAL = np.array([True])
 
 
 class ClientBase:
-    """A client's settings and its connection. Used by one thread.
+    """A client's settings and its connection. Only one thread may use it.
 
-    `address`: HOST:PORT of an RLX server, or HOST for port 7001; ws://HOST:PORT/PATH to reach it over WebSocket, by an
-    HTTP proxy for example, and wss:// over TLS as well (`pip install 'relaax[websocket]'`).
-    `observation_space`, `action_space`: those of one environment, of `relaax.rlx` or of gymnasium.
-    `environment`: its name, for logs and metrics.
-    `mode`: "train", or "exploit" to act as well as the parameters allow and teach nothing.
-    `token`: the secret that lets the client in; by default that of the environment variable RELAAX_TOKEN, or in the
-    file that RELAAX_TOKEN_FILE names.
-    `tls`: connect over TLS; the server's certificate must be one that this system trusts. By default the environment
-    variable RELAAX_TLS says so, as 1 or 0.
-    `tls_ca`: a file with the authority (PEM) that signed the server's certificate, in place of those; TLS is used. By
-    default that of the environment variable RELAAX_TLS_CA.
+    `address`: HOST:PORT of an RLX server, or HOST for port 7001. Write ws://HOST:PORT/PATH to connect over WebSocket,
+    for example through an HTTP proxy, and wss:// to use TLS as well (`pip install 'relaax[websocket]'`). Several
+    addresses are separated by commas; @FILE names a file with one on each line.
+    `observation_space`, `action_space`: spaces of one environment, from `relaax.rlx` or gymnasium.
+    `environment`: name of the environment, for logs and metrics.
+    `mode`: "train"; or "exploit", to act as well as the parameters allow without training.
+    `token`: the client's secret. The default is the environment variable RELAAX_TOKEN, or the content of the file that
+    RELAAX_TOKEN_FILE names.
+    `tls`: whether to connect over TLS, with the certificate authorities of this system. The default is the environment
+    variable RELAAX_TLS, 1 or 0.
+    `tls_ca`: a file with the certificate authority (PEM) of the server, used instead of the system's; this requires
+    TLS. The default is the environment variable RELAAX_TLS_CA.
     `frame_skip`: emulator frames per step.
     `codec`: "protobuf" or "json".
-    `connect_timeout`, `response_timeout`: seconds to wait for a connection, and for any sign of a server that has an
-    answer to give; after that the connection counts as lost.
-    `retry_seconds`: how long to go on trying after a connection was lost; None for ever, 0 for not at all.
-    `reports_episodes`: the environment gives whole episodes itself (`episodes` of send, step and reset), because what
-    it calls an episode for learning is not one; otherwise the server adds up rewards.
-    `report_latency`: seconds between the client's own metrics, client/latency/...: what answers take; None for none.
+    `connect_timeout`, `response_timeout`: seconds to wait for a connection, and for any bytes from a server that owes
+    an answer. After that the connection counts as lost.
+    `retry_seconds`: seconds to retry after a connection was lost; None to retry forever, 0 not to retry.
+    `reports_episodes`: whether the environment reports whole episodes itself (`episodes` of send, step and reset),
+    because its episodes for training are parts of whole ones. Otherwise the server adds up rewards.
+    `report_latency`: seconds between reports of the client's own latency metrics (client/latency/...); None for no
+    reports.
 
-    Raises ValueError if an argument makes no sense. Connecting is left to `connect`, or to the first `init`.
+    Raises ValueError if an argument is invalid. The client connects with `connect` or with the first `init`.
     """
 
     def __init__(
@@ -90,26 +92,26 @@ class ClientBase:
             frame_skip=frame_skip,
             reports_episodes=reports_episodes,
         )
-        patience = Patience(connect_timeout, response_timeout, retry_seconds)
+        timeouts = Timeouts(connect_timeout, response_timeout, retry_seconds)
         security = tls_context(tls, tls_ca)
-        self._session = Session(address, hello, codec, patience, Latency(report_latency), security)
+        self._session = Session(address, hello, codec, timeouts, Latency(report_latency), security)
         self._in_episode = False
         self._interrupted = False
 
     def connect(self) -> None:
-        """Connect now rather than with the first `init`. Raises Failure and TrainingFinished."""
+        """Connect now, not with the first `init`. Raises Failure and TrainingFinished."""
         self._session.connect()
 
     def metrics(self) -> Scalars:
-        """`metrics().scalar(name, value)` notes a number of the environment's own."""
+        """Return the recorder of metrics: `metrics().scalar(name, value)` records a number of the environment."""
         return self._session.scalars
 
     def ping(self) -> float:
-        """Return the seconds that a message to the server and its echo take. Raises Failure and TrainingFinished."""
+        """Return the round-trip time to the server, in seconds. Raises Failure and TrainingFinished."""
         return self._session.ping(time.perf_counter)
 
     def disconnect(self) -> None:
-        """Leave the server, and with it the episode under way. Never raises; `init` connects again."""
+        """Disconnect, which ends the current episode. Never raises. `init` connects again."""
         self._in_episode = False
         self._session.close()
 
@@ -119,22 +121,22 @@ class ClientBase:
     def __exit__(self, *_: object) -> None:
         self.disconnect()
 
-    def _begin(self) -> None:
+    def _prepare_episode(self) -> None:
         if self._in_episode:
-            raise RuntimeError("an episode is under way: end it with reset() before the next init()")
+            raise RuntimeError("an episode is in progress: end it with reset() before the next init()")
         self._interrupted = False
 
-    def _check_begun(self) -> None:
+    def _check_in_episode(self) -> None:
         if not self._in_episode:
-            raise RuntimeError("no episode is under way: begin one with init()")
+            raise RuntimeError("no episode is in progress: begin one with init()")
 
 
 def secret(variable: str) -> str:
-    """Return the environment variable, or what the file has that VARIABLE_FILE names; "" if neither is set.
+    """Return the environment variable, or the content of the file that VARIABLE_FILE names; "" if neither is set.
 
-    White space around it is left out: a secret of Kubernetes that was made from a file ends with a line end.
+    White space around it is removed, because a Kubernetes secret made from a file may end with a newline.
 
-    Raises ValueError if that file cannot be read.
+    Raises ValueError if the file cannot be read.
     """
     path = os.environ.get(f"{variable}_FILE")
     if variable in os.environ or not path:
@@ -146,23 +148,23 @@ def secret(variable: str) -> str:
 
 
 def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
-    """Return what to connect with, whatever the address; None for plain text. Raises ValueError."""
+    """Return the TLS context for any address; None for plain text. Raises ValueError."""
     ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
     if ca is None:
         asked = os.environ.get(TLS_VARIABLE, "")
         if tls is None and asked not in ("", "0", "1"):
-            raise ValueError(f"the environment variable {TLS_VARIABLE} is {asked!r}: 1 connects over TLS, 0 does not")
+            raise ValueError(f"the environment variable {TLS_VARIABLE} is {asked!r}: set it to 1 for TLS, or to 0")
         return client_context() if (asked == "1" if tls is None else tls) else None
     try:
         return client_context(read_bounded_text(ca, "ascii"))
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ValueError(f"tls_ca {os.fspath(ca)}: no certificate (PEM) can be read there: {error}") from None
+        raise ValueError(f"tls_ca {os.fspath(ca)}: cannot read a certificate (PEM) from it: {error}") from None
 
 
 class Client(ClientBase):
-    """One environment's way to its agent. See `ClientBase` for the arguments.
+    """The client of one environment. See `ClientBase` for the arguments.
 
-    The life of a client::
+    Usage::
 
         with Client("127.0.0.1:7001", observation_space=..., action_space=...) as client:
             while ...:
@@ -171,27 +173,27 @@ class Client(ClientBase):
                     action = client.send(reward, state)      # the outcome of the last action
                 episode_return = client.reset(reward)         # the outcome of the episode's last action
 
-    Actions are int for a Discrete space, otherwise arrays, tuples and dicts, as the space says.
+    An action is an int for a Discrete space, otherwise an array, a tuple or a dict, according to the space.
 
-    A connection that is lost is replaced behind the scenes, and the agent begins the interrupted episode anew where it
-    stands; the environment sees nothing but a pause. Every call may raise Failure, if the agent's side failed for
-    good or for longer than `retry_seconds`; TrainingFinished, if there is nothing left to do; and ValueError for a
-    state or a reward that the protocol does not carry, such as NaN.
+    If the connection is lost, the client reconnects, and the agent starts a new episode from the current state. The
+    environment only notices a pause. Every call may raise Failure, if the server refuses the client or is unavailable
+    for longer than `retry_seconds`; TrainingFinished, if training has finished; and ValueError for a state or a reward
+    that the protocol does not carry, such as NaN.
     """
 
     _return = 0.0
 
     def init(self, state: Any) -> Any:
-        """Begin an episode with its first state; return the first action."""
-        self._begin()
+        """Begin an episode with its first state. Return the first action."""
+        self._prepare_episode()
         actions = self._session.start(rlx.Init(single_leaves(self._observe, state)))
         self._in_episode = True
         self._return = 0.0
-        return self._act.take(iter(actions.action), True)
+        return self._act.from_leaves(iter(actions.action), True)
 
     def send(self, reward: float, state: Any, *, episodes: Sequence[rlx.Episode] = ()) -> Any:
-        """Send the last action's reward and the state that it led to; return the next action."""
-        self._check_begun()
+        """Send the reward of the last action and the new state. Return the next action."""
+        self._check_in_episode()
         number = reward_of(reward)
         leaves = single_leaves(self._observe, state)
         actions = self._session.step(rlx.Step(np.array([number]), leaves, episodes=episodes))
@@ -199,17 +201,17 @@ class Client(ClientBase):
         if actions is None:
             self._interrupted = True
             actions = self._session.start(rlx.Init(leaves, partial=_PARTIAL))
-        return self._act.take(iter(actions.action), True)
+        return self._act.from_leaves(iter(actions.action), True)
 
     def reset(
         self, reward: float, *, truncated: bool = False, state: Any = None, episodes: Sequence[rlx.Episode] = ()
     ) -> float:
-        """End the episode with the last action's reward; return the episode's return, the sum of its rewards.
+        """End the episode with the reward of the last action. Return the episode's return, the sum of its rewards.
 
-        `truncated`: the episode was cut off rather than ended by the task's rule; then `state`, the final one, is
-        needed, because its value is part of what the agent learns from.
+        `truncated`: whether the episode was cut off, not ended by the task's rule. Then the final `state` is required,
+        because the agent's bootstrap uses its value.
         """
-        self._check_begun()
+        self._check_in_episode()
         number = reward_of(reward)
         if truncated and state is None:
             raise ValueError("a truncated episode needs its final state: reset(reward, truncated=True, state=state)")

@@ -1,4 +1,4 @@
-"""The exceptions of clients, and the messages about arguments that do not exist."""
+"""Exceptions of clients, and errors about unknown arguments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from relaax.rlx import ErrorCode
 
 
 class Failure(Exception):
-    """The agent's side failed for good: retrying will not help, or has been tried for long enough.
+    """A failure of the agent or its server that retries cannot solve, or that has outlasted `retry_seconds`.
 
-    `code` is the server's error code if the server said why, else None.
+    `code`: the server's error code; None if the server sent none.
     """
 
     def __init__(self, message: str, code: ErrorCode | None = None) -> None:
@@ -23,24 +23,24 @@ class Failure(Exception):
 
 
 class CannotWrite(Failure):
-    """A file that was asked for cannot be written: there is no space left, or it may not be."""
+    """A requested file that cannot be written, for lack of space or permission."""
 
     def __init__(self, option: str, path: Path, error: OSError) -> None:
         super().__init__(f"cannot write {option} {path}: {error.strerror or error}")
 
 
 class EnvironmentExit(Failure):
-    """The environment called sys.exit(), as games do when their window is closed."""
+    """A call of sys.exit() by the environment, for example a game whose window was closed."""
 
 
 class EnvironmentFault(ValueError):
-    """An environment handed out something that cannot be used. The message names the environment and the value."""
+    """An invalid value from an environment. The message names the environment and the value."""
 
 
 class TrainingFinished(Exception):
-    """Training has reached its end: the environment's program should end cleanly.
+    """The end of training: the environment's program should exit cleanly.
 
-    `global_step` counts the environment steps consumed by training, over all workers.
+    `global_step`: environment steps consumed by training, over all workers.
     """
 
     def __init__(self, message: str, global_step: int) -> None:
@@ -50,9 +50,9 @@ class TrainingFinished(Exception):
 
 
 class ConnectionInterrupted(Exception):
-    """A connection ended, or was never made. `retryable` says whether another one may succeed.
+    """The end of a connection, or a failed attempt to connect.
 
-    `retry_after` is the wait in seconds that the server asks for.
+    `retryable`: whether another attempt may succeed. `retry_after`: the wait that the server requests, in seconds.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class ConnectionInterrupted(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a clause that names the most similar known word; empty if none is similar."""
+    """Return a hint with the most similar known word; empty if none is similar."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def require_known(call: Callable[..., Any], given: Iterable[str], *passed_to: Callable[..., Any]) -> None:
-    """Raise TypeError for a keyword argument that neither `call` nor what it passes its others to has."""
+    """Raise TypeError for a keyword argument that neither `call` nor a function of `passed_to` accepts."""
     parameters = [name for one in (call, *passed_to) for name in inspect.signature(one).parameters]
     known = [name for name in parameters if name != "self" and not name.startswith("_")]
     for name in given:

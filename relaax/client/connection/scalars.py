@@ -1,4 +1,4 @@
-"""The metrics that a client sends: the environment's scalars, and the latencies that the client measures."""
+"""Metrics that a client sends: scalars of the environment, and latencies that the client measures."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PINGS = 5
 
 
 class Latency:
-    """Sums up latencies and reports them every `interval` seconds; never if that is None.
+    """Latencies of answers, reported every `interval` seconds; never if `interval` is None.
 
-    The network's part is the least of the last few pings: where an agent is still learning when one arrives, its echo
-    waits. A ping travels in front of a step and costs no round trip of its own.
+    The minimum of the last few pings measures the network, because an echo is delayed while the agent trains. A ping is
+    sent together with a step, so it costs no extra round trip.
     """
 
     def __init__(self, interval: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
         if interval is not None and not interval > 0:
-            raise ValueError(f"report_latency is {interval}: give a number of seconds, or None for no reports")
+            raise ValueError(f"report_latency is {interval}: it must be above 0 (seconds), or None for no reports")
         self.clock = clock
         self._interval = interval
         self._since = clock()
@@ -35,24 +35,24 @@ class Latency:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the reported metrics; none if nothing is reported."""
+        """Names of the reported metrics; empty without reports."""
         return frozenset() if self._interval is None else NAMES
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time for a ping and a report."""
+        """Return whether a ping and a report are due."""
         return self._interval is not None and now - self._since >= self._interval
 
     def add(self, seconds: float) -> None:
-        """Add the time of an answer."""
+        """Add the latency of an answer."""
         self._total += seconds
         self._count += 1
 
-    def pinged(self, seconds: float) -> None:
-        """Add the time of a ping and its echo."""
+    def add_ping(self, seconds: float) -> None:
+        """Add the round-trip time of a ping."""
         self._pings.append(seconds)
 
     def report(self, now: float) -> dict[str, float]:
-        """Return metrics since the last report, in milliseconds; nothing if there was no answer."""
+        """Return the metrics since the last report, in milliseconds; empty if there was no answer."""
         total, count = self._total, self._count
         self._since, self._total, self._count = now, 0.0, 0
         if not count:
@@ -64,106 +64,107 @@ class Latency:
         return {ACT: act, PING: network, WITHOUT_NETWORK: max(0.0, act - network)}
 
 
-GATHERED_AT_MOST = 256
+MAX_PENDING_SCALARS = 256
 
-NO_X = "x= of metrics().scalar is not used: metrics are drawn over the global step, which the server knows"
+X_IGNORED = "the argument x of metrics().scalar is ignored: the horizontal axis of metrics is the global step"
 
 logger = logging.getLogger("relaax.client")
 
 
 class Scalars:
-    """What `client.metrics()` is: `scalar(name, value)` for numbers that appear under client/ in the metrics.
+    """The recorder that `client.metrics()` returns. Its scalars appear under client/ in the metrics.
 
-    They travel in front of the next message, and by themselves only if many were gathered before that.
+    Scalars are sent with the next message, or in a message of their own if MAX_PENDING_SCALARS are pending.
     """
 
     def __init__(self, flush: Callable[[], None], own_names: Collection[str] = NAMES) -> None:
-        """`own_names`: those that the client reports by itself. They have their places from the start."""
+        """`own_names`: names that the client itself reports. Their places are reserved from the start."""
         self._flush = flush
-        self._own = frozenset(own_names)
+        self._own_names = frozenset(own_names)
         self._limits = rlx.Limits()
         self._names: set[str] = set()
-        self._formed: dict[str, str] = {}  # by the name as it was written
-        self._told_of_x = False
-        self._gathered: list[tuple[str, float]] = []
+        self._normalized: dict[str, str] = {}  # by the name that the caller wrote
+        self._warned_of_x = False
+        self._pending: list[tuple[str, float]] = []
 
     def scalar(self, name: str, value: float, x: float | None = None) -> None:
-        """Note a number of -10^30 to 10^30. Raises ValueError for what the protocol does not carry.
+        """Record a number from -10^30 to 10^30. Raises ValueError for other numbers and invalid names.
 
-        `name`: as people write it; `act latency on client` appears as `client/act_latency_on_client` (see
-        `relaax.rlx.metric_names`). `x`: the horizontal axis in RELAAX 0.1, taken and not used, of which the log warns
-        once. The global step is the axis.
+        `name`: any text; `act latency on client` appears as `client/act_latency_on_client` (see
+        `relaax.rlx.metric_names`). `x`: the horizontal axis in RELAAX 0.1; it is ignored with one warning, because the
+        axis is the global step.
         """
-        if x is not None and not self._told_of_x:
-            self._told_of_x = True
-            logger.warning("%s", NO_X)
+        if x is not None and not self._warned_of_x:
+            self._warned_of_x = True
+            logger.warning("%s", X_IGNORED)
         value = float(value)
         if not abs(value) <= MAX_NUMBER:
             raise ValueError(
                 f"metric {name!r} is {value}: only numbers from {-MAX_NUMBER:g} to {MAX_NUMBER:g} can be sent"
             )
-        name = self._formed.get(name) or self._noted(name)
+        name = self._normalized.get(name) or self._normalize(name)
         if name not in self._names:
             self._check(name)
-        if len(self._gathered) >= GATHERED_AT_MOST:
+        if len(self._pending) >= MAX_PENDING_SCALARS:
             self._flush()
-            del self._gathered[: len(self._gathered) + 1 - GATHERED_AT_MOST]  # no connection: the newest are kept
-        self._gathered.append((name, value))
+            # Without a connection, the newest are kept.
+            del self._pending[: len(self._pending) + 1 - MAX_PENDING_SCALARS]
+        self._pending.append((name, value))
 
-    def own(self, values: Mapping[str, float]) -> None:
-        """Note the client's own metrics, if the server has room for more names."""
-        if self._kept and all(map(self._fits, values)):
-            self._gathered += values.items()
+    def add_own(self, values: Mapping[str, float]) -> None:
+        """Record the client's own metrics, if the server accepts more names."""
+        if self._reserved and all(map(self._fits, values)):
+            self._pending += values.items()
 
     def flush(self) -> None:
-        """Send what was gathered now, without waiting for anything. Does nothing while there is no connection."""
+        """Send the pending scalars without waiting. Does nothing without a connection."""
         self._flush()
 
-    def take(self) -> rlx.Metrics | None:
-        """Return what was gathered, which is then forgotten; None if there is nothing."""
-        if not self._gathered:
+    def pop(self) -> rlx.Metrics | None:
+        """Remove and return the pending scalars, or None."""
+        if not self._pending:
             return None
-        gathered, self._gathered = self._gathered, []
-        return rlx.Metrics(gathered)
+        pending, self._pending = self._pending, []
+        return rlx.Metrics(pending)
 
-    def limit(self, limits: rlx.Limits) -> None:
-        """Note the server's limits; scalars beyond them are dropped rather than sent."""
+    def set_limits(self, limits: rlx.Limits) -> None:
+        """Set the server's limits. Scalars beyond them are dropped."""
         self._limits = limits
-        fitting = dict.fromkeys(name for name, _ in self._gathered if self._fits(name) and name not in self._own)
-        self._names = set(list(fitting)[: limits.max_metric_names - self._kept])
-        self._gathered = [(name, value) for name, value in self._gathered if name in self._names]
+        fitting = dict.fromkeys(name for name, _ in self._pending if self._fits(name) and name not in self._own_names)
+        self._names = set(list(fitting)[: limits.max_metric_names - self._reserved])
+        self._pending = [(name, value) for name, value in self._pending if name in self._names]
 
     @property
-    def _kept(self) -> int:
-        """The places reserved for the client's own names; none if the server takes no more than those."""
-        return len(self._own) if self._limits.max_metric_names > len(self._own) else 0
+    def _reserved(self) -> int:
+        """Number of names reserved for the client's own metrics; 0 if the server accepts no more names than these."""
+        return len(self._own_names) if self._limits.max_metric_names > len(self._own_names) else 0
 
     def _fits(self, name: str) -> bool:
         return len(name) <= self._limits.max_metric_name_bytes
 
-    def _noted(self, name: str) -> str:
+    def _normalize(self, name: str) -> str:
         made = check_name(name)
-        if len(self._formed) < self._limits.max_metric_names:
-            self._formed[name] = made
+        if len(self._normalized) < self._limits.max_metric_names:
+            self._normalized[name] = made
         return made
 
     def _check(self, name: str) -> None:
         if not self._fits(name):
             raise ValueError(f"metric name {name!r} is longer than {self._limits.max_metric_name_bytes} characters")
-        if len(self._names) >= self._limits.max_metric_names - self._kept:
-            own = self._kept
-            besides = f", {own} of them the client's own (report_latency=None leaves those to you)" if own else ""
+        if len(self._names) >= self._limits.max_metric_names - self._reserved:
+            own = self._reserved
+            besides = f", {own} of them for the client's latencies (report_latency=None frees these)" if own else ""
             raise ValueError(
-                f"metric {name!r} is one too many: the server takes {self._limits.max_metric_names} names{besides}"
+                f"metric {name!r} exceeds the server's limit of {self._limits.max_metric_names} names{besides}"
             )
         self._names.add(name)
 
 
 def check_name(name: str) -> str:
-    """Return the form of `name`, which is valid for a metric. Raises ValueError."""
+    """Return the normalized name of a metric. Raises ValueError if it is empty or reserved."""
     if not name:
-        raise ValueError("metric name '': a name is needed")
+        raise ValueError("metric name '' is empty: give a name")
     made = formed(name)
     if made in NAMES:
-        raise ValueError(f"metric name {name!r} is the client's own: choose another one")
+        raise ValueError(f"metric name {name!r} is reserved for the client's own metrics: choose another name")
     return made

@@ -1,4 +1,4 @@
-"""Continue a session with the agent over several connections."""
+"""A session with an agent, over one connection after another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 import relaax
 from relaax import rlx
-from relaax.client.connection.address import Places
+from relaax.client.connection.address import ServerList
 from relaax.client.connection.backoff import Backoff
 from relaax.client.connection.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.connection.scalars import Latency, Scalars
@@ -31,29 +31,29 @@ ALIVE_VARIABLE = "RELAAX_ALIVE_FILE"
 _ALIVE_SECONDS = 1.0
 
 
-class _Alive:
-    """Touches the file of RELAAX_ALIVE_FILE, for a container's health check, at most once a second; none if unset.
+class _AliveFile:
+    """The file that RELAAX_ALIVE_FILE names, for a container's health check. It is touched at most once a second.
 
-    `due`: the time, by the caller's clock, from which on `answered` has something to do; infinite if never.
+    `due`: the time of the caller's clock from which `touch` must be called; infinity without a file.
     """
 
     def __init__(self) -> None:
         self._name = os.environ.get(ALIVE_VARIABLE)
         self.due = 0.0 if self._name else math.inf
 
-    def answered(self, now: float) -> None:
-        """Note an answer at `now`, in seconds."""
+    def touch(self, now: float) -> None:
+        """Touch the file, because an answer arrived at `now` (seconds)."""
         assert self._name
         self.due = now + _ALIVE_SECONDS
         try:
             Path(self._name).touch()
         except OSError as error:
             self.due = math.inf
-            logger.warning("cannot write %s, the file of %s: %s", self._name, ALIVE_VARIABLE, error.strerror)
+            logger.warning("cannot touch %s, the file of %s: %s", self._name, ALIVE_VARIABLE, error.strerror)
 
 
-class Patience(NamedTuple):
-    """The seconds to wait for each thing. `retry_seconds` None means forever, 0 not to retry."""
+class Timeouts(NamedTuple):
+    """Timeouts in seconds. If `retry_seconds` is None, retries never end; 0 means no retries."""
 
     connect_timeout: float
     response_timeout: float
@@ -63,7 +63,7 @@ class Patience(NamedTuple):
 class Session:
     """A session that connects when needed, sends requests, and reconnects after a connection is lost.
 
-    Used by one thread.
+    Only one thread may use it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Session:
         address: str,
         hello: rlx.Hello,
         codec: str,
-        patience: Patience,
+        timeouts: Timeouts,
         latency: Latency,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -79,124 +79,126 @@ class Session:
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
         self._latency = latency
         self.scalars = Scalars(self.flush, self._latency.names)
-        self._places = Places(address, tls is not None)
-        if self._places.over_websocket:
+        self._servers = ServerList(address, tls is not None)
+        if self._servers.over_websocket:
             with explained("websocket"):
-                from relaax.client.connection import websocket  # noqa: F401  # a missing library is to be missed now
+                from relaax.client.connection import websocket  # noqa: F401  # a missing library is reported here
         self._hello = replace(
             hello, client_name="relaax-python", client_version=relaax.__version__, host=socket.gethostname()
         )
         self._codec = codec
-        self._patience = patience
+        self._timeouts = timeouts
         self._tls = tls
-        self._backoff = Backoff(patience.retry_seconds)
-        self._alive = _Alive()
+        self._backoff = Backoff(timeouts.retry_seconds)
+        self._alive = _AliveFile()
         self._wire: ClientWire | None = None
-        self._begun = False  # an episode, on this connection
+        self._in_episode = False  # whether this connection has an episode
         self._finished: TrainingFinished | None = None
 
     @property
     def address(self) -> str:
-        """Address of the server that was tried last."""
-        return self._places.here
+        """Address of the last attempt to connect."""
+        return self._servers.current
 
     def connect(self) -> None:
-        """Connect now, with retries. Does nothing if a connection is up."""
+        """Connect now, with retries. Does nothing if a connection exists."""
         while self._wire is None:
             try:
                 self._open()
             except ConnectionInterrupted as interrupted:
-                self._lost(interrupted)
+                self._handle_loss(interrupted)
 
     def start(self, init: rlx.Init) -> rlx.Actions:
-        """Send `init` over this connection or the next ones until it is answered."""
+        """Send `init`, over new connections if necessary, and return its answer."""
         while True:
             self.connect()
             try:
-                answer = self._ask(init, rlx.Actions)
+                answer = self._request(init, rlx.Actions)
             except ConnectionInterrupted as interrupted:
-                self._lost(interrupted)
+                self._handle_loss(interrupted)
             else:
                 self._backoff.succeeded()
-                self._begun = True
+                self._in_episode = True
                 return answer
 
     def step(self, step: rlx.Step) -> rlx.Actions | None:
-        """Return the answer to `step`; None if the connection was lost, and with it the step."""
+        """Return the answer to `step`; None if the step was lost with the connection."""
         latency = self._latency
         before = latency.clock()
         ping = latency.is_due(before)
-        answer = self._ask_begun(step, rlx.Actions, ping)
+        answer = self._request_if_begun(step, rlx.Actions, ping)
         if answer is not None:
             now = latency.clock()
             latency.add(now - before)
             if now >= self._alive.due:
-                self._alive.answered(now)
+                self._alive.touch(now)
             if ping:
-                self.scalars.own(latency.report(now))
+                self.scalars.add_own(latency.report(now))
         return answer
 
     def reset(self, reset: rlx.Reset) -> rlx.EpisodeReturns | None:
-        """Return the answer to `reset`; None if the connection was lost, and with it the message."""
-        answer = self._ask_begun(reset, rlx.EpisodeReturns)
-        self._begun = False
+        """Return the answer to `reset`; None if the reset was lost with the connection."""
+        answer = self._request_if_begun(reset, rlx.EpisodeReturns)
+        self._in_episode = False
         return answer
 
     def ping(self, clock: Callable[[], float]) -> float:
-        """Return the seconds that a message and its echo take, over a new connection if the old one was lost."""
+        """Return the round-trip time in seconds, over a new connection if the old one was lost."""
         while True:
             self.connect()
             before = clock()
             try:
-                self._ask(rlx.Ping(1), rlx.Pong)
+                self._request(rlx.Ping(1), rlx.Pong)
             except ConnectionInterrupted as interrupted:
-                self._lost(interrupted)
+                self._handle_loss(interrupted)
             else:
                 return clock() - before
 
     def flush(self) -> None:
-        """Send the gathered scalars, if there is a connection."""
-        gathered = self.scalars.take() if self._wire else None
-        if self._wire and gathered:
+        """Send the pending scalars. Does nothing without a connection."""
+        pending = self.scalars.pop() if self._wire else None
+        if self._wire and pending:
             try:
-                self._wire.tell(gathered)
+                self._wire.send(pending)
             except ConnectionInterrupted as interrupted:
-                self._lost(interrupted)
+                self._handle_loss(interrupted)
 
     def close(self) -> None:
-        """Send what is left and a bye. Never raises; a later call connects anew."""
-        wire, self._wire, self._begun = self._wire, None, False
+        """Send the pending scalars and a bye. Never raises. A later call connects again."""
+        wire, self._wire, self._in_episode = self._wire, None, False
         if wire is not None:
-            wire.leave(self.scalars.take())
-            logger.info("left %s", self.address)
+            wire.close_with_bye(self.scalars.pop())
+            logger.info("disconnected from %s", self.address)
 
     def _abort(self) -> None:
-        wire, self._wire, self._begun = self._wire, None, False
+        wire, self._wire, self._in_episode = self._wire, None, False
         if wire is not None:
             wire.close()
 
-    def _ask_begun(self, message: rlx.Step | rlx.Reset, kind: type[_Answer], ping: bool = False) -> _Answer | None:
-        if not self._begun:  # a connection without an episode replaced the one that this message belongs to
+    def _request_if_begun(
+        self, message: rlx.Step | rlx.Reset, kind: type[_Answer], ping: bool = False
+    ) -> _Answer | None:
+        if not self._in_episode:  # the episode was lost with an earlier connection
             return None
         try:
-            return self._ask(message, kind, ping)
+            return self._request(message, kind, ping)
         except ConnectionInterrupted as interrupted:
-            self._lost(interrupted)
+            self._handle_loss(interrupted)
             return None
 
-    def _ask(self, message: rlx.ClientMessage, kind: type[_Answer], ping: bool = False) -> _Answer:
-        """Return the answer to `message`. `ping`: measure on the way how long the echo of a ping takes."""
+    def _request(self, message: rlx.ClientMessage, kind: type[_Answer], ping: bool = False) -> _Answer:
+        """Return the answer to `message`. `ping`: whether to send a ping before it and measure the round trip."""
         wire = self._wire
         assert wire is not None
         try:
-            gathered = None if isinstance(message, rlx.Hello) else self.scalars.take()
+            pending = None if isinstance(message, rlx.Hello) else self.scalars.pop()
             if ping:
-                self._ping_along(wire, [message] if gathered is None else [gathered, message])
-            elif gathered is None:
-                wire.tell(message)
+                self._ping_before(wire, [message] if pending is None else [pending, message])
+            elif pending is None:
+                wire.send(message)
             else:
-                wire.tell(gathered, message)
-            answer = wire.hear()
+                wire.send(pending, message)
+            answer = wire.receive()
         except rlx.LocalProtocolError as error:
             raise ValueError(error.message) from None
         except TrainingFinished as finished:
@@ -210,49 +212,49 @@ class Session:
             f"the server answered {type(message).__name__} with {type(answer).__name__}", retryable=False
         )
 
-    def _ping_along(self, wire: ClientWire, messages: Sequence[rlx.ClientMessage]) -> None:
-        """Send a ping in front of `messages` in one write, and hear its echo: the server answers in order."""
+    def _ping_before(self, wire: ClientWire, messages: Sequence[rlx.ClientMessage]) -> None:
+        """Send a ping and `messages` in one write, and receive the echo, which is the first answer."""
         before = self._latency.clock()
-        wire.tell(rlx.Ping(1), *messages)
-        echo = wire.hear()
+        wire.send(rlx.Ping(1), *messages)
+        echo = wire.receive()
         if not isinstance(echo, rlx.Pong):
             raise ConnectionInterrupted(f"the server answered Ping with {type(echo).__name__}", retryable=False)
-        self._latency.pinged(self._latency.clock() - before)
+        self._latency.add_ping(self._latency.clock() - before)
 
     def _open(self) -> None:
         if self._finished is not None:
             raise self._finished
         self._backoff.wait()
-        patience = self._patience
-        endpoint = self._places.choose()
+        timeouts = self._timeouts
+        endpoint = self._servers.choose()
         self._wire = ClientWire(
             endpoint.host,
             endpoint.port,
             path=endpoint.path,
             codec=self._codec,
-            connect_timeout=patience.connect_timeout,
-            silence=patience.response_timeout,
+            connect_timeout=timeouts.connect_timeout,
+            response_timeout=timeouts.response_timeout,
             tls=client_context() if endpoint.tls and self._tls is None else self._tls,
         )
         try:
-            welcome = self._ask(self._hello, rlx.Welcome)
-        except BaseException:  # not let in, or interrupted: there is no connection to ask anything else on
+            welcome = self._request(self._hello, rlx.Welcome)
+        except BaseException:  # refused, or interrupted
             self._abort()
             raise
         count = self._hello.environments
         logger.info("connected to %s, algorithm %s, %d environment(s)", self.address, welcome.algorithm, count)
-        self._places.connected()
-        self.scalars.limit(welcome.limits)
+        self._servers.record_connected()
+        self.scalars.set_limits(welcome.limits)
         self._hello = replace(self._hello, session_id=welcome.session_id)
 
-    def _lost(self, interrupted: ConnectionInterrupted) -> None:
-        """Close the connection and note why. Raises Failure if no other connection is to be tried."""
+    def _handle_loss(self, interrupted: ConnectionInterrupted) -> None:
+        """Close the connection and record the failure. Raises Failure if no retry is left."""
         self._abort()
         if not interrupted.retryable:
             self._backoff.succeeded()
             raise Failure(f"{self.address}: {interrupted}", interrupted.code) from interrupted
         try:
-            wait = self._backoff.failed(interrupted, elsewhere=self._places.lost(interrupted.code))
+            wait = self._backoff.failed(interrupted, elsewhere=self._servers.record_loss(interrupted.code))
         except Failure as failure:
             raise Failure(f"{self.address}: {failure}", failure.code) from interrupted
         logger.warning("%s: %s; trying again in %.1f s", self.address, interrupted, wait)

@@ -1,4 +1,4 @@
-"""Convert between values that an environment's program handles and the leaves that the protocol carries."""
+"""Converters between the values of an environment's program and the leaves that the protocol carries."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Exact = tuple[np.dtype[Any], tuple[int, ...]]
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
 
 _FLAGS = (bool, np.bool_)
-_NUMERIC = "biufO"  # kinds of arrays that may hold a number: an int beyond 64 bits is an object
+_NUMERIC = "biufO"  # kinds of arrays that may hold a number; an int beyond 64 bits has dtype object
 
 
 class UnsupportedSpace(ValueError):
-    """The protocol does not carry a space of this kind or size."""
+    """A space that the protocol does not carry, because of its kind or size."""
 
 
 class Values(Protocol):
-    """Converts the values of one space; see `values_of`."""
+    """A converter of the values of one space; see `values_of`."""
 
     exact: Exact | None
     """Dtype and shape of arrays that need no conversion; None if every value needs one."""
 
     @property
     def space(self) -> rlx.Space:
-        """The space as the protocol knows it."""
+        """The space in the protocol's form."""
 
-    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        """Return the leaves of a value that has `axes` (0 or 1) leading axes. Raises Misfit, which names the leaf."""
+    def to_leaves(self, value: Any, axes: int) -> rlx.Leaves:
+        """Return the leaves of a value with `axes` (0 or 1) leading axes. Raises Misfit, which names the leaf."""
 
-    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
-        """Return the value whose leaves [N, ...] come next; without the leading axis if `single` (then N is 1)."""
+    def from_leaves(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        """Return the value of the next leaves [N, ...]; without the leading axis if `single` (then N is 1)."""
 
 
 def values_of(space: Any) -> Values:
-    """Return the converter for a space of `relaax.rlx` or of gymnasium, found by the name of its class or of a base.
+    """Return the converter of a space of `relaax.rlx` or gymnasium, chosen by the name of its class or a base class.
 
     Raises UnsupportedSpace for a kind or a size that the protocol does not carry.
     """
@@ -70,35 +70,35 @@ def _converter(space: Any) -> Values:
     if kind == "MultiBinary":
         return _Array(rlx.MultiBinary(space.shape), space)
     kind = "None" if space is None else f"a space of type {type(space).__name__}"
-    raise UnsupportedSpace(f"{kind} cannot be sent; what can: {', '.join(KINDS)}")
+    raise UnsupportedSpace(f"{kind} is not supported; supported are {', '.join(KINDS)}")
 
 
 def single_leaves(values: Values, value: Any) -> rlx.Leaves:
     """Return the leaves [1, ...] of one environment's value."""
-    return [leaf[None] for leaf in values.leaves(value, 0)]
+    return [leaf[None] for leaf in values.to_leaves(value, 0)]
 
 
-def copied(values: Values, value: Any) -> Any:
-    """Return a copy of one environment's value, converted to the shapes and dtypes of its space. Raises Misfit."""
+def copy_value(values: Values, value: Any) -> Any:
+    """Return a copy of one environment's value, with the shapes and dtypes of its space. Raises Misfit."""
     if type(value) is np.ndarray and values.exact == (value.dtype, value.shape):  # as most states are
         return value.copy()
-    return values.take(iter(single_leaves(values, value)), True)
+    return values.from_leaves(iter(single_leaves(values, value)), True)
 
 
 def fill_rows(values: Values, current: rlx.Leaves, rows: Iterable[Any]) -> rlx.Leaves:
-    """Return leaves [N, ...] from one value for each environment, taken from `current` where the value is None."""
+    """Return leaves [N, ...] of one value for each environment. Where a value is None, the row of `current` is used."""
     filled = [leaf.copy() for leaf in current]
     for index, row in enumerate(rows):
         if row is not None:
-            for leaf, part in zip(filled, values.leaves(row, 0), strict=True):
+            for leaf, part in zip(filled, values.to_leaves(row, 0), strict=True):
                 leaf[index] = part
     return filled
 
 
 class _Array:
-    """Values that are single arrays; a single Discrete is an int.
+    """The converter of values that are one array. A single value of a Discrete space is an int.
 
-    gymnasium's MultiDiscrete may have any shape, dtype and start; the protocol's is a vector of int64, counting from 0.
+    A MultiDiscrete space of gymnasium may have any shape, dtype and start. The protocol's is a vector of int64 from 0.
     """
 
     def __init__(self, space: rlx.ElementarySpace, original: Any, start: npt.NDArray[Any] | None = None) -> None:
@@ -116,7 +116,7 @@ class _Array:
     def space(self) -> rlx.Space:
         return self._space
 
-    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+    def to_leaves(self, value: Any, axes: int) -> rlx.Leaves:
         array = value if type(value) is np.ndarray else array_of(value)
         if (
             self._plain
@@ -125,9 +125,9 @@ class _Array:
             and array.ndim == self._axes + axes
         ):
             return [array]  # as most states are
-        return self._converted(array, axes)
+        return self._convert(array, axes)
 
-    def _converted(self, array: npt.NDArray[Any], axes: int) -> rlx.Leaves:
+    def _convert(self, array: npt.NDArray[Any], axes: int) -> rlx.Leaves:
         array = array_of(array)
         check_shape(array, self._space.shape if self._shape is None else self._shape, axes)
         if self._start is not None:
@@ -136,12 +136,12 @@ class _Array:
             array = array.reshape(*array.shape[:axes], *self._space.shape)
         return self._space.flatten(array)
 
-    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+    def from_leaves(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         leaf = next(leaves)
         if single and self._is_integer:
             return int(leaf[0])
         shape = self._space.shape if self._shape is None else self._shape
-        value = np.array(leaf, self._dtype).reshape(shape if single else (len(leaf), *shape))  # a copy: may be written
+        value = np.array(leaf, self._dtype).reshape(shape if single else (len(leaf), *shape))  # a writable copy
         return value if self._start is None else value + self._start.astype(self._dtype)
 
 
@@ -159,38 +159,38 @@ class _Tuple(_Nested):
         self._parts = tuple(parts)
         self._space = rlx.Tuple([part.space for part in parts])
 
-    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+    def to_leaves(self, value: Any, axes: int) -> rlx.Leaves:
         check_sequence(value, len(self._parts))
         parts = enumerate(zip(self._parts, value, strict=True))
         return [leaf for key, (part, item) in parts for leaf in _leaves_of(part, key, item, axes)]
 
-    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
-        return tuple([part.take(leaves, single) for part in self._parts])
+    def from_leaves(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        return tuple([part.from_leaves(leaves, single) for part in self._parts])
 
 
 class _Dict(_Nested):
     def __init__(self, parts: Mapping[str, Values]) -> None:
         space = self._space = rlx.Dict({key: part.space for key, part in parts.items()})
-        self._parts = {key: parts[key] for key in space.spaces}  # the order of the wire
+        self._parts = {key: parts[key] for key in space.spaces}  # in the order of the wire
 
-    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+    def to_leaves(self, value: Any, axes: int) -> rlx.Leaves:
         check_keys(value, self._parts)
         return [leaf for key, part in self._parts.items() for leaf in _leaves_of(part, key, value[key], axes)]
 
-    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
-        return {key: part.take(leaves, single) for key, part in self._parts.items()}
+    def from_leaves(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        return {key: part.from_leaves(leaves, single) for key, part in self._parts.items()}
 
 
 def _leaves_of(part: Values, key: str | int, value: Any, axes: int) -> rlx.Leaves:
-    """Return the leaves of one part of a tuple or dict. Raises Misfit with the path from there."""
+    """Return the leaves of one part of a tuple or dict. Raises Misfit with the path of the part."""
     try:
-        return part.leaves(value, axes)
+        return part.to_leaves(value, axes)
     except Misfit as misfit:
         raise misfit.within(key) from None
 
 
 def reward_of(reward: Any) -> float:
-    """Return a reward as a number; an array of one number is one. Raises ValueError."""
+    """Return a reward, which may be an array of one number, as a float. Raises ValueError."""
     if isinstance(reward, float) and math.isfinite(reward):
         return float(reward)
     try:
@@ -204,7 +204,7 @@ def reward_of(reward: Any) -> float:
 
 
 def flag_of(name: str, flag: Any) -> bool:
-    """Return `terminated` or `truncated` as a bool; an array of one is one. Raises ValueError."""
+    """Return `terminated` or `truncated`, which may be an array of one flag, as a bool. Raises ValueError."""
     if isinstance(flag, _FLAGS):
         return bool(flag)
     try:
@@ -217,9 +217,9 @@ def flag_of(name: str, flag: Any) -> bool:
 
 
 def require_final(observation: Any, terminated: bool, truncated: bool) -> None:
-    """Raise ValueError for an episode that was cut off without a final observation."""
+    """Raise ValueError if a truncated episode has no final observation."""
     if observation is None and truncated and not terminated:
         raise ValueError(
-            "the final observation of a truncated episode is None: its value is part of what the agent learns, so"
-            " return the last observation"
+            "the final observation of a truncated episode is None: return the last observation, because the agent's"
+            " bootstrap uses its value"
         )

@@ -19,15 +19,19 @@ Autoreset = Literal["same_step", "next_step", "disabled"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
-    """NEXT_STEP episodes whose end was lost with a connection: which, by the task's rule or not, final observations."""
+class _LostEnds:
+    """NEXT_STEP episodes whose end was lost with a connection.
+
+    `mask`: environments with such an episode. `terminated`: whether it ended by the task's rule. `final`: leaves with
+    the final observations.
+    """
 
     mask: rlx.Mask
     terminated: rlx.Mask
     final: rlx.Leaves
 
-    def filled(self, leaves: rlx.Leaves) -> rlx.Leaves:
-        """Return a copy of `leaves` with the lost final observations in it."""
+    def fill(self, leaves: rlx.Leaves) -> rlx.Leaves:
+        """Return a copy of `leaves` with the lost final observations inserted."""
         copies = [leaf.copy() for leaf in leaves]
         for leaf, last in zip(copies, self.final, strict=True):
             leaf[self.mask] = last[self.mask]
@@ -35,28 +39,28 @@ class _Ended:
 
 
 class VectorClient(ClientBase):
-    """N environments' way to their agent, in one message per step. See `ClientBase` for the other arguments.
+    """The client of N environments that are stepped together. See `ClientBase` for the other arguments.
 
-    `environments`: N. States and actions are batches: every array has a leading axis N, in tuples and dicts too.
-    Rewards and masks have shape [N]; a mask may be None if nothing is true.
-    `autoreset` says how one episode follows another, in gymnasium's words. "same_step": `states` holds the new
-    episode's first state where one ended, and `final_states` the ended one's last. "next_step": `states` holds the
-    final state, and the next message says `first` where the state starts an episode and the reward is void.
-    "disabled": all episodes end together, with reset.
+    `environments`: N. States and actions are batches: each array has a leading axis N, also in tuples and dicts.
+    Rewards and masks have shape [N]. A mask may be None if it is all false.
+    `autoreset`: how the next episode starts, in gymnasium's terms. "same_step": where an episode ended, `states` holds
+    the first state of the next episode, and `final_states` the last state of the ended one. "next_step": `states`
+    holds the final state; in the next message, `first` is true where the state starts an episode, and the reward there
+    is void. "disabled": all episodes end together, with reset.
 
-    The life of a client::
+    Usage::
 
         actions = client.init(states)
         while ...:
             actions = client.step(rewards, states, terminated, truncated, final_states=..., first=...)
 
-    What `Client` says about lost connections and errors holds here.
+    Lost connections and errors are handled as in `Client`.
     """
 
     def __init__(self, address: str, *, environments: int, autoreset: Autoreset = "same_step", **settings: Any) -> None:
         require_known(VectorClient.__init__, settings, ClientBase.__init__)
         if environments < 1:
-            raise ValueError(f"environments is {environments}: there must be at least one")
+            raise ValueError(f"environments is {environments}: it must be at least 1")
         modes = {mode.name.lower(): mode for mode in rlx.Autoreset}
         if autoreset not in modes:
             raise ValueError(f"autoreset is {autoreset!r}: choose one of {', '.join(modes)}")
@@ -64,16 +68,16 @@ class VectorClient(ClientBase):
         super().__init__(address, _environments=environments, _autoreset=(self._autoreset,), **settings)
         self._returns: npt.NDArray[np.float64] = np.zeros(environments)
         self._between: rlx.Mask | None = None  # where NEXT_STEP episodes ended with the last step
-        self._ended: _Ended | None = None
+        self._lost_ends: _LostEnds | None = None
 
     def init(self, states: Any) -> Any:
-        """Begin an episode in every environment; return the first actions, [N, ...]."""
-        self._begin()
-        actions = self._session.start(rlx.Init(self._observe.leaves(states, 1)))
+        """Begin an episode in every environment. Return the first actions, [N, ...]."""
+        self._prepare_episode()
+        actions = self._session.start(rlx.Init(self._observe.to_leaves(states, 1)))
         self._in_episode = True
         self._returns[:] = 0.0
-        self._between = self._ended = None
-        return self._act.take(iter(actions.action), False)
+        self._between = self._lost_ends = None
+        return self._act.from_leaves(iter(actions.action), False)
 
     def step(
         self,
@@ -85,28 +89,28 @@ class VectorClient(ClientBase):
         first: npt.ArrayLike | None = None,
         episodes: Sequence[rlx.Episode] = (),
     ) -> Any:
-        """Send the outcome of the last actions; return the next ones, [N, ...].
+        """Send the outcome of the last actions. Return the next actions, [N, ...].
 
-        An environment that says both terminated and truncated is terminated: its episode ended by the task's rule.
-        `final_states`: a batch, or an object array with one state for each environment and None if no episode ended
-        (gymnasium's `infos["final_obs"]`); needed in "same_step" where an episode was truncated.
+        Where both `terminated` and `truncated` are true, the episode counts as terminated.
+        `final_states`: a batch; or an object array with one state for each environment, None where no episode ended
+        (gymnasium's `infos["final_obs"]`). It is required in "same_step" mode where an episode was truncated.
         """
-        self._check_begun()
+        self._check_in_episode()
         rewards = _rewards(rewards)
-        leaves = self._observe.leaves(states, 1)
+        leaves = self._observe.to_leaves(states, 1)
         over, cut = _masks(terminated, truncated)
         final = self._final_leaves(leaves, final_states, cut) if cut is not None else None
         begun = _mask(first)
         actions = None
-        if self._ended is None:
+        if self._lost_ends is None:
             actions = self._session.step(rlx.Step(rewards, leaves, over, cut, final, begun, episodes))
         else:
-            self._renew(self._ended, rewards, leaves, over, begun, episodes)
+            self._end_all(self._lost_ends, rewards, leaves, over, begun, episodes)
         self._add_up(rewards, over, cut, begun)
         if actions is None:
             self._interrupted = True
-            actions = self._resume(leaves, over, cut, begun)
-        return self._act.take(iter(actions.action), False)
+            actions = self._restart(leaves, over, cut, begun)
+        return self._act.from_leaves(iter(actions.action), False)
 
     def reset(
         self,
@@ -115,22 +119,24 @@ class VectorClient(ClientBase):
         final_states: Any = None,
         episodes: Sequence[rlx.Episode] = (),
     ) -> npt.NDArray[np.float64]:
-        """End the episode of every environment with the last actions' rewards; the episodes' returns, [N].
+        """End the episode of every environment with the rewards of the last actions. Return the returns, [N].
 
-        `truncated`: where true, the episode was cut off rather than ended by the task's rule; then `final_states`, a
-        batch, is needed. An environment whose episode ended with the step before ("next_step") has none to end: its
-        reward is void and its return 0.
+        `truncated`: true where the episode was cut off, not ended by the task's rule. Then `final_states`, a batch, is
+        required. Where an episode ended with the previous step ("next_step" mode), the reward is void and the return
+        is 0.
         """
-        self._check_begun()
+        self._check_in_episode()
         rewards = _rewards(rewards)
         cut = _mask(truncated)
         if cut is not None and final_states is None:
             raise ValueError("a truncated episode needs its final state: give final_states")
-        final = None if final_states is None else self._observe.leaves(final_states, 1)
+        final = None if final_states is None else self._observe.to_leaves(final_states, 1)
         if self._between is not None:
             rewards = np.where(self._between, 0.0, rewards)
         message = rlx.Reset(rewards, cut, final, episodes)
-        answer = self._session.reset(message if self._ended is None else self._with_lost_ends(message, self._ended))
+        answer = self._session.reset(
+            message if self._lost_ends is None else self._add_lost_ends(message, self._lost_ends)
+        )
         self._in_episode = False
         self._returns += rewards
         returns: npt.NDArray[np.float64] = self._returns.copy()
@@ -158,58 +164,58 @@ class VectorClient(ClientBase):
                 if final_states[index] is None:
                     raise ValueError(f"final_states[{index}] is None: a truncated episode needs its final state")
             return fill_rows(self._observe, leaves, final_states)
-        return self._observe.leaves(final_states, 1)
+        return self._observe.to_leaves(final_states, 1)
 
-    def _resume(
+    def _restart(
         self, leaves: rlx.Leaves, over: rlx.Mask | None, cut: rlx.Mask | None, begun: rlx.Mask | None
     ) -> rlx.Actions:
-        """Begin anew, on another connection, with the current states.
+        """Start episodes from the current states, on another connection.
 
-        The new connection knows nothing of what ended in the lost message. In SAME_STEP that is well: the states start
-        episodes. In NEXT_STEP they are final, and the environments will start episodes that this connection cannot be
-        told of, because nothing ended on it: `_renew` sees to that with the next message.
+        The new connection does not know the episodes that ended in the lost message. In SAME_STEP mode, the states
+        start new episodes. In NEXT_STEP mode they are final states, and the starts of the next episodes cannot be sent,
+        because no episode has ended on this connection. So the next `step` ends all episodes with a reset (`_end_all`).
         """
         none = np.zeros(len(self._returns), np.bool_)
         over = none if over is None else over
         ended = over if cut is None else over | cut
-        self._ended = None
+        self._lost_ends = None
         if self._autoreset is rlx.Autoreset.SAME_STEP:
             starts = ended
         elif ended.any():
-            self._ended = _Ended(ended, over, [leaf.copy() for leaf in leaves])
+            self._lost_ends = _LostEnds(ended, over, [leaf.copy() for leaf in leaves])
             starts = none
         else:
             starts = none if begun is None else begun
         return self._session.start(rlx.Init(leaves, partial=None if starts.all() else ~starts))
 
-    def _renew(
+    def _end_all(
         self,
-        ended: _Ended,
+        ended: _LostEnds,
         rewards: rlx.Rewards,
         leaves: rlx.Leaves,
         over: rlx.Mask | None,
         begun: rlx.Mask | None,
         episodes: Sequence[rlx.Episode],
     ) -> None:
-        """End all episodes, the lost ends with their final states and the others as cut off, so that all begin anew."""
-        final = ended.filled(leaves)
+        """End all episodes, so that all start again: lost ends with their final states, the others as truncated."""
+        final = ended.fill(leaves)
         cut = ~ended.terminated if over is None else ~(ended.terminated | over)
         rewards = rewards if begun is None else np.where(begun, 0.0, rewards)
         self._session.reset(rlx.Reset(rewards, cut if cut.any() else None, final, episodes))
 
-    def _with_lost_ends(self, reset: rlx.Reset, ended: _Ended) -> rlx.Reset:
-        """For a connection that never heard of these ends, and has those episodes under way."""
+    def _add_lost_ends(self, reset: rlx.Reset, ended: _LostEnds) -> rlx.Reset:
+        """Return `reset` with the lost ends, for a connection on which these episodes are still in progress."""
         cut = ended.mask & ~ended.terminated
         if reset.truncated is not None:
             cut |= reset.truncated
         final = ended.final
         if reset.final_observation is not None:
-            final = ended.filled(reset.final_observation)
+            final = ended.fill(reset.final_observation)
         return rlx.Reset(reset.reward, cut if cut.any() else None, final, reset.episodes)
 
 
 def _rewards(rewards: npt.ArrayLike) -> rlx.Rewards:
-    """Return the rewards as an array. Raises ValueError if they are no numbers."""
+    """Return the rewards as float64 [N]. Raises ValueError if they are not numbers."""
     try:
         array = np.asarray(rewards)
         if array.dtype.kind in "biuf" and array.ndim == 1:
@@ -220,7 +226,7 @@ def _rewards(rewards: npt.ArrayLike) -> rlx.Rewards:
 
 
 def _mask(mask: npt.ArrayLike | None) -> rlx.Mask | None:
-    """Return the mask as an array, None if nothing is true."""
+    """Return the mask as an array; None if it is all false."""
     if mask is None:
         return None
     array = np.asarray(mask, np.bool_)

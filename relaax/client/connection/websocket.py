@@ -1,4 +1,4 @@
-"""The client's end of a WebSocket, without the socket: a request, then messages."""
+"""The client's side of a WebSocket, without the socket: a request, then messages."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from relaax.client.connection.failure import ConnectionInterrupted
 from relaax.rlx import HANDSHAKE_FRAME_BYTES
 from relaax.websocket import QUIET, HeldFailure, MessageStream
 
-_MAY_PASS = (429, 500, 502, 503, 504)
-"""Answers of HTTP, by proxies too, after which it is worth to try again."""
-_SHOWN = 300
+_RETRYABLE_STATUS = (429, 500, 502, 503, 504)
+"""HTTP status codes, also of proxies, after which a retry may succeed."""
+_MAX_REASON = 300
 
 
 class _ClientEnd(HeldFailure, ClientProtocol):
-    """The library's end of a client."""
+    """The client side of the WebSocket library."""
 
 
 class ClientWebSocket(MessageStream):
-    """A WebSocket that is asked for when it is made: send `to_send`, then give it what is `received` until `open`."""
+    """A WebSocket, which requests itself when created: send `to_send`, then call `receive_answer` until `open`."""
 
     def __init__(self, host: str, port: int, path: str, secure: bool) -> None:
-        """`secure`: whether TLS lies below."""
+        """`secure`: whether the connection uses TLS."""
         path, _, query = path.partition("?")
         self._protocol: _ClientEnd = _ClientEnd(
             WebSocketURI(secure, host, port, path, query), max_size=HANDSHAKE_FRAME_BYTES, logger=QUIET
@@ -33,25 +33,25 @@ class ClientWebSocket(MessageStream):
         self._protocol.send_request(self._protocol.connect())
         self.open = False
 
-    def answered(self, data: bytes | memoryview) -> bytes:
-        """Take in the answer to the request; no bytes are the end of the stream. Return the RLX frames behind it.
+    def receive_answer(self, data: bytes | memoryview) -> bytes:
+        """Process bytes of the answer to the request; empty at the end of the stream. Return the RLX frames after it.
 
-        Raises ConnectionInterrupted if the answer is no WebSocket.
+        Raises ConnectionInterrupted if the server does not open a WebSocket.
         """
         if data:
-            said = self.received(data, HANDSHAKE_FRAME_BYTES)
+            frames = self.received(data, HANDSHAKE_FRAME_BYTES)
         else:
             self._protocol.receive_eof()
-            said = b""
+            frames = b""
         error = self._protocol.handshake_exc
         if isinstance(error, InvalidStatus):
             response = error.response
-            words = bytes(response.body or b"").decode("utf-8", "replace").strip().partition("\n")[0][:_SHOWN]
+            words = bytes(response.body or b"").decode("utf-8", "replace").strip().partition("\n")[0][:_MAX_REASON]
             why = words if words.isprintable() and words else response.reason_phrase
             raise ConnectionInterrupted(
-                f"no WebSocket: HTTP {response.status_code}: {why}", retryable=response.status_code in _MAY_PASS
+                f"no WebSocket: HTTP {response.status_code}: {why}", retryable=response.status_code in _RETRYABLE_STATUS
             )
         if error is not None:
             raise ConnectionInterrupted(f"no WebSocket: {error}", retryable=not data)
         self.open = self._protocol.state is not CONNECTING
-        return said
+        return frames

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from relaax.client.connection.websocket import ClientWebSocket
 
 RECEIVE_BUFFER_BYTES = 1 << 16
-LEAVE_SECONDS = 0.5
+CLOSE_SECONDS = 0.5
 PLAIN = "leave out --tls, tls=True and RELAAX_TLS to connect without it"
 _SLICE_SECONDS = 1.0
 _CLOSED = "the server closed the connection"
@@ -31,12 +31,10 @@ _ANY_TIME = (rlx.Metrics, rlx.Ping, rlx.Pong)
 
 
 class ClientWire:
-    """Send messages to one server and receive its messages, in one thread. Every failure of the connection is a
-    `ConnectionInterrupted`.
+    """A connection to one server, for one thread. Every failure of the connection raises `ConnectionInterrupted`.
 
-    The server may take as long as it likes to answer as long as it is heard of: `silence` is the time in seconds after
-    which a connection without any byte counts as lost (a server sends pings while it is busy). A message that is sent
-    must be taken in within the same time.
+    A server may need any time to answer, but it sends pings while it is busy. If no byte arrives for `response_timeout`
+    seconds, the connection counts as lost. A message that is sent must be accepted within the same time.
     """
 
     def __init__(
@@ -46,11 +44,11 @@ class ClientWire:
         *,
         codec: str,
         connect_timeout: float,
-        silence: float,
+        response_timeout: float,
         tls: ssl.SSLContext | None = None,
         path: str | None = None,
     ) -> None:
-        """`path`: of a WebSocket; None for none."""
+        """`path`: path of a WebSocket; None for plain TCP."""
         self._connection = rlx.ClientConnection(codec=codec)
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._answered = False
@@ -60,102 +58,103 @@ class ClientWire:
             connected = socket.create_connection((host, port), timeout=connect_timeout)
         except socket.gaierror as error:
             raise ConnectionInterrupted(f"cannot find the host {host!r} ({error.strerror})") from error
-        except UnicodeError as error:  # from the encoding of names: no name server was asked
-            raise ConnectionInterrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
+        except UnicodeError as error:  # from the encoding of the name, before a lookup
+            raise ConnectionInterrupted(f"{host!r} is not a valid host name", retryable=False) from error
         except OSError as error:
             there = ": is an RLX server running there?" if isinstance(error, ConnectionRefusedError) else ""
             text = f"cannot connect to {host}:{port} ({error.strerror or error}){there}"
             raise ConnectionInterrupted(text) from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
-        self._arrivals = select.poll()
-        self._arrivals.register(self._socket, select.POLLIN)
-        self._silence = silence
-        _bound(self._socket, silence)
-        _tune(self._socket, silence)
+        self._readable = select.poll()
+        self._readable.register(self._socket, select.POLLIN)
+        self._response_timeout = response_timeout
+        _set_timeouts(self._socket, response_timeout)
+        _set_options(self._socket, response_timeout)
         self._websocket: ClientWebSocket | None = None
         if path is not None:
             self._upgrade(host, port, path, tls is not None)
 
     def _upgrade(self, host: str, port: int, path: str, secure: bool) -> None:
-        """Ask for a WebSocket. Raises ConnectionInterrupted."""
+        """Open a WebSocket. Raises ConnectionInterrupted."""
         with explained("websocket"):
             from relaax.client.connection.websocket import ClientWebSocket
         websocket = ClientWebSocket(host, port, path, secure)
         try:
             self._send(websocket.to_send())
             while not websocket.open:
-                received = self._received()
+                received = self._receive()
                 if is_http2(received):
                     raise ConnectionInterrupted(f"no WebSocket: {SPEAKS_GRPC}", retryable=False)
-                said = websocket.answered(received)
-                if said:
-                    self._connection.receive_data(said)
+                frames = websocket.receive_answer(received)
+                if frames:
+                    self._connection.receive_data(frames)
         except (OSError, ConnectionInterrupted) as error:
             self.close()
             if isinstance(error, OSError):
-                raise ConnectionInterrupted(_broke(error)) from error
+                raise ConnectionInterrupted(_break_text(error)) from error
             raise
         self._websocket = websocket
 
-    def tell(self, *messages: rlx.ClientMessage) -> None:
+    def send(self, *messages: rlx.ClientMessage) -> None:
         """Send messages in one write, without waiting for an answer.
 
-        Messages that have arrived are read before an init, a step or a reset: none may follow the server's last one.
-        Raises rlx.LocalProtocolError before anything is sent, ConnectionInterrupted and TrainingFinished.
+        Before an init, a step or a reset, all messages that have arrived are read, because the protocol allows no
+        message after the server's last one. Raises rlx.LocalProtocolError before it sends bytes, ConnectionInterrupted
+        and TrainingFinished.
         """
         send = self._connection.send
         if not self._broken and type(messages[-1]) not in _ANY_TIME:
-            self._look()
+            self._process_arrived()
         try:
             data = send(messages[0]) if len(messages) == 1 else b"".join([send(message) for message in messages])
-        except rlx.RemoteProtocolError as error:  # an answer that nobody asked for lies there
-            raise self._broke_protocol(error) from error
+        except rlx.RemoteProtocolError as error:  # an unrequested answer has arrived
+            raise self._protocol_error(error) from error
         self._pings += type(messages[0]) is rlx.Ping
         try:
             self._send(data if self._websocket is None else self._websocket.sealed(data))
         except OSError as error:
-            self._last_words()
-            raise ConnectionInterrupted(_broke(error)) from error
+            self._raise_server_error()
+            raise ConnectionInterrupted(_break_text(error)) from error
 
-    def _look(self) -> None:
-        """Read what has arrived, without waiting. Raises ConnectionInterrupted and TrainingFinished."""
+    def _process_arrived(self) -> None:
+        """Read the messages that have arrived, without waiting. Raises ConnectionInterrupted and TrainingFinished."""
         connection = self._connection
         while True:
             while connection.buffered or connection.ended:
                 try:
                     event = connection.next_event()
                 except rlx.RemoteProtocolError as error:
-                    raise self._broke_protocol(error) from error
+                    raise self._protocol_error(error) from error
                 if event is NEED_DATA:
                     break
-                if not self._is_aside(event):
-                    raise _farewell(event)
-            data = b"" if self._websocket_is_over() else self._received_now()
+                if not self._is_skipped(event):
+                    raise _exception_of(event)
+            data = b"" if self._websocket_is_over() else self._receive_available()
             if data is None:
                 return
-            self._feed(data)
+            self._process_data(data)
 
-    def _is_aside(self, event: object) -> bool:
-        """Return whether the event is a ping, which is answered, a pong or, at the end, a late answer."""
+    def _is_skipped(self, event: object) -> bool:
+        """Return whether to skip the event: a ping (answered here), a pong or, at the end, a late answer."""
         if isinstance(event, rlx.Ping) and not self._broken:
-            self.tell(rlx.Pong(event.nonce))
+            self.send(rlx.Pong(event.nonce))
         late = self._broken and isinstance(event, rlx.Actions | rlx.EpisodeReturns)
         return late or isinstance(event, rlx.Ping | rlx.Pong)
 
-    def hear(self) -> rlx.ServerMessage:
+    def receive(self) -> rlx.ServerMessage:
         """Return the server's next message, except pings and unrequested pongs.
 
         Raises ConnectionInterrupted and TrainingFinished.
         """
         connection = self._connection
-        if not connection.buffered:  # usual: nothing came after the last answer
+        if not connection.buffered:  # the usual case: no bytes followed the last answer
             self._read()
         while True:
             try:
                 event = connection.next_event()
             except rlx.RemoteProtocolError as error:
-                raise self._broke_protocol(error) from error
-            if type(event) is Actions:  # what comes most
+                raise self._protocol_error(error) from error
+            if type(event) is Actions:  # the most frequent event
                 self._answered = True
                 return event
             if event is NEED_DATA:
@@ -169,140 +168,140 @@ class ClientWire:
             elif isinstance(event, rlx.ConnectionClosed) and connection.welcome is None:
                 kind = "with" if isinstance(self._socket, ssl.SSLSocket) else "without"
                 raise ConnectionInterrupted(f"{_CLOSED} before its welcome: is it an RLX server {kind} TLS?")
-            elif not self._is_aside(event):
-                raise _farewell(event)
+            elif not self._is_skipped(event):
+                raise _exception_of(event)
 
-    def _broke_protocol(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
-        # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
+    def _protocol_error(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
+        # Before the first answer, the peer is probably not an RLX server. Later, a new connection may succeed.
         question = ": is it an RLX server?" if self._connection.welcome is None else ""
         why = str(error) if error.message == SPEAKS_GRPC else f"the server broke the protocol: {error}{question}"
         return ConnectionInterrupted(why, retryable=self._answered)
 
-    def leave(self, last: rlx.ClientMessage | None = None) -> None:
-        """Send a bye and close: half-close and drain for a moment, so that the last messages are not lost."""
+    def close_with_bye(self, last: rlx.ClientMessage | None = None) -> None:
+        """Send a bye, half-close, drain for at most CLOSE_SECONDS so that the last messages are not lost, and close."""
         with contextlib.suppress(OSError, rlx.ProtocolError, ConnectionInterrupted, TrainingFinished):
-            self._hurry()
-            self._look()
-            self.tell(*([last] if last else []), rlx.Bye("done"))
+            self._shorten_timeouts()
+            self._process_arrived()
+            self.send(*([last] if last else []), rlx.Bye("done"))
             if self._websocket is not None:
                 self._send(self._websocket.farewell())
             self._socket.shutdown(socket.SHUT_WR)
-            until = time.monotonic() + LEAVE_SECONDS
+            until = time.monotonic() + CLOSE_SECONDS
             while self._socket.recv_into(self._buffer) and time.monotonic() < until:
                 pass
         self.close()
 
     def close(self) -> None:
-        """Close without a bye. May be called again."""
+        """Close without a bye. May be called repeatedly."""
         self._socket.close()
 
     def _read(self) -> None:
-        """Take in some bytes, once there are any. Raises ConnectionInterrupted as `_received`."""
-        self._feed(b"" if self._websocket_is_over() else self._received())
+        """Wait for bytes and process them. Raises ConnectionInterrupted."""
+        self._process_data(b"" if self._websocket_is_over() else self._receive())
 
     def _websocket_is_over(self) -> bool:
         websocket = self._websocket
         return websocket is not None and (websocket.ended or websocket.broken is not None)
 
-    def _feed(self, data: memoryview | bytes) -> None:
-        """Pass received bytes to the protocol; empty for the end of the stream. Raises ConnectionInterrupted."""
+    def _process_data(self, data: memoryview | bytes) -> None:
+        """Pass received bytes to the protocol; empty at the end of the stream. Raises ConnectionInterrupted."""
         websocket = self._websocket
         if websocket is not None and websocket.broken is not None:
-            raise self._broke_protocol(websocket.broken)
+            raise self._protocol_error(websocket.broken)
         if websocket is None or not data:
             self._connection.receive_data(data)
             return
         welcome = self._connection.welcome
         limit = rlx.HANDSHAKE_FRAME_BYTES if welcome is None else welcome.limits.max_frame_bytes
-        said = websocket.received(data, min(limit, DEFAULT_MAX_FRAME_BYTES))
+        frames = websocket.received(data, min(limit, DEFAULT_MAX_FRAME_BYTES))
         if own := websocket.to_send():
-            with contextlib.suppress(OSError):  # which the next read notices
+            with contextlib.suppress(OSError):  # the next read detects it
                 self._send(own)
-        if said:
-            self._connection.receive_data(said)
+        if frames:
+            self._connection.receive_data(frames)
 
-    def _received_now(self) -> memoryview | None:
+    def _receive_available(self) -> memoryview | None:
         """Return the bytes that have arrived, or None. Raises ConnectionInterrupted."""
         wire = self._socket
         if not isinstance(wire, ssl.SSLSocket):
-            return self._received() if self._arrivals.poll(0) else None
-        if not self._arrivals.poll(0) and not wire.pending():
+            return self._receive() if self._readable.poll(0) else None
+        if not self._readable.poll(0) and not wire.pending():
             return None
-        wire.settimeout(0)  # what has arrived may be a part of a record
+        wire.settimeout(0)  # only a part of a record may have arrived
         try:
             return self._buffer[: wire.recv_into(self._buffer)]
         except ssl.SSLWantReadError:
             return None
         except OSError as error:
-            raise ConnectionInterrupted(_broke(error)) from error
+            raise ConnectionInterrupted(_break_text(error)) from error
         finally:
-            wire.settimeout(self._silence)
+            wire.settimeout(self._response_timeout)
 
-    def _received(self) -> memoryview:
-        """Return the received bytes, once there are any. Raises ConnectionInterrupted after `silence` without any."""
-        until = time.monotonic() + self._silence
+    def _receive(self) -> memoryview:
+        """Wait for bytes and return them. Raises ConnectionInterrupted if none arrive within `response_timeout`."""
+        until = time.monotonic() + self._response_timeout
         while True:
             try:
                 count = self._socket.recv_into(self._buffer)
                 break
             except (BlockingIOError, TimeoutError) as error:
-                if isinstance(error, BlockingIOError) and time.monotonic() < until:  # a slice is over
+                if isinstance(error, BlockingIOError) and time.monotonic() < until:  # a time slice has passed
                     continue
-                raise ConnectionInterrupted(f"the server said nothing for {self._silence:g} s") from error
+                raise ConnectionInterrupted(f"the server sent nothing for {self._response_timeout:g} s") from error
             except OSError as error:
-                raise ConnectionInterrupted(_broke(error)) from error
+                raise ConnectionInterrupted(_break_text(error)) from error
         return self._buffer[:count]
 
     def _send(self, data: bytes) -> None:
-        """Send all of it. Raises OSError, also if nothing more of it could be sent for `silence`."""
+        """Send all bytes. Raises OSError, also if none can be sent for `response_timeout` seconds."""
         try:
             sent = self._socket.send(data)
-        except BlockingIOError:  # a slice is over
+        except BlockingIOError:  # a time slice has passed
             sent = 0
         if sent == len(data):
             return
-        until, rest = time.monotonic() + self._silence, memoryview(data)[sent:]
+        until, rest = time.monotonic() + self._response_timeout, memoryview(data)[sent:]
         while rest:
             if time.monotonic() >= until:
                 raise TimeoutError
             with contextlib.suppress(BlockingIOError):
                 rest = rest[self._socket.send(rest) :]
-                until = time.monotonic() + self._silence
+                until = time.monotonic() + self._response_timeout
 
-    def _last_words(self) -> None:
-        """Look whether the server said why it closed, and raise that."""
-        self._hurry()
+    def _raise_server_error(self) -> None:
+        """Raise the error that the server sent before it closed the connection, if any."""
+        self._shorten_timeouts()
         with contextlib.suppress(OSError):
             while True:
                 try:
-                    self.hear()
+                    self.receive()
                 except ConnectionInterrupted as error:
-                    if error.code is None:  # the server did not say: what the caller saw is as good
+                    if error.code is None:  # the server sent no error: the caller raises its own
                         return
                     raise
 
-    def _hurry(self) -> None:
+    def _shorten_timeouts(self) -> None:
         self._broken = True
-        self._silence = LEAVE_SECONDS
-        self._socket.settimeout(LEAVE_SECONDS)
+        self._response_timeout = CLOSE_SECONDS
+        self._socket.settimeout(CLOSE_SECONDS)
 
 
-def _broke(error: OSError) -> str:
+def _break_text(error: OSError) -> str:
     timed_out = isinstance(error, TimeoutError | BlockingIOError)
     return f"the connection broke ({'timed out' if timed_out else error.strerror or error})"
 
 
-def _bound(connected: socket.socket, seconds: float) -> None:
-    """Make every read and write fail that takes longer: with TimeoutError, or with BlockingIOError after a part of it.
+def _set_timeouts(connected: socket.socket, seconds: float) -> None:
+    """Limit every read and write to `seconds`: it raises TimeoutError, or BlockingIOError after a slice of this time.
 
-    If the kernel does the waiting, each of them is one system call; Python's own timeouts ask it first whether there
-    is anything to read, or room to write, and let other threads of this process come in between. The kernel waits in
-    slices because a signal has Python begin such a wait anew: no deadline is kept while more than one comes in a slice.
+    If the kernel waits (SO_RCVTIMEO), a read or write is one system call. Python's own timeouts need a poll before it,
+    and let other threads of this process run in between. The kernel waits in slices, because Python restarts such a
+    wait after a signal: if more than one signal arrives in each slice, no deadline is kept.
     """
     connected.settimeout(seconds)
     if os.name == "posix" and not isinstance(connected, ssl.SSLSocket):
         part = min(_SLICE_SECONDS, seconds / 4)
-        span = struct.pack("@ll", int(part), max(1, int(part % 1 * 1e6)))  # nothing at all would mean for ever
+        span = struct.pack("@ll", int(part), max(1, int(part % 1 * 1e6)))  # 0 would mean no timeout
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
@@ -310,10 +309,10 @@ def _bound(connected: socket.socket, seconds: float) -> None:
 
 
 def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """Return the same connection over TLS, or closed. Raises ConnectionInterrupted."""
+    """Return the connection over TLS. Raises ConnectionInterrupted, with the connection closed."""
     try:
         return context.wrap_socket(connected, server_hostname=host)
-    except (OSError, ValueError) as error:  # ValueError: a name that no certificate can have
+    except (OSError, ValueError) as error:  # ValueError: the name is invalid in certificates
         connected.close()
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         if why is not None:
@@ -322,24 +321,24 @@ def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port:
         raise ConnectionInterrupted(f"no TLS with {host}:{port} ({error})") from error
 
 
-def _farewell(event: object) -> Exception:
-    """Return what the last message of a server means to its client."""
+def _exception_of(event: object) -> Exception:
+    """Return the exception for the last message of a server."""
     match event:
         case rlx.TrainingFinished(message=message, global_step=global_step):
             return TrainingFinished(message, global_step)
         case rlx.Error(code=code, message=message, retryable=retryable, retry_after_seconds=wait):
             return ConnectionInterrupted(message, retryable=bool(retryable), retry_after=wait, code=code)
         case rlx.Bye(reason=reason):
-            return ConnectionInterrupted(f"the server left ({reason})" if reason else "the server left")
+            return ConnectionInterrupted(f"the server sent a bye ({reason})" if reason else "the server sent a bye")
         case _:
             return ConnectionInterrupted(_CLOSED)
 
 
-def _tune(connected: socket.socket, silence: float) -> None:
-    """Send small messages without delay; notice a peer that is gone within about `silence` seconds."""
+def _set_options(connected: socket.socket, response_timeout: float) -> None:
+    """Send small messages without delay, and detect an unreachable peer within about `response_timeout` seconds."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    seconds = max(1, int(silence))
+    seconds = max(1, int(response_timeout))
     for name, value in (
         ("TCP_KEEPIDLE", max(1, seconds // 2)),
         ("TCP_KEEPINTVL", max(1, seconds // 6)),

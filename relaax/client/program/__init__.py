@@ -1,1 +1,4 @@
-"""What runs an environment's program: the loop, its checks, its processes and its screen."""
+"""The parts of an environment's program: the loop, checks, processes and the screen.
+
+Begin with `loop`.
+"""

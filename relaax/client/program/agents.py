@@ -1,4 +1,4 @@
-"""Agents within the process: one that acts at random, and one that plays the episodes of `relaax eval`."""
+"""Agents in this process: an agent with random actions, and the player of `relaax eval`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from relaax.client.connection.failure import EnvironmentFault, Failure
 from relaax.client.connection.values import values_of
 
 _STREAM = (1,)
-"""Spawn key of the agent's random numbers. An environment with the same seed draws from the stream without a key."""
+"""Spawn key of the agent's random numbers. An environment with the same seed uses the stream without a key."""
 
 
 class _Agent:
-    """The methods of `Client` and of `VectorClient` that act, over `_act`. Nothing is learned from an episode."""
+    """An agent without training that has the methods of `Client` and `VectorClient`, based on `_act`."""
 
     def __enter__(self) -> Any:
         return self
@@ -48,9 +48,9 @@ class _Agent:
 
 
 class RandomAgent(_Agent):
-    """Acts at random: for one environment (`environments` None), or for a vector.
+    """An agent with random actions: for one environment (`environments` None), or for a vector.
 
-    Actions are drawn evenly from the action space; elements of a Box that have no bounds, from -1 to 1.
+    Actions are uniform over the action space. Elements of a Box without bounds are uniform from -1 to 1.
     """
 
     def __init__(self, action_space: Any, environments: int | None = None, seed: int | None = None) -> None:
@@ -60,7 +60,9 @@ class RandomAgent(_Agent):
         self._rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_STREAM))
 
     def _act(self, states: Any, first: bool) -> Any:
-        return self._values.take(iter([self._draw(space) for space in self._values.space.elements()]), self._single)
+        return self._values.from_leaves(
+            iter([self._draw(space) for space in self._values.space.elements()]), self._single
+        )
 
     def _draw(self, space: rlx.ElementarySpace) -> npt.NDArray[Any]:
         shape = (self._environments, *space.shape)
@@ -77,7 +79,7 @@ class RandomAgent(_Agent):
 
 
 class CheckingAgent(RandomAgent):
-    """A RandomAgent that refuses states which are not in the observation space. Raises EnvironmentFault."""
+    """A RandomAgent that raises EnvironmentFault if a state is not in the observation space."""
 
     def __init__(self, observation_space: Any, action_space: Any, environments: int | None, seed: int | None) -> None:
         super().__init__(action_space, environments, seed)
@@ -85,14 +87,14 @@ class CheckingAgent(RandomAgent):
 
     def _act(self, states: Any, first: bool) -> Any:
         try:
-            self._observe.leaves(states, 0 if self._single else 1)
+            self._observe.to_leaves(states, 0 if self._single else 1)
         except ValueError as error:
-            raise EnvironmentFault(f"the observations are not in their space: {error}") from None
+            raise EnvironmentFault(f"the observations are not in the observation space: {error}") from None
         return super()._act(states, first)
 
 
 class Game(NamedTuple):
-    """An episode to play: its number, counted from 0, the seed of the environment's reset, and the most steps."""
+    """An episode to play: its number from 0, the seed of the environment's reset, and the maximum number of steps."""
 
     number: int
     seed: int
@@ -100,22 +102,22 @@ class Game(NamedTuple):
 
 
 class Player(Protocol):
-    """What acts in an environment whose address is `local`. Values are those of the spaces of `relaax.rlx`."""
+    """The agent of an environment with the address `local`. Values belong to spaces of `relaax.rlx`."""
 
-    def meet(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
-        """Take note of the environment. Raises Failure if it cannot be played."""
+    def set_environment(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
+        """Set the spaces and frame skip of the environment. Raises Failure if it is not supported."""
 
     def games(self) -> Iterator[Game]:
-        """Return the episodes to play, until there are enough."""
+        """Yield the episodes to play."""
 
     def act(self, observation: Any, first: bool) -> Any:
-        """Return the action for an observation. `first`: it begins an episode."""
+        """Return the action for an observation. `first`: whether it begins an episode."""
 
-    def ended(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
-        """Note the outcome of a game.
+    def record_game(self, game: Game, episode: rlx.Episode, steps: int, cut: bool) -> None:
+        """Record the outcome of a game.
 
-        `steps`: number of steps of its environment, without no-ops. `cut`: whether the episode was cut off at its
-        maximum number of steps.
+        `steps`: number of environment steps, without no-ops. `cut`: whether the episode was cut off at its maximum
+        number of steps.
         """
 
 
@@ -124,7 +126,7 @@ _player: ContextVar[Player | None] = ContextVar("player", default=None)
 
 @contextlib.contextmanager
 def playing(player: Player) -> Iterator[None]:
-    """Let `player` act wherever the address `local` is given in this block."""
+    """Use `player` for the address `local` in this block."""
     token = _player.set(player)
     try:
         yield
@@ -133,24 +135,24 @@ def playing(player: Player) -> Iterator[None]:
 
 
 def current_player() -> Player:
-    """Return the player of the block around. Raises Failure if there is none."""
+    """Return the player that `playing` has set. Raises Failure outside of `playing`."""
     player = _player.get()
     if player is None:
-        raise Failure(f"the address {LOCAL!r} is for programs that `relaax eval` starts; name an RLX server, HOST:PORT")
+        raise Failure(f"the address {LOCAL!r} is only for programs of `relaax eval`: give an RLX server, HOST:PORT")
     return player
 
 
 class LocalClient(_Agent):
-    """A player as the agent of one environment, or of a vector of one."""
+    """An agent that passes the observations of one environment, or of a vector of one, to a player."""
 
     def __init__(self, player: Player, observation_space: Any, action_space: Any, is_vector: bool, frame_skip: int):
         self._player = player
         self._observe, self._actions = values_of(observation_space), values_of(action_space)
         self._axes = 1 if is_vector else 0
-        player.meet(self._observe.space, self._actions.space, frame_skip)
+        player.set_environment(self._observe.space, self._actions.space, frame_skip)
 
     def _act(self, states: Any, first: bool) -> Any:
-        leaves = self._observe.leaves(states, self._axes)
+        leaves = self._observe.to_leaves(states, self._axes)
         observation = self._observe.space.unflatten([leaf[0].copy() if self._axes else leaf for leaf in leaves])
         action = self._actions.space.flatten(self._player.act(observation, first))
-        return self._actions.take((np.asarray(leaf)[None] for leaf in action), not self._axes)
+        return self._actions.from_leaves((np.asarray(leaf)[None] for leaf in action), not self._axes)

@@ -1,4 +1,4 @@
-"""Check environments without a server: play episodes at random, and report what training would trip over."""
+"""Check of environments without a server: play random episodes, and report faults that would break training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relaax.client.program.check_report import CheckReport, Findings
 from relaax.client.program.checked_env import autoreset_of, closing_error, is_a, is_of_signal
 
 EPISODES, STEPS, SECONDS = 3, 10_000, 30.0
-"""Limits of a check, summed over all environments: the first one that is reached ends it."""
+"""Limits of a check, summed over all environments. The check ends at the first limit."""
 _REPEATED_STEPS = 32
 _STEP = "observation, reward, terminated, truncated, info"
 _LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"), str(Path(__file__).resolve().parents[1]))
@@ -32,19 +32,25 @@ _OPTIONS = "write `def reset(self, *, seed=None, options=None)`"
 _SEEDS = (
     "let reset call super().reset(seed=seed) and draw from self.np_random only, or register with nondeterministic=True"
 )
-# Of gymnasium's checker: about bounds and normalisation, which training does without, and what it says twice.
-_NO_CONCERN = ("infinity", "symmetric and normalized", "different from the unwrapped", "seed argument in `Env.reset`")
+# Warnings of gymnasium's checker about bounds and normalization, which training does not need, and duplicates.
+_IGNORED_WARNINGS = (
+    "infinity",
+    "symmetric and normalized",
+    "different from the unwrapped",
+    "seed argument in `Env.reset`",
+)
 
 
 class _Unusable(Exception):
-    """The environment cannot be played any further. The findings have the reason."""
+    """An environment that cannot be played further. The findings contain the reason."""
 
 
 def check(env: Any, seed: int | None = None, episodes: int | None = None, steps: int | None = None) -> CheckReport:
-    """Play episodes at random in an Env or a VectorEnv, close it, and return what is wrong with it.
+    """Play random episodes in an Env or a VectorEnv, close it, and return a report of its faults.
 
-    `env`: without a CheckedEnv around it. `episodes`, `steps`: limits over all environments. Those of gymnasium's
-    SyncVectorEnv are checked one by one; other vectors as batches. Raises EnvironmentExit if one calls sys.exit().
+    `env`: the environment without a CheckedEnv wrapper. `episodes`, `steps`: limits over all environments. The
+    environments of gymnasium's SyncVectorEnv are checked one by one, other vectors as batches. Raises EnvironmentExit
+    if an environment calls sys.exit().
     """
     findings = Findings()
     is_vector = hasattr(env, "single_observation_space")
@@ -56,10 +62,10 @@ def check(env: Any, seed: int | None = None, episodes: int | None = None, steps:
         if is_vector and is_a(env, "SyncVectorEnv"):
             ones, made = list(vector.envs), _SingleCheck
             if len({id(one) for one in ones}) < len(ones):
-                text = f"the {len(ones)} environments of the vector are one object: make a new one for each"
+                text = f"the {len(ones)} environments of the vector are the same object: create a new one for each"
                 findings.error("same", text)
                 ones = ones[:1]
-            vector.envs = []  # they are closed one by one
+            vector.envs = []  # each is closed by its own check
         episodes, steps = episodes or max(EPISODES, 2 * len(ones)), steps or STEPS
         for index, one in enumerate(ones):
             shares = max(1, (episodes + index) // len(ones)), max(1, steps // len(ones))
@@ -68,7 +74,7 @@ def check(env: Any, seed: int | None = None, episodes: int | None = None, steps:
             checks.append(made(one, place, findings, limits, 0 if seed is None else seed + index))
             checks[-1].run()
     if is_vector or not checks:  # the check of one environment closes it
-        _closed(env, "", findings)
+        _check_close(env, "", findings)
     limits_of = [one.limits for one in checks]
     played = sum(len(limits.lengths) for limits in limits_of)
     mean = sum(limits.returns for limits in limits_of) / played if played else None
@@ -106,7 +112,7 @@ class _Check:
 
     @property
     def _where(self) -> str:
-        """Return the beginning of a sentence about the call under way."""
+        """Return the prefix of a finding about the current call."""
         at = f"step {self._steps}" if self._steps else "reset"
         return f"{self._place}episode {len(self.limits.lengths) + 1}, {at}: "
 
@@ -119,12 +125,12 @@ class _Check:
                 raise
             raise EnvironmentExit(f"{self._where}{name}() called sys.exit()") from end
         except Exception as error:
-            is_fault = isinstance(error, EnvironmentFault)  # of Worlds, and of environments in processes
-            self._findings.error(name, f"{self._where}{error if is_fault else _raised(name, error)}")
+            is_fault = isinstance(error, EnvironmentFault)  # from Worlds, and from environments in processes
+            self._findings.error(name, f"{self._where}{error if is_fault else _error_text(name, error)}")
         raise _Unusable
 
     def _unpacked(self, name: str, outcome: Any, count: int, parts: str) -> Any:
-        """Return an outcome of `count` parts. Raises _Unusable for any other."""
+        """Return an outcome with `count` parts. Raises _Unusable for any other outcome."""
         if isinstance(outcome, tuple | list) and len(outcome) == count:
             return outcome
         what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
@@ -133,42 +139,42 @@ class _Check:
 
 
 class _SingleCheck(_Check):
-    """Plays one environment."""
+    """The check of one environment."""
 
     def __init__(self, env: Any, place: str, findings: Findings, limits: CheckLimits, seed: int) -> None:
         super().__init__(_without_checker(env), place, findings, limits, seed)
         self._agent = RandomAgent(env.action_space, seed=seed)
         self._outcome = OutcomeCheck(env.observation_space, findings)
-        self._begun: list[Any] = []  # what the first steps from the seed led to
+        self._first_outcomes: list[Any] = []  # outcomes of the first steps from the seed
         self._actions: list[Any] = []
 
     def run(self) -> None:
         super().run()
-        _closed(self._env, self._place, self._findings)
+        _check_close(self._env, self._place, self._findings)
 
     def _play(self) -> None:
         seed: int | None = self._seed
         while not self.limits.reached:
             self._steps = 0
-            self._keep(self._reset(seed))
+            self._keep_outcome(self._reset(seed))
             seed, over, total = None, False, 0.0
             while not over and not self.limits.reached:
                 action = self._agent.init(None)
                 if len(self._actions) < _REPEATED_STEPS:
                     self._actions.append(action)
                 outcome, over = self._step(action)
-                self._keep(outcome)
+                self._keep_outcome(outcome)
                 total += outcome[1] or 0.0
             if over:
                 self.limits.add(self._steps, total, truncated=outcome[3])
         if not self._findings.errors:
-            self._repeat()
+            self._check_determinism()
         if not self._findings:
-            self._gymnasium()
+            self._check_with_gymnasium()
 
-    def _keep(self, outcome: Any) -> None:
-        if not self.limits.lengths and len(self._begun) <= len(self._actions):
-            self._begun.append(outcome)
+    def _keep_outcome(self, outcome: Any) -> None:
+        if not self.limits.lengths and len(self._first_outcomes) <= len(self._actions):
+            self._first_outcomes.append(outcome)
 
     def _reset(self, seed: int | None) -> Any:
         observation, info = self._unpacked("reset", self._call("reset", seed=seed), 2, "observation, info")
@@ -186,25 +192,25 @@ class _SingleCheck(_Check):
         self._outcome.info(self._where, info)
         return (self._outcome.final(self._where, observation, over, cut), number, over, cut), over or cut
 
-    def _repeat(self) -> None:
-        """Take the first steps again, from the same seed."""
+    def _check_determinism(self) -> None:
+        """Repeat the first steps from the same seed, and compare the outcomes."""
         spec = getattr(self._env, "spec", None)
         if spec is not None and spec.nondeterministic:
             return
         taken, self._steps = self.limits.taken, 0
         again = [self._reset(self._seed)]
-        for action in self._actions[: len(self._begun) - 1]:
+        for action in self._actions[: len(self._first_outcomes) - 1]:
             again.append(self._step(action)[0])
         self.limits.taken = taken
-        for step, (first, second) in enumerate(zip(self._begun, again, strict=True)):
+        for step, (first, second) in enumerate(zip(self._first_outcomes, again, strict=True)):
             if not _is_same(first, second):
                 where = f"step {step}" if step else "the first observation"
                 text = f"{self._place}two episodes from the seed {self._seed} differ in {where}: {_SEEDS}"
                 self._findings.error("seed", text)
                 return
 
-    def _gymnasium(self) -> None:
-        """Add what gymnasium's checker finds beside: it checks spaces and signatures, too."""
+    def _check_with_gymnasium(self) -> None:
+        """Add the findings of gymnasium's checker, which also checks spaces and signatures."""
         try:
             import gymnasium
             from gymnasium.utils.env_checker import check_env
@@ -217,16 +223,16 @@ class _SingleCheck(_Check):
             warnings.simplefilter("always")
             try:
                 check_env(self._env, skip_render_check=True, skip_close_check=True)
-            except Exception as error:  # AssertionError, and what the environment raises when it is called otherwise
+            except Exception as error:  # AssertionError, or an error of the environment
                 raised = str(error)
         for text in dict.fromkeys([*(str(warning.message) for warning in caught), raised]):
             plain = " ".join(re.sub(r"\x1b\[[\d;]*m|WARN: ", "", text).split())
-            if plain and not any(part in plain for part in _NO_CONCERN):
+            if plain and not any(part in plain for part in _IGNORED_WARNINGS):
                 self._findings.warning(plain, f"{self._place}gymnasium's check_env says: {plain}")
 
 
 class _VectorCheck(_Check):
-    """Plays a vector that is not gymnasium's SyncVectorEnv. It is seen from outside: batches."""
+    """The check of a vector other than gymnasium's SyncVectorEnv, by its batches."""
 
     def _play(self) -> None:
         count, mode = self._env.num_envs, autoreset_of(self._env)
@@ -237,10 +243,10 @@ class _VectorCheck(_Check):
         while not self.limits.reached:
             self._steps += 1
             states, rewards, *flags, infos = self._unpacked("step", self._call("step", agent.init(None)), 5, _STEP)
-            self._rows(outcome, states)
-            rewards = self._batch("rewards", rewards, count, "iufb")
+            self._check_rows(outcome, states)
+            rewards = self._checked_batch("rewards", rewards, count, "iufb")
             terminated, truncated = (
-                self._batch(what, flag, count, "b")
+                self._checked_batch(what, flag, count, "b")
                 for what, flag in zip(("terminated", "truncated"), flags, strict=True)
             )
             ended = terminated | truncated
@@ -251,7 +257,7 @@ class _VectorCheck(_Check):
                 self.limits.add(int(lengths[index]), float(totals[index]), bool(truncated[index]))
             lengths[ended] = totals[ended] = 0
             if mode == "same_step" and ended.any():
-                self._final(infos, truncated & ~terminated)
+                self._check_final(infos, truncated & ~terminated)
             if mode == "disabled" and ended.any():
                 self._reset(outcome, options={"reset_mask": ended.copy()})
             begins = ended if mode == "next_step" else begins
@@ -262,16 +268,16 @@ class _VectorCheck(_Check):
 
     def _reset(self, outcome: OutcomeCheck, **options: Any) -> None:
         reset = self._call("reset", **options)
-        self._rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
+        self._check_rows(outcome, self._unpacked("reset", reset, 2, "observations, infos")[0])
 
-    def _rows(self, outcome: OutcomeCheck, states: Any) -> None:
+    def _check_rows(self, outcome: OutcomeCheck, states: Any) -> None:
         leaves = outcome.observation(self._where, states)
         if leaves is not None and any(len(leaf) != self._env.num_envs for leaf in leaves):
             text = f"observations have {len(leaves[0])} rows for {self._env.num_envs} environments"
             self._findings.error("rows", f"{self._where}{text}")
 
-    def _batch(self, what: str, values: Any, count: int, kinds: str) -> npt.NDArray[Any]:
-        """Return numbers or flags of shape [N]. Raises _Unusable for others."""
+    def _checked_batch(self, what: str, values: Any, count: int, kinds: str) -> npt.NDArray[Any]:
+        """Return `values` as numbers or flags of shape [N]. Raises _Unusable if they are different."""
         array = np.asarray(values)
         if array.shape != (count,) or array.dtype.kind not in kinds:
             wanted = "bools" if kinds == "b" else "numbers"
@@ -285,37 +291,37 @@ class _VectorCheck(_Check):
             self._findings.error("reward", f"{self._where}{text}")
         return array
 
-    def _final(self, infos: Any, cut: npt.NDArray[np.bool_]) -> None:
-        """Check that truncated episodes have their last observations."""
+    def _check_final(self, infos: Any, cut: npt.NDArray[np.bool_]) -> None:
+        """Check that truncated episodes have final observations."""
         final = infos.get("final_obs") if isinstance(infos, dict) else None
         rows = final if isinstance(final, np.ndarray) and final.dtype == object else None
         if cut.any() and (final is None or (rows is not None and any(row is None for row in rows[cut]))):
-            lost = 'an episode was truncated, and infos["final_obs"] does not have its last observation'
-            self._findings.error("final", f"{self._where}{lost}: its value is part of what the agent learns")
+            lost = 'an episode was truncated, and infos["final_obs"] does not contain its last observation'
+            self._findings.error("final", f"{self._where}{lost}: the agent's bootstrap uses its value")
 
 
-def _closed(env: Any, place: str, findings: Findings) -> None:
+def _check_close(env: Any, place: str, findings: Findings) -> None:
     error = closing_error(env)
     if error is not None:
-        text = "close() called sys.exit()" if isinstance(error, SystemExit) else _raised("close", error)
+        text = "close() called sys.exit()" if isinstance(error, SystemExit) else _error_text("close", error)
         findings.error("close", f"{place}{text}")
 
 
-def _raised(name: str, error: Exception) -> str:
-    """Return a sentence about an error of the environment's own: its last line that is of no library."""
+def _error_text(name: str, error: Exception) -> str:
+    """Return a description of the environment's error, with the last line of code that is not in a library."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(folder in frame.filename for folder in _LIBRARIES)]
     at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = f"{name}() raised {type(error).__name__}: {error}{at}"
     if name == "reset" and isinstance(error, TypeError) and any(word in str(error) for word in ("'seed'", "'options'")):
         return f"{text}: {_OPTIONS}"
-    if name == "step" and "gymnasium" in frames[-1].filename and "values to unpack" in str(error):  # of a wrapper
+    if name == "step" and "gymnasium" in frames[-1].filename and "values to unpack" in str(error):  # by a wrapper
         return f"{text}: return {_STEP}"
     return text
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Return whether two outcomes are equal, numbers up to rounding."""
+    """Return whether two outcomes are equal, up to rounding of numbers."""
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         return len(first) == len(second) and all(map(_is_same, first, second))
     if first is None or second is None:
@@ -324,7 +330,7 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _without_checker(env: Any) -> Any:
-    """Return `env` without gymnasium's PassiveEnvChecker, which would raise before the findings say what is wrong."""
+    """Return `env` without gymnasium's PassiveEnvChecker, which would raise before the findings are complete."""
     if type(env).__name__ == "PassiveEnvChecker":
         return env.env
     around = env
@@ -336,20 +342,20 @@ def _without_checker(env: Any) -> Any:
     return env
 
 
-_LONG = 10  # steps; shorter episodes have equal lengths by chance, and do not make later ones of one step suspicious
+_LONG = 10  # steps; the lengths of shorter episodes prove nothing
 _SEVERAL = 3  # episodes
 
 
 @dataclass
 class CheckLimits:
-    """Limits of a check, and a count of the episodes that were played."""
+    """Limits of a check, and counts of the episodes played."""
 
     episodes: int
     steps: int
     seconds: float
-    lengths: tuple[int, ...] = ()  # in steps, of the episodes that have ended
-    returns: float = 0.0  # their sum
-    truncated: bool = False  # any of these episodes
+    lengths: tuple[int, ...] = ()  # in steps, of the ended episodes
+    returns: float = 0.0  # sum over the ended episodes
+    truncated: bool = False  # whether any of them was truncated
     taken: int = 0
 
     def __post_init__(self) -> None:
@@ -357,11 +363,11 @@ class CheckLimits:
 
     @property
     def reached(self) -> bool:
-        """Whether the check is to end."""
+        """Whether a limit is reached."""
         return len(self.lengths) >= self.episodes or self.taken >= self.steps or time.monotonic() > self._until
 
     def add(self, length: int, total: float, truncated: bool) -> None:
-        """Add an episode that has ended, with its return `total`."""
+        """Add an ended episode, with its return `total`."""
         self.lengths += (length,)
         self.returns += total
         self.truncated |= truncated
@@ -371,20 +377,20 @@ class CheckLimits:
         if not self.lengths:
             findings.warning(
                 "endless",
-                f"{where}no episode ended in {self.taken:,} steps: there will be no returns to report; truncate"
-                " episodes, as by max_episode_steps of gymnasium.register, or check with more --steps",
+                f"{where}no episode ended in {self.taken:,} steps, so no returns can be reported: truncate episodes,"
+                " for example with max_episode_steps of gymnasium.register, or check with more --steps",
             )
         elif self.lengths[0] >= _LONG and set(self.lengths[1:]) == {1}:
             findings.warning(
                 "begins",
                 f"{where}the first episode had {self.lengths[0]:,} steps, and each later one ended in its first step:"
-                " let reset() set back everything that ends an episode",
+                " let reset() reset all state that ends an episode",
             )
         elif not self.truncated and (longest := max(self.lengths)) >= _LONG:
             count, played = self.lengths.count(longest), len(self.lengths)
             if count >= max(_SEVERAL, played / 2):
                 findings.warning(
                     "time",
-                    f"{where}{count} of {played} episodes terminated after {longest:,} steps, and none later: if that"
-                    " is a limit of time, return terminated=False and truncated=True at it",
+                    f"{where}{count} of {played} episodes terminated after {longest:,} steps, and none later: if this"
+                    " is a time limit, return terminated=False and truncated=True there",
                 )

@@ -1,4 +1,4 @@
-"""Checks of what one call of an environment returns: observation, reward, flags and infos."""
+"""Checks of one outcome of an environment: observation, reward, flags and infos."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MASK = "action_mask"
 
 
 class OutcomeCheck:
-    """Checks outcomes of one environment, or with `axes` 1 batches of them, against a space of observations.
+    """The checks of one environment's outcomes, or with `axes` 1 of batches, against the observation space.
 
-    `where`, in its methods, is the beginning of a sentence about an outcome: "episode 1, step 3: ".
+    `where`, in its methods: the prefix of a finding, such as "episode 1, step 3: ".
     """
 
     def __init__(self, space: Any, findings: Findings, axes: int = 0) -> None:
-        """Raises UnsupportedSpace and ValueError for a space that cannot be sent."""
+        """Raises UnsupportedSpace and ValueError if the space is not supported."""
         self._values = values_of(space)
         self._findings = findings
         self._axes = axes
@@ -38,9 +38,9 @@ class OutcomeCheck:
             self._mask(f"the observation has a part {_MASK!r}")
 
     def observation(self, where: str, value: Any) -> rlx.Leaves | None:
-        """Check an observation, or a batch; return its leaves, None if it has none."""
+        """Check an observation or a batch. Return its leaves; None if it is not in its space."""
         try:
-            leaves = [np.array(leaf) for leaf in self._values.leaves(value, self._axes)]
+            leaves = [np.array(leaf) for leaf in self._values.to_leaves(value, self._axes)]
         except Misfit as misfit:
             self._findings.error("space", f"{where}the observation is not in its space: {misfit}")
             return None
@@ -50,19 +50,19 @@ class OutcomeCheck:
         return leaves
 
     def reward(self, where: str, reward: Any) -> float | None:
-        """Check a reward; return it as a number."""
+        """Check a reward. Return it as a float; None if it is invalid."""
         try:
             number = reward_of(reward)
         except ValueError as error:
             self._findings.error("reward", f"{where}{error}")
             return None
         if abs(number) > MAX_REWARD:
-            text = f"the reward is {number:g}, and servers refuse rewards beyond {MAX_REWARD:g}: scale it"
+            text = f"the reward is {number:g}, and servers refuse rewards with a size above {MAX_REWARD:g}: scale it"
             self._findings.error("reward", f"{where}{text}")
         return number
 
     def flag(self, where: str, name: str, flag: Any) -> bool:
-        """Check `terminated` or `truncated`; return it as a bool."""
+        """Check `terminated` or `truncated`. Return it as a bool."""
         array = np.asarray(flag)
         try:
             value = flag_of(name, flag)
@@ -77,7 +77,7 @@ class OutcomeCheck:
         return value
 
     def final(self, where: str, observation: Any, terminated: bool, truncated: bool) -> rlx.Leaves | None:
-        """Check the observation of a step. A terminated episode may end without one."""
+        """Check the observation of a step. A terminated episode may end with None."""
         if observation is None and (terminated or truncated):
             try:
                 require_final(observation, terminated, truncated)
@@ -90,7 +90,7 @@ class OutcomeCheck:
         """Check the infos of a reset or a step."""
         if not isinstance(info, Mapping):
             add = self._findings.warning if info is None else self._findings.error
-            add("info", f"{where}info is {reprlib.repr(info)}: return a dict, {{}} if there is none")
+            add("info", f"{where}info is {reprlib.repr(info)}: return a dict, such as {{}}")
             return
         if _MASK in info and not self._has_mask:
             self._mask(f"{where}info has an entry {_MASK!r}")
@@ -99,21 +99,21 @@ class OutcomeCheck:
                 what = f"{where}info[{key!r}], of type {type(entry).__name__}, cannot be pickled ({reason})"
                 self._findings.warning(
                     "pickle",
-                    f"{what}, as environments in processes of their own need: leave it out, or return numbers and text",
+                    f"{what}, but environments in other processes must pickle it: omit it, or return numbers and text",
                 )
 
     def _mask(self, what: str) -> None:
         self._has_mask = True
         self._findings.warning(
             "mask",
-            f"{what}, and no algorithm here masks actions: let an action that is not allowed have no effect",
+            f"{what}, but the algorithms of RELAAX do not mask actions: let invalid actions have no effect",
         )
 
     def _check_numbers(self, where: str, path: str, leaf: npt.NDArray[Any]) -> None:
         odd = ~np.isfinite(leaf)
         if odd.any():
-            said = f"{where}{self._place(path, odd)} is {leaf[odd][0]}"
-            self._findings.error("finite", f"{said}: servers refuse it, so return a finite number or end the episode")
+            text = f"{where}{self._place(path, odd)} is {leaf[odd][0]}"
+            self._findings.error("finite", f"{text}: servers refuse it; return a finite number or end the episode")
         low, high = _bounds(self._elements[path])
         outside = ~odd & ((leaf < low) | (leaf > high))
         if outside.any():
@@ -121,40 +121,40 @@ class OutcomeCheck:
             least, most = (np.broadcast_to(bound, leaf.shape)[index] for bound in (low, high))
             self._findings.error(
                 "bounds",
-                f"{where}{self._place(path, outside)} is {leaf[index]:g}, outside of {least:g} to {most:g}, the bounds"
+                f"{where}{self._place(path, outside)} is {leaf[index]:g}, outside the bounds {least:g} to {most:g}"
                 f" of its space {self._elements[path]}: widen the space, or clip the value",
             )
 
     def _place(self, path: str, where: npt.NDArray[np.bool_]) -> str:
-        """Return a name of the first element of a leaf that `where` marks."""
+        """Return the name of the first element of a leaf where `where` is true."""
         index = [int(i) for i in np.unravel_index(int(np.argmax(where)), where.shape)]
         own = index[self._axes :]
         text = f"observation{path}{own or ''}"
         return f"environment {index[0]}: {text}" if self._axes else text
 
     def _check_arrays(self, where: str, parts: Parts) -> None:
-        """Check the arrays that an environment returned: their dtypes, and that those before keep their numbers."""
+        """Check the dtypes of returned arrays, and that earlier arrays have not been overwritten."""
         if self._axes:
-            return  # a batch is a vector's, which converts and copies
+            return  # vectors convert and copy
         for path, array in parts.items():
             element = self._elements.get(path)
             if isinstance(element, rlx.Box) and array.dtype != element.dtype:
                 self._findings.warning(
                     "dtype",
-                    f"{where}observation{path} is {array.dtype}, and its space {element.dtype}: RELAAX converts it, and"
-                    f" wrappers may not; return it .astype(np.{element.dtype})",
+                    f"{where}observation{path} is {array.dtype}, but its space is {element.dtype}: RELAAX converts it,"
+                    f" but wrappers may not; return it with .astype(np.{element.dtype})",
                 )
         if any(array.tobytes() != content for array, content in self._before):
             self._findings.warning(
                 "overwritten",
-                f"{where}the array of the observation before was overwritten: RELAAX has copied it, and wrappers that"
-                " keep observations have not; return a copy",
+                f"{where}the array of the previous observation was overwritten: RELAAX copies observations, but"
+                " wrappers that keep them may not; return a copy",
             )
         self._before = [(array, array.tobytes()) for array in parts.values()]
 
 
 def _bounds(element: rlx.ElementarySpace) -> tuple[Any, Any]:
-    """Return the least and the largest value, or arrays of them."""
+    """Return the minimum and the maximum value, or arrays of them."""
     if isinstance(element, rlx.Box):
         return element.low, element.high
     if isinstance(element, rlx.Discrete):
@@ -165,7 +165,7 @@ def _bounds(element: rlx.ElementarySpace) -> tuple[Any, Any]:
 
 
 def _arrays(value: Any, path: str = "") -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Return the arrays of an observation with their paths."""
+    """Yield the arrays of an observation with their paths."""
     if isinstance(value, np.ndarray):
         yield path, value
     elif isinstance(value, Mapping):
@@ -180,6 +180,6 @@ def _unpicklable(value: Any) -> str | None:
     """Return why a value cannot be pickled; None if it can."""
     try:
         pickle.dumps(value)
-    except Exception as error:  # whatever a class of the environment raises
+    except Exception as error:  # any class may raise any error
         return f"{type(error).__name__}: {error}"
     return None

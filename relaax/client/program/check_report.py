@@ -1,4 +1,4 @@
-"""Findings of a check of environments: errors, warnings, and the report of both."""
+"""Findings of a check of environments: errors, warnings, and their report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Level = Literal["error", "warning"]
 
 @dataclass
 class CheckFinding:
-    """One kind of fault: where it was first, and how often it came."""
+    """One kind of fault: its first occurrence, and the number of occurrences."""
 
     level: Level
     text: str
@@ -47,23 +47,23 @@ class Findings:
         return sum(finding.level == "error" for finding in self)
 
     def error(self, kind: str, text: str, level: Level = "error") -> None:
-        """Add what training refuses or learns wrong numbers from."""
+        """Add a fault that training refuses, or that makes it learn from wrong numbers."""
         if kind in self._by_kind:
             self._by_kind[kind].times += 1
         else:
             self._by_kind[kind] = CheckFinding(level, text)
 
     def warning(self, kind: str, text: str) -> None:
-        """Add what training survives."""
+        """Add a fault that training tolerates."""
         self.error(kind, text, "warning")
 
 
 @dataclass
 class CheckReport:
-    """Amount that was played, and findings.
+    """The report of a check: number of episodes and steps, and findings.
 
-    `spaces`: the spaces of one environment; None if they cannot be sent. `mean_return`: of the whole episodes, None
-    without any.
+    `spaces`: observation and action space of one environment; None if they are not supported. `mean_return`: mean over
+    whole episodes; None if there was no whole episode.
     """
 
     spaces: tuple[Space, Space] | None
@@ -78,7 +78,7 @@ class CheckReport:
         return sum(finding.level == "error" for finding in self.findings)
 
     def lines(self, more: Iterable[str] = ()) -> Iterator[str]:
-        """Return the report as lines. `more`: lines about the spaces."""
+        """Yield the lines of the report. `more`: additional lines about the spaces."""
         yield from (str(finding) for finding in sorted(self.findings, key=lambda finding: finding.level))
         if self.spaces is not None:
             yield "observations {}, actions {}".format(*self.spaces)
@@ -92,9 +92,9 @@ class CheckReport:
         yield f"{verdict}: {'; '.join([played, ', '.join(found) or 'no warnings'])}"
 
     def finish(self, file: Path | None) -> bool:
-        """Add the processes that are left, print the report or write it to `file`; return whether it has no errors."""
+        """Add processes that are still running, then print the report or write it to `file`. Return False on errors."""
         for process in left_processes():
-            self.findings.append(CheckFinding("error", f"close() left {process} running: end it there"))
+            self.findings.append(CheckFinding("error", f"close() left {process} running: terminate it in close()"))
         if file is None:
             print(*self.lines(), sep="\n", flush=True)
         else:
@@ -111,7 +111,7 @@ class CheckReport:
 
     @classmethod
     def read(cls, file: Path) -> CheckReport:
-        """Return the report that another process wrote."""
+        """Read a report that another process has written."""
         report = json.loads(file.read_text("utf-8"))
         report["spaces"] = report["spaces"] and tuple(space_from_dict(space) for space in report["spaces"])
         report["findings"] = [CheckFinding(**finding) for finding in report["findings"]]
@@ -123,13 +123,13 @@ def _counted(number: int, what: Any) -> str:
 
 
 _SECONDS = 2.0
-_OF_PYTHON = "multiprocessing"  # its resource tracker and fork server, which end with this process
+_OF_PYTHON = "multiprocessing"  # its resource tracker and fork server end with this process
 
 
 def left_processes() -> list[str]:
-    """Return the processes below this one, as "process 12 (sleep)", that do not end within two seconds.
+    """Return the descendants of this process that do not end within two seconds, such as "process 12 (sleep)".
 
-    Linux only: elsewhere none is found.
+    Linux only; on other systems the result is empty.
     """
     until = time.monotonic() + _SECONDS
     while (left := list(_below(os.getpid()))) and time.monotonic() < until:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from relaax.client.connection.failure import EnvironmentExit, EnvironmentFault
-from relaax.client.connection.values import Values, copied, flag_of, require_final, reward_of, values_of
+from relaax.client.connection.values import Values, copy_value, flag_of, require_final, reward_of, values_of
 from relaax.client.connection.vector_client import Autoreset
 from relaax.rlx.misfit import Misfit
 
@@ -28,45 +28,46 @@ _ENDING_SIGNALS = [
 
 
 class CheckedEnv:
-    """A gymnasium Env whose outcomes are checked, converted and copied. Everything else is that of the Env.
+    """A wrapper of a gymnasium Env that checks, converts and copies outcomes. Other attributes are the Env's.
 
-    `relaax.client.run` puts an Env and each environment of a SyncVectorEnv into one. An AsyncVectorEnv has its
-    environments in other processes: make each of them a CheckedEnv there.
+    `relaax.client.run` wraps an Env and each environment of a SyncVectorEnv. The environments of an AsyncVectorEnv are
+    in other processes: wrap each of them there.
 
-    Observations are converted to the space's dtypes if no value changes, and copied: an environment may reuse its
-    arrays. The reward may have the shape (1,). A terminated episode may end without an observation (None), a truncated
-    one may not. `infos`: the names of the infos to keep; None for all. Errors of `close` are logged.
+    Observations are converted to the dtypes of the space if no value changes. They are copied, because an environment
+    may reuse its arrays. The reward may have the shape (1,). A terminated episode may end without an observation
+    (None), a truncated episode may not. `infos`: names of the infos to keep; None for all. Errors of `close` are
+    logged.
 
-    `reset` and `step` raise EnvironmentFault for an outcome that cannot be used, and EnvironmentExit if the environment
-    calls sys.exit().
+    `reset` and `step` raise EnvironmentFault for an invalid outcome, and EnvironmentExit if the environment calls
+    sys.exit().
     """
 
     def __init__(self, env: Any, name: str = "", infos: Collection[str] | None = None, place: str = "") -> None:
-        """`name`: the environment's name in errors. `place`: which of several it is: "1 of 3"."""
+        """`name`: the environment's name in errors. `place`: its index among several, such as "1 of 3"."""
         self.env = env
         self.infos = infos
-        self._name = name or name_of(env)
+        self._name = name or environment_name(env)
         self._place = place
         self._values: Values | None = None
         self._last: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env" or name.startswith("__"):  # as while it is unpickled
+        if name == "env" or name.startswith("__"):  # for example during unpickling
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; return its first observation and infos."""
+        """Begin an episode. Return its first observation and infos."""
         try:
             outcome = self.env.reset(**options)
         except SystemExit as end:
             self._raise_exit(end)
         observation, info = self._unpacked("reset", outcome, _RESET)
-        self._last = self._owned(observation)
-        return self._last, self._kept(info)
+        self._last = self._copy_observation(observation)
+        return self._last, self._filter_info(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step; return observation, reward, terminated, truncated and infos."""
+        """Take a step. Return observation, reward, terminated, truncated and infos."""
         try:
             outcome = self.env.step(action)
         except SystemExit as end:
@@ -80,21 +81,21 @@ class CheckedEnv:
                 require_final(observation, over, cut)
                 observation = self._last
         except ValueError as error:
-            raise EnvironmentFault(f"environment {self._described}: {error}") from None
-        self._last = self._owned(observation)
-        return self._last, reward, over, cut, self._kept(info) if info else {}
+            raise EnvironmentFault(f"environment {self._label}: {error}") from None
+        self._last = self._copy_observation(observation)
+        return self._last, reward, over, cut, self._filter_info(info) if info else {}
 
     def close(self) -> None:
-        """Close the environment. An error is logged: nothing depends on it any more."""
+        """Close the environment. An error is only logged, because the environment is no longer needed."""
         error = closing_error(self.env)
         if isinstance(error, SystemExit):
-            logger.warning("environment %s: close() called sys.exit(%s)", self._described, _code(error))
+            logger.warning("environment %s: close() called sys.exit(%s)", self._label, _code(error))
         elif error is not None:
-            logger.warning("environment %s: close() failed: %s: %s", self._described, type(error).__name__, error)
-            logger.debug("origin of the error:", exc_info=error)
+            logger.warning("environment %s: close() failed: %s: %s", self._label, type(error).__name__, error)
+            logger.debug("traceback of the error in close():", exc_info=error)
 
     @property
-    def _described(self) -> str:
+    def _label(self) -> str:
         return f"{self._place} ({self._name})" if self._place else self._name
 
     def _unpacked(self, call: str, outcome: Any, parts: tuple[str, ...]) -> Any:
@@ -102,20 +103,20 @@ class CheckedEnv:
             return outcome
         what = f"{len(outcome)} values" if isinstance(outcome, tuple | list) else type(outcome).__name__
         wanted = f"{len(parts)} values: {', '.join(parts)}"
-        raise EnvironmentFault(f"environment {self._described}: {call}() returned {what} instead of {wanted}")
+        raise EnvironmentFault(f"environment {self._label}: {call}() returned {what} instead of {wanted}")
 
-    def _owned(self, observation: Any) -> Any:
+    def _copy_observation(self, observation: Any) -> Any:
         if self._values is None:
             self._values = values_of(self.env.observation_space)
         try:
-            return copied(self._values, observation)
+            return copy_value(self._values, observation)
         except Misfit as misfit:
             raise EnvironmentFault(
-                f"the observation of environment {self._described} is not in its space: {misfit}"
+                f"the observation of environment {self._label} is not in its space: {misfit}"
             ) from None
 
-    def _kept(self, info: Any) -> dict[str, Any]:
-        """Return the infos that are asked for. Numbers become float: a vector merges values by the first one's type."""
+    def _filter_info(self, info: Any) -> dict[str, Any]:
+        """Return the infos to keep. Numbers become float: a vector merges values by the type of the first one."""
         if self.infos is None or not isinstance(info, Mapping):
             return info or {}
         kept = ((name, info[name]) for name in self.infos if info.get(name) is not None)
@@ -124,13 +125,14 @@ class CheckedEnv:
     def _raise_exit(self, end: SystemExit) -> NoReturn:
         if is_of_signal(end):
             raise end
-        raise EnvironmentExit(f"environment {self._described} called sys.exit({_code(end)})") from end
+        raise EnvironmentExit(f"environment {self._label} called sys.exit({_code(end)})") from end
 
 
 def checked(env: Any, name: str, infos: Collection[str] | None) -> Any:
-    """Return `env` as a CheckedEnv, or a vector of gymnasium's SyncVectorEnv with each of its environments as one.
+    """Return `env` as a CheckedEnv. In a SyncVectorEnv of gymnasium, each environment becomes a CheckedEnv.
 
-    Any other vector is returned unchanged. If wrappers are around the vector, all infos are kept: they may read them.
+    Any other vector is returned unchanged. If the vector has wrappers, all infos are kept, because wrappers may read
+    them.
     """
     if not hasattr(env, "single_observation_space"):
         return _as_checked(env, name, infos)
@@ -149,20 +151,20 @@ def _as_checked(env: Any, name: str, infos: Collection[str] | None, place: str =
 
 
 def is_a(env: Any, name: str) -> bool:
-    """Return whether an environment, without its wrappers, is of a class of this name, or of a class below it."""
+    """Return whether the class of an environment without wrappers, or a base class, has this name."""
     return any(base.__name__ == name for base in type(getattr(env, "unwrapped", env)).__mro__)
 
 
-def name_of(env: Any) -> str:
-    """Return the environment's id, or the name of its class."""
+def environment_name(env: Any) -> str:
+    """Return the environment's id, or its class name."""
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(getattr(env, "unwrapped", env)).__name__
 
 
 def closing_error(env: Any) -> SystemExit | Exception | None:
-    """Close an environment, if it can be closed; return what close() raised.
+    """Close an environment, if it has a method `close`. Return the error that `close` raised, or None.
 
-    Raises SystemExit if a signal handler of this program raised it meanwhile.
+    Raises SystemExit if a signal handler of this program raises it during the call.
     """
     close = getattr(env, "close", None)
     try:
@@ -178,7 +180,7 @@ def closing_error(env: Any) -> SystemExit | Exception | None:
 
 
 def is_of_signal(end: SystemExit) -> bool:
-    """Return whether a signal handler of this program raised it."""
+    """Return whether a signal handler of this program raised `end`."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in _ENDING_SIGNALS}
     trace: TracebackType | None = end.__traceback__
     while trace is not None:
@@ -193,8 +195,8 @@ def _code(end: SystemExit) -> str:
 
 
 def autoreset_of(env: Any) -> Autoreset:
-    """Return the autoreset mode of a VectorEnv. Raises ValueError if it does not tell."""
-    # Some environments write the mode into metadata that all instances of their class share: ask the instance first.
+    """Return the autoreset mode of a VectorEnv. Raises ValueError if it declares none."""
+    # Some environments write the mode into metadata that their class shares, so the instance comes first.
     mode = getattr(getattr(env, "unwrapped", env), "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     name = str(getattr(mode, "value", mode)).replace("_", "").lower()
     match name:
@@ -205,6 +207,6 @@ def autoreset_of(env: Any) -> Autoreset:
         case "disabled":
             return "disabled"
     raise ValueError(
-        f"the vector environment says {mode!r} for metadata['autoreset_mode']:"
-        " set it to gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED, whichever it does"
+        f"the vector environment has metadata['autoreset_mode'] {mode!r}: set it to its mode,"
+        " gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
     )

@@ -1,6 +1,6 @@
-"""What the programs of environment families share: vectors of screens, ids by a bare name, the run itself.
+"""Shared code of the environment families' programs: vectors, options, ids, and the run.
 
-gymnasium is imported where it is needed: a program that has environments of it has it.
+gymnasium is imported in functions, because not all programs need it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from relaax.client import command
 from relaax.client.program.loop import run
-from relaax.client.program.process import closed_after, quiet_child, start_method
+from relaax.client.program.process import child_wrapper, run_then_close, start_method
 from relaax.client.program.summary import RunSummary
 from relaax.libraries import missing
 
@@ -33,61 +33,61 @@ def gray(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def add_side(described: argparse.ArgumentParser, default: int = 84) -> None:
-    """Add the option --side: frames are squares."""
+    """Add the option --side, the side of square frames."""
     text = f"width and height of a frame ({default})"
     described.add_argument("--side", type=command.positive, default=default, metavar="PIXELS", help=text)
 
 
 def add_vectorization(described: argparse.ArgumentParser, usual: str) -> None:
-    """Add the option --vectorization. `usual`: which one is taken when."""
+    """Add the option --vectorization. `usual`: description of the default."""
     text = f"all environments in this process, or one process each ({usual})"
     described.add_argument("--vectorization", choices=("sync", "async"), help=text)
 
 
 def vector(make: Callable[[], Any], count: int, mode: str, infos: Collection[str] = ()) -> Any:
-    """Return `count` environments that `make` makes as one vector, which resets in the step that ends an episode.
+    """Return a vector of `count` environments from `make`, with the autoreset mode SAME_STEP.
 
-    `mode`: "sync", or "async" for one process each; then one is made in this process, too, for its spaces. `infos`: the
-    names of the infos that those processes send.
+    `mode`: "sync"; or "async" for one process each, and one more environment in this process for the spaces. `infos`:
+    names of the infos that these processes send.
     """
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
     if mode == "sync":
         return SyncVectorEnv([make] * count, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    quiet = quiet_child(infos)
+    quiet = child_wrapper(infos)
     makers = [lambda: quiet(make())] * count
     return AsyncVectorEnv(makers, context=start_method(), autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def require(extra: str, *libraries: str) -> None:
-    """Raise command.UsageError, with the extra that brings them, if one of these libraries is not installed."""
+    """Raise command.UsageError, which names the extra to install, if one of these libraries is missing."""
     for library in libraries:
         if importlib.util.find_spec(library) is None:
             raise command.UsageError(missing(ModuleNotFoundError(name=library), extra))
 
 
 def run_and_close(env: Any, address: str, **settings: Any) -> RunSummary:
-    """Run environments against a server and close them, also those that a signal stopped in the middle of a step."""
-    return closed_after(env, lambda: run(env, address, **settings))
+    """Run environments against a server, and close them, also after a signal in the middle of a step."""
+    return run_then_close(env, lambda: run(env, address, **settings))
 
 
 def add_frame_skip(described: argparse.ArgumentParser, default: int = 4, what: str = "frames") -> None:
-    """Add the option --frame-skip. `what`: what an action is held for."""
+    """Add the option --frame-skip. `what`: the unit in which an action is repeated."""
     text = f"{what} per step ({default})"
     described.add_argument("--frame-skip", type=command.positive, default=default, metavar="K", help=text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a clause that names the most similar known word; empty if none is similar."""
+    """Return a hint with the most similar known word; empty if none is similar."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def find_id(wanted: str, ids: Iterable[str], prefix: str, owner: str) -> str:
-    """Return the id, of those that begin with `prefix`, that is meant by a name. Raises command.UsageError if none is.
+    """Return the id that begins with `prefix` and matches the name `wanted`. Raises command.UsageError if none matches.
 
-    Case, underscores and hyphens do not matter, and both the prefix and the version may be left out: the newest version
-    is taken. `owner`: whose ids they are, for the message.
+    Case, underscores and hyphens do not matter. The prefix and the version may be omitted; then the newest version is
+    used. `owner`: owner of the ids, for the error.
     """
     known = sorted((name for name in ids if name.startswith(prefix)), key=_version)
     if wanted in known:
@@ -122,8 +122,8 @@ def _version(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-# Reads numbers of processes, or of groups with a minus, until its input ends: with this program, or by `close`.
-# The folder can be removed when nobody writes to it any more.
+# Reads process ids, negative for groups, until its input ends: when this program exits, or in `close`.
+# `rm` is repeated, because it fails while processes still write to the folder.
 _SCRIPT = """
 all=
 while read -r one; do all="$all $one"; done
@@ -132,29 +132,29 @@ while read -r one; do all="$all $one"; done
 """
 
 
-class Watchman:
-    """Ends what it is told of when this program has ended, be it killed, and removes `folder`, if any. POSIX only."""
+class ProcessReaper:
+    """Terminate registered processes when this program exits, even by SIGKILL, and remove `folder`. POSIX only."""
 
     def __init__(self, folder: str = "") -> None:
         self._process = subprocess.Popen(
             ["sh", "-c", _SCRIPT, "sh", folder],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a signal for this program's group is none for it
+            start_new_session=True,  # signals to this program's group do not reach it
         )
 
-    def watch(self, number: int) -> None:
-        """Let a process end with this one, or a group by its negative number."""
+    def register(self, number: int) -> None:
+        """Register a process, or a process group by its negative number."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{number}\n".encode())
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """End what is watched now, and wait until it has been told to."""
+        """Kill the registered processes now, and wait for that."""
         self._process.communicate()
 
 
 def children() -> Iterator[int]:
-    """Yield the processes that this one has started, where the system says so (Linux)."""
+    """Yield the ids of this process's children. Linux only; elsewhere the result is empty."""
     for path in Path("/proc/self/task").glob("*/children"):
         yield from map(int, path.read_text().split())

@@ -23,7 +23,7 @@ from relaax.client.program.summary import Reports, RunSummary, Tally, reporter
 from relaax.libraries import explained
 from relaax.rlx import Episode, space_to_dict
 
-if TYPE_CHECKING:  # a client that is not watched and has a server does without
+if TYPE_CHECKING:  # imported only if the environment is watched
     from relaax.client.program.watching import Watch, Watching
 
 WholeEpisodes = Callable[[dict[str, Any]], Sequence[Episode]]
@@ -46,39 +46,42 @@ def run(
     watching: Watching | None = None,
     **settings: Any,
 ) -> RunSummary:
-    """Run a gymnasium environment against the RLX server at `address`, until training ends or there was enough of it.
+    """Run a gymnasium environment against the RLX server at `address`, until training or a given limit ends the run.
 
-    The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
-    that asks for episodes, an end or a rate (`episodes`, `steps`, `on_episode`, `rate`), the environment is then
-    stepped alone, as fast as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no
-    server either: episodes are played at random, the environment is closed, and the summary's `report` has its
-    faults. The address "probe" has it take one step, and the summary says its spaces. The address "local" is for
-    `relaax eval`, whose player acts in this process; one environment plays the episodes that it names, each from a
-    seed.
+    Four words replace an address, and use no server:
 
-    `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
-    this call made it also closes. An Env, and each environment of a SyncVectorEnv, becomes a CheckedEnv.
-    `episodes`, `steps`: how many are enough, over all environments; None for no end. Episodes are shared out evenly
-    among the environments of a vector.
-    `seed`: given to the first reset.
-    `on_episode`: told of each whole episode that counts.
-    `whole_episodes`: finds the whole episodes that ended in a step's infos, for environments in which what
-    ends for learning is no whole episode (the loss of a life); their returns are then the ones that the server reports.
-    `metrics`: names of entries of a step's infos, such as "lives", whose mean over the environments that say them is
-    sent as a metric; or a function that takes the infos and returns names and numbers. They appear under client/.
-    `environment`: the name that the server is told; by default the environment's id.
-    `measure`: a file for how fast it goes, JSON lines (see `relaax.client.program.measuring`).
-    `rate`: steps per second of each environment, at most; None, as by default, for as fast as it goes.
+    - "random": actions are drawn at random. If `measure` is given, and none of `episodes`, `steps`, `on_episode` and
+      `rate`, the environment is stepped alone at full speed, until an exception such as KeyboardInterrupt.
+    - "check": random episodes are played and the environment is closed. The summary's `report` contains its faults.
+    - "probe": one step is taken. The summary contains the spaces.
+    - "local": only for `relaax eval`, whose player acts in this process. One environment plays the episodes that the
+      player names, each from its own seed.
+
+    `env`: an Env, a VectorEnv with any autoreset mode, a function that returns one, or an id for `gymnasium.make`. An
+    environment that this call creates is also closed by it. An Env, and each environment of a SyncVectorEnv, becomes a
+    CheckedEnv.
+    `episodes`, `steps`: limits over all environments; None for no limit. Episodes are shared evenly among the
+    environments of a vector.
+    `seed`: seed of the first reset.
+    `on_episode`: called with each whole episode that counts.
+    `whole_episodes`: a function that returns the whole episodes that ended in a step, from the step's infos. It is for
+    environments whose training episodes are parts of whole ones (such as one life). The server then reports the returns
+    of whole episodes.
+    `metrics`: names of entries of a step's infos, such as "lives": the mean over the environments that have the entry
+    is sent as a metric. Or a function that takes the infos and returns names and numbers. They appear under client/.
+    `environment`: name of the environment for the server; by default its id.
+    `measure`: file for speed measurements, as JSON lines (see `relaax.client.program.measuring`).
+    `rate`: maximum steps per second of each environment; None for no limit.
     `watching`: what to show or record of the first environment.
-    `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
+    `settings`: other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
-    Raises Failure if the agent's side fails for good, UnsupportedSpace for spaces that cannot be sent, ValueError
-    for metrics that cannot be sent, EnvironmentFault for an outcome of the environment that cannot be used, and
-    EnvironmentExit if it calls sys.exit(). At the end of training it returns.
+    Returns at the end of training. Raises Failure if the agent or its server fails permanently, UnsupportedSpace for
+    spaces that cannot be sent, ValueError for metrics that cannot be sent, EnvironmentFault for an invalid outcome of
+    the environment, and EnvironmentExit if the environment calls sys.exit().
     """
     require_known(run, settings, ClientBase.__init__)
     with ExitStack() as stack:
-        made = _made(env)
+        made = _make_env(env)
         if environment is None:
             spec = getattr(made, "spec", None)
             environment = str(spec.id) if spec is not None else ""
@@ -92,7 +95,7 @@ def run(
 
             report = check(made, seed, episodes, steps)
             return RunSummary(report.episodes, report.steps, (), 0.0, report=report)
-        given, made = made, checked(made, environment, _wanted(metrics, whole_episodes))
+        given, made = made, checked(made, environment, _used_infos(metrics, whole_episodes))
         if given is not env:
             stack.callback(made.close)
         settings = {"environment": environment, "reports_episodes": whole_episodes is not None} | settings
@@ -103,26 +106,26 @@ def run(
         start = time.monotonic()
         finished = None
         try:
-            turn = _Turn(whole_episodes)
+            hooks = _StepHooks(whole_episodes)
             if watching is not None:
                 from relaax.client.program.watching import Watch
 
-                turn.watch = stack.enter_context(Watch(watching, made, environment))
+                hooks.watch = stack.enter_context(Watch(watching, made, environment))
             if address == LOCAL:
-                return _play(made, is_vector, turn, settings)
+                return _play(made, is_vector, hooks, settings)
             agent = _agent(made, is_vector, address, seed, settings)
-            turn.report = reporter(metrics, agent.metrics() if isinstance(agent, ClientBase) else None)
+            hooks.report = reporter(metrics, agent.metrics() if isinstance(agent, ClientBase) else None)
             if measure is not None:
                 agent = Measured(agent, made.num_envs if is_vector else 1, measure)
             if rate is not None:
                 agent = Paced(agent, rate)
-            (_run_vector if is_vector else _run_single)(made, agent, tally, seed, turn)
+            (_run_vector if is_vector else _run_single)(made, agent, tally, seed, hooks)
         except TrainingFinished as end:
             finished = end.message
         return RunSummary(tally.episodes, tally.steps, tuple(tally.returns), time.monotonic() - start, finished)
 
 
-def _made(env: Any) -> Any:
+def _make_env(env: Any) -> Any:
     if isinstance(env, str):
         with explained("gym"):
             import gymnasium  # only an id needs it
@@ -130,13 +133,13 @@ def _made(env: Any) -> Any:
     return env() if isinstance(env, type) or not hasattr(env, "step") else env
 
 
-def _wanted(metrics: Reports | None, whole_episodes: WholeEpisodes | None) -> Sequence[str] | None:
-    """Return the names of the infos that are used; None for all, if a function reads them."""
+def _used_infos(metrics: Reports | None, whole_episodes: WholeEpisodes | None) -> Sequence[str] | None:
+    """Return the names of the infos to keep; None for all, because functions may read any."""
     return None if callable(metrics) or whole_episodes is not None else metrics or ()
 
 
 def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
-    """Reset once and take one step with a random action; return the spaces in the summary, as JSON.
+    """Reset, take one step with a random action, and return a summary with the spaces as JSON.
 
     Raises UnsupportedSpace and EnvironmentFault.
     """
@@ -144,32 +147,32 @@ def _probe(env: Any, is_vector: bool, seed: int | None) -> RunSummary:
     spaces = json.dumps([space_to_dict(values_of(space).space) for space in (observe, act)])
     agent = CheckingAgent(observe, act, env.num_envs if is_vector else None, seed)
     tally = Tally(env.num_envs if is_vector else 1, steps=1)
-    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _Turn())
+    (_run_vector if is_vector else _run_single)(env, agent, tally, seed, _StepHooks())
     return RunSummary(0, 0, (), 0.0, spaces=spaces)
 
 
 def _single_spaces(env: Any, is_vector: bool) -> tuple[Any, Any]:
-    """Return the spaces of one environment's observations and actions."""
+    """Return the observation space and the action space of one environment."""
     if is_vector:
         return env.single_observation_space, env.single_action_space
     return env.observation_space, env.action_space
 
 
 def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: dict[str, Any]) -> Any:
-    """Return what acts in `env`: a client of the server at `address`, or a RandomAgent."""
+    """Return the agent of `env`: a client of the server at `address`, or a RandomAgent."""
     observe, act = _single_spaces(env, is_vector)
     if address == RANDOM:
         return RandomAgent(act, env.num_envs if is_vector else None, seed)
     settings = settings | {"observation_space": observe, "action_space": act}
     if not is_vector:
         return Client(address, **settings)
-    # An environment that does not reset by itself is reset here, in the step that ended its episode.
+    # In mode DISABLED, `_run_vector` resets an environment in the step that ended its episode.
     habit: Autoreset = "next_step" if autoreset_of(env) == "next_step" else "same_step"
     return VectorClient(address, environments=env.num_envs, autoreset=habit, **settings)
 
 
-class _Turn:
-    """What is done beside acting, in every step."""
+class _StepHooks:
+    """The work of each step besides acting: whole episodes, metrics and images."""
 
     def __init__(self, whole_episodes: WholeEpisodes | None = None) -> None:
         self.report: Report = lambda infos: None
@@ -177,60 +180,60 @@ class _Turn:
         self._whole_episodes = whole_episodes
 
     def count(self, tally: Tally, infos: dict[str, Any], over: list[Episode]) -> Sequence[Episode]:
-        """Count the episodes that a step ended; return those to send, which the server does not add up itself."""
+        """Count the episodes that a step ended. Return the whole episodes to send to the server."""
         whole: Sequence[Episode] = self._whole_episodes(infos) if self._whole_episodes else ()
         ended = whole if self._whole_episodes else over
         tally.count(ended)
         if self.watch is not None and any(episode.environment == 0 for episode in ended):
-            self.watch.over()
+            self.watch.end_episode()
         return whole
 
-    def see(self) -> None:
-        """Show the first environment as it is."""
+    def show(self) -> None:
+        """Show or record the current image of the first environment."""
         if self.watch is not None:
             self.watch.frame()
 
 
-def _play(env: Any, is_vector: bool, turn: _Turn, settings: Mapping[str, Any]) -> RunSummary:
-    """Play the episodes that the player of `relaax eval` names, each from a seed of its own. Raises Failure."""
+def _play(env: Any, is_vector: bool, hooks: _StepHooks, settings: Mapping[str, Any]) -> RunSummary:
+    """Play the episodes that the player of `relaax eval` names, each from its own seed. Raises Failure."""
     if is_vector and env.num_envs != 1:
-        raise Failure(f"{env.num_envs} environments: one at a time is evaluated")
+        raise Failure(f"{env.num_envs} environments: an evaluation needs exactly one")
     player = current_player()
     agent = LocalClient(player, *_single_spaces(env, is_vector), is_vector, settings.get("frame_skip", 1))
     start, returns, steps = time.monotonic(), [], 0
     for game in player.games():
-        if turn.watch is not None:
-            turn.watch.begin(game.number)
-        episode, taken, cut = _game(env, agent, is_vector, game, turn)
-        player.ended(game, episode, taken, cut)
+        if hooks.watch is not None:
+            hooks.watch.set_episode(game.number)
+        episode, taken, cut = _game(env, agent, is_vector, game, hooks)
+        player.record_game(game, episode, taken, cut)
         returns.append(episode.episode_return)
         steps += taken
     return RunSummary(len(returns), steps, tuple(returns), time.monotonic() - start)
 
 
-def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, turn: _Turn) -> tuple[Episode, int, bool]:
-    """Return the episode from the game's seed, the steps that it took, and whether it was cut off at its most steps."""
+def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, hooks: _StepHooks) -> tuple[Episode, int, bool]:
+    """Return the episode from the game's seed, its number of steps, and whether it was cut off at `max_steps`."""
     played: list[Episode] = []
     tally = Tally(1, episodes=1, steps=game.max_steps, on_episode=played.append)
-    (_run_vector if is_vector else _run_single)(env, agent, tally, game.seed, turn)
+    (_run_vector if is_vector else _run_single)(env, agent, tally, game.seed, hooks)
     return (played[0] if played else tally.unfinished(0)), tally.steps, not played
 
 
-def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
+def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _StepHooks) -> None:
     with agent as client:
-        while not tally.enough:
+        while not tally.is_complete:
             state, _ = env.reset(seed=seed)
-            seed = None  # a generator is seeded once; the same seed again would repeat the episode
-            turn.see()
+            seed = None  # only the first reset is seeded: the same seed would repeat the episode
+            hooks.show()
             action = client.init(state)
             ended = False
-            while not ended and not tally.enough:
+            while not ended and not tally.is_complete:
                 state, reward, terminated, truncated, infos = env.step(action)
-                turn.see()
-                turn.report(infos)
+                hooks.show()
+                hooks.report(infos)
                 ended = bool(terminated or truncated)
                 over = tally.step(np.array([reward], np.float64), np.array([ended]), None)
-                whole = turn.count(tally, infos, over)
+                whole = hooks.count(tally, infos, over)
                 if ended:
                     cut = not terminated
                     client.reset(reward, truncated=cut, state=state if cut else None, episodes=whole)
@@ -238,18 +241,18 @@ def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Tur
                     action = client.send(reward, state, episodes=whole)
 
 
-def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
+def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, hooks: _StepHooks) -> None:
     mode = autoreset_of(env)
     seen = values_of(env.single_observation_space)
     with agent as client:
         states, _ = env.reset(seed=seed)
-        turn.see()
+        hooks.show()
         actions = client.init(states)
         first = np.zeros(env.num_envs, np.bool_)
-        while not tally.enough:
+        while not tally.is_complete:
             states, rewards, terminated, truncated, infos = env.step(actions)
-            turn.report(infos)
-            # Copies: the environment may reuse its arrays, in the reset below at the latest.
+            hooks.report(infos)
+            # Copies, because the environment may reuse its arrays, at the latest in the reset below.
             terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
             ended = terminated | truncated
             some = np.count_nonzero(ended) > 0
@@ -257,14 +260,14 @@ def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Tur
             rewards = np.array(rewards, np.float64)
             over = tally.step(rewards, ended, begins)
             if mode != "same_step":
-                turn.see()  # the last image of an episode
-            whole = turn.count(tally, infos, over)
+                hooks.show()  # the last image of an episode
+            whole = hooks.count(tally, infos, over)
             final = infos.get("final_obs")
             if mode == "disabled" and some:
-                final = seen.take(iter(seen.leaves(states, 1)), False)
+                final = seen.from_leaves(iter(seen.to_leaves(states, 1)), False)
                 states, _ = env.reset(options={"reset_mask": ended.copy()})
-            if (mode == "same_step" or (mode == "disabled" and ended[0])) and not tally.enough:
-                turn.see()
-            ends = (terminated, truncated) if some else ()  # most steps: none, and nothing to look at again
+            if (mode == "same_step" or (mode == "disabled" and ended[0])) and not tally.is_complete:
+                hooks.show()
+            ends = (terminated, truncated) if some else ()  # in most steps no episode ends
             actions = client.step(rewards, states, *ends, final_states=final, first=begins, episodes=whole)
             first = ended

@@ -1,4 +1,4 @@
-"""The pace of environments and their agents: measured while they run, held to a rate, or stepped alone."""
+"""Speed of environments and agents: measurements, a maximum rate, and environments stepped alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from relaax.client.program.agents import RandomAgent
 from relaax.client.program.checked_env import autoreset_of
 
 LINE_SECONDS = 0.2
-DRAWN = 1024
+DRAWN_ACTIONS = 1024
 
 
-class Lines:
-    """JSON lines in a file. One is due every 0.2 seconds: from `due` on, by `time.monotonic`.
+class JsonLines:
+    """A file of JSON lines, one every 0.2 seconds. `due`: time of the next line, by `time.monotonic`.
 
-    Each has `time`: seconds of that clock, which is the same for all processes of a machine. Raises CannotWrite.
+    Each line has `time`: seconds of that clock, which all processes of a machine share. Raises CannotWrite.
     """
 
     def __init__(self, file: str | Path) -> None:
@@ -34,11 +34,11 @@ class Lines:
         except OSError as error:
             raise CannotWrite("--measure", self._path, error) from None
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> JsonLines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a line that was refused before
+        with suppress(OSError):  # from a line that could not be written
             self._file.close()
 
     def write(self, line: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Lines:
 
 
 class _Wrapper:
-    """An agent around another one: every call that returns actions goes through `_acted`."""
+    """A wrapper of an agent: every call that returns actions is passed to `_call`."""
 
     def __init__(self, agent: Any, environments: int = 1) -> None:
         self._agent, self._environments = agent, environments
@@ -67,57 +67,57 @@ class _Wrapper:
 
     def init(self, states: Any) -> Any:
         """Return the first action of an episode."""
-        return self._acted(self._agent.init, 0, states)
+        return self._call(self._agent.init, 0, states)
 
     def send(self, *outcome: Any, **more: Any) -> Any:
         """Return the next action of one environment."""
-        return self._acted(self._agent.send, 1, *outcome, **more)
+        return self._call(self._agent.send, 1, *outcome, **more)
 
     def step(self, *outcome: Any, **more: Any) -> Any:
         """Return the next actions of N environments."""
         first = more.get("first")
         void = 0 if first is None else int(first.sum())
-        return self._acted(self._agent.step, self._environments - void, *outcome, **more)
+        return self._call(self._agent.step, self._environments - void, *outcome, **more)
 
     def reset(self, *outcome: Any, **more: Any) -> Any:
-        """End an episode: a step, and no action."""
+        """End an episode: one step without an action."""
         return self._agent.reset(*outcome, **more)
 
-    def _acted(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
+    def _call(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
         raise NotImplementedError
 
 
 class Measured(_Wrapper):
-    """A client whose calls are timed. Writes JSON lines to a file, about five a second.
+    """A client with timed calls. It writes JSON lines to a file, about five a second.
 
-    The first: `start_seconds`, from connecting to the first action. Each: `time`, `steps` (taken so far, over all
-    environments), and `act_ms` (how long each action took since the line before, in milliseconds).
+    The first line has `start_seconds`, the time from connecting to the first action. Each line has `time`, `steps`
+    (steps so far, over all environments), and `act_ms` (milliseconds of each action since the previous line).
     """
 
     def __init__(self, client: Any, environments: int, file: str | Path) -> None:
         super().__init__(client, environments)
-        self._lines = Lines(file)
+        self._lines = JsonLines(file)
         self._steps = 0
         self._act_ms: list[float] = []
-        self._begun = False
+        self._has_started = False
 
     def __exit__(self, *raised: Any) -> None:
         with self._lines:
-            if self._begun:
+            if self._has_started:
                 self._write({})
             super().__exit__(*raised)
 
     def reset(self, *outcome: Any, **more: Any) -> Any:
-        """End an episode: a step, and no action."""
+        """End an episode: one step without an action."""
         self._steps += 1
         return super().reset(*outcome, **more)
 
-    def _acted(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
+    def _call(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
         before = time.perf_counter()
         actions = call(*outcome, **more)
         seconds = time.perf_counter() - before
-        if not self._begun:
-            self._begun = True
+        if not self._has_started:
+            self._has_started = True
             self._write({"start_seconds": seconds})
             return actions
         self._act_ms.append(seconds * 1e3)
@@ -133,11 +133,11 @@ class Measured(_Wrapper):
 
 
 class Paced(_Wrapper):
-    """An agent that hands actions over at most `rate` times a second.
+    """An agent that returns actions at most `rate` times a second.
 
-    An environment that waits for them then takes at most so many steps a second; N that are stepped together take that
-    many each. What is late is not caught up with: after a pause there is no burst. The wait comes after the agent has
-    answered, so a measured latency has no part of it.
+    So an environment takes at most `rate` steps a second; N environments that are stepped together take `rate` steps each.
+    Delays are not caught up: after a pause there is no burst. The wait follows the agent's answer, so measured
+    latencies do not contain it.
     """
 
     def __init__(
@@ -148,13 +148,13 @@ class Paced(_Wrapper):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not 0 < rate < float("inf"):
-            raise ValueError(f"rate is {rate}: give a number of steps per second above 0, or None for no limit")
+            raise ValueError(f"rate is {rate}: it must be above 0 (steps per second), or None for no limit")
         super().__init__(agent)
         self._period = 1.0 / rate
         self._clock, self._sleep = clock, sleep
         self._due = clock()
 
-    def _acted(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
+    def _call(self, call: Callable[..., Any], steps: int, *outcome: Any, **more: Any) -> Any:
         actions = call(*outcome, **more)
         now = self._clock()
         if now < self._due:
@@ -164,17 +164,18 @@ class Paced(_Wrapper):
 
 
 def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
-    """Step an Env or a VectorEnv of gymnasium until an exception ends it, and write to `file` how far it is.
+    """Step an Env or a VectorEnv of gymnasium until an exception is raised, and write its progress to `file`.
 
-    1,024 actions are drawn beforehand and taken in turn; beside `env.step` there are a clock and a counter, and a reset
-    if the environment does not reset by itself. The file has lines of `time` and `steps`, as those of `Measured`.
+    1,024 actions are drawn before the first step and used in rotation. Besides `env.step` there are only a clock, a
+    counter, and a reset if the environment has no autoreset. The lines of the file have `time` and `steps`, as in
+    `Measured`.
     """
     is_vector = hasattr(env, "single_observation_space")
     space = env.single_action_space if is_vector else env.action_space
     agent = RandomAgent(space, env.num_envs if is_vector else None, seed)
-    actions = itertools.cycle([agent.init(None) for _ in range(DRAWN)])
+    actions = itertools.cycle([agent.init(None) for _ in range(DRAWN_ACTIONS)])
     steps = 0
-    with Lines(file) as lines:
+    with JsonLines(file) as lines:
         try:
             env.reset(seed=seed)
             lines.write({"steps": steps})
@@ -188,7 +189,7 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
 
 
 def _single(env: Any, actions: Iterable[Any]) -> Iterator[int]:
-    """Yield how many steps were taken each time: 1."""
+    """Step one environment for ever. Yield the number of steps each time: 1."""
     for action in actions:
         _, _, terminated, truncated, _ = env.step(action)
         if terminated or truncated:
@@ -197,7 +198,7 @@ def _single(env: Any, actions: Iterable[Any]) -> Iterator[int]:
 
 
 def _vector(env: Any, actions: Iterable[Any]) -> Iterator[int]:
-    """Yield the same of N environments: N without those that used a step to reset."""
+    """Step N environments for ever. Yield N minus the number of environments that used the step to reset."""
     mode, begin = autoreset_of(env), 0
     for batch in actions:
         _, _, terminated, truncated, _ = env.step(batch)

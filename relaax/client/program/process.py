@@ -1,4 +1,4 @@
-"""The process of a program: several connections in threads, signals, and environments that must be closed."""
+"""The process of a program: connections in threads, signals, and closing of environments."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ from relaax.client.program.summary import RunSummary, ending
 
 logger = logging.getLogger("relaax.client")
 
-_AGAIN_SECONDS = 2.0
+_REPEAT_SECONDS = 2.0
 _Result = TypeVar("_Result")
 
 
 def terminate(number: int, frame: object) -> NoReturn:
     """Exit with code 0, as a handler of SIGTERM."""
     if hasattr(signal, "setitimer"):
-        # Repeated, if a callback of a C library swallows the exception, as cffi's do: physics engines have such.
+        # Repeated, because a callback of a C library (such as cffi in physics engines) may suppress the exception.
         signal.signal(signal.SIGALRM, terminate)
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
-    sys.exit(0)  # as an exception: what is open gets closed
+        signal.setitimer(signal.ITIMER_REAL, _REPEAT_SECONDS)
+    sys.exit(0)  # an exception, so that open resources are closed
 
 
-def disarm() -> None:
-    """Cancel the repetition of `terminate`: while the interpreter ends, it would kill the process."""
+def cancel_repetition() -> None:
+    """Cancel the repetition of `terminate`, which would kill the process while the interpreter exits."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class _ChildEnv(CheckedEnv):
-    """An environment in a process of its own, which SIGTERM ends after closing it."""
+    """An environment in its own process. SIGTERM closes the environment, then ends the process."""
 
     def close(self) -> None:
-        """Close the environment. A second SIGTERM, as from a service manager, does not interrupt this."""
+        """Close the environment. A second SIGTERM, for example from a service manager, does not interrupt this."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        disarm()
+        cancel_repetition()
         super().close()
 
 
-def quiet_child(infos: Collection[str] | None = None) -> Callable[[Any], Any]:
-    """Return a wrapper for environments in processes of their own: a CheckedEnv that keeps these infos.
+def child_wrapper(infos: Collection[str] | None = None) -> Callable[[Any], Any]:
+    """Return a function that wraps an environment in its own process in a CheckedEnv that keeps these infos.
 
-    Ctrl-C is left to the main program. SIGTERM closes the environment, which may have started a simulator.
+    Such a process ignores Ctrl-C, which the main program handles. SIGTERM closes the environment, which may have
+    started a simulator.
     """
     parent = os.getpid()
 
@@ -67,15 +68,15 @@ def quiet_child(infos: Collection[str] | None = None) -> Callable[[Any], Any]:
     return wrap
 
 
-def closed_after(env: Any, play: Callable[[], _Result]) -> _Result:
-    """Return what `play` returns, and close `env`, also after an error or a signal in the middle of a step.
+def run_then_close(env: Any, play: Callable[[], _Result]) -> _Result:
+    """Return the result of `play`, and close `env`, also after an error or a signal in the middle of a step.
 
-    An error of closing is logged: nothing depends on the environment any more.
+    An error of closing is only logged, because the environment is no longer needed.
     """
     try:
         summary = play()
     except BaseException:
-        disarm()  # the signal has arrived, and closing may take longer than until its repetition
+        cancel_repetition()  # closing may take longer than the repetition of the signal
         _close(env, terminate=is_a(env, "AsyncVectorEnv"))  # after an error its processes do not answer
         raise
     _close(env, terminate=False)
@@ -83,18 +84,18 @@ def closed_after(env: Any, play: Callable[[], _Result]) -> _Result:
 
 
 def _close(env: Any, terminate: bool) -> None:
-    """Close environments; `terminate`: end their processes by SIGTERM."""
-    for _ in range(2):  # an AsyncVectorEnv first reports the error of a step that is under way
+    """Close environments. `terminate`: whether to end their processes with SIGTERM."""
+    for _ in range(2):  # an AsyncVectorEnv first raises the error of a pending step
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that a step is under way is known
+                warnings.simplefilter("ignore")  # a pending step is expected
                 env.close(**({"terminate": True} if terminate else {}))
             return
         except Exception as error:
-            logger.debug("closing the environments:", exc_info=True)
+            logger.debug("traceback of a failed close of the environments:", exc_info=True)
             failure = f"{type(error).__name__}: {error}"
             if ending.is_set() and isinstance(error, EOFError | ConnectionError):
-                return  # the signal that ends this program has reached their processes, too
+                return  # the signal has also reached their processes
             if not terminate:
                 break
     logger.warning("closing the environments failed: %s", failure)
@@ -102,19 +103,19 @@ def _close(env: Any, terminate: bool) -> None:
 
 _NAME = "connection-"
 _SWITCH_SECONDS = 0.02
-"""After which a thread that waits for the interpreter asks for it. Every connection lets go of it twice a step by
-itself; asked for it every 5 ms, as by default, 64 of them take a tenth more processor time."""
+"""Switch interval of the interpreter. Each connection releases the interpreter twice a step anyway. With the default
+of 5 ms, 64 connections need a tenth more processor time."""
 _CLOSE_SECONDS = 2.0
 Main = Callable[[argparse.Namespace], RunSummary]
 
 
-def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
-    """Run `main` once for each of `arguments.connections`, at the same time, and sum up what they did.
+def run_connections(main: Main, arguments: argparse.Namespace) -> RunSummary:
+    """Run `main` once for each of `arguments.connections`, in parallel threads, and return the sum of the summaries.
 
-    Each has environments of its own, whose seeds follow those of the one before, and a file of its own for --measure.
-    For environments that wait more than they compute, and where there are many: a process for each has its own copy of
-    everything that it imports, 40 MB with gymnasium. Ends with the last; raises what the first that failed raised, and
-    leaves the others running. Raises Failure if the system gives no more threads.
+    Each connection has its own environments, whose seeds follow the previous connection's, and its own file for
+    --measure. Threads suit many environments that wait more than they compute: a process for each would import its own
+    copy of all modules, 40 MB with gymnasium. Returns when all have ended. Raises the error of the first connection
+    that fails, and leaves the others running. Raises Failure if the system cannot start a thread.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(max(before, _SWITCH_SECONDS))
@@ -140,7 +141,7 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
     def one(own: argparse.Namespace) -> None:
         try:
             outcomes.put(main(own))
-        except BaseException as error:  # for the thread that waits
+        except BaseException as error:  # the waiting thread raises it
             outcomes.put(error)
 
     for index in range(arguments.connections):
@@ -148,7 +149,7 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
         if own.seed is not None:
             own.seed += index * own.environments
         if index:
-            own.display, own.video, own.video_every = False, None, None  # one environment is watched
+            own.display, own.video, own.video_every = False, None, None  # only the first connection is watched
         if own.measure is not None:
             own.measure = measure_file(own.measure, index)
         threads.append(threading.Thread(target=one, args=(own,), name=f"{_NAME}{index}", daemon=True))
@@ -156,8 +157,8 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
             threads[-1].start()
         except RuntimeError as error:
             raise Failure(
-                f"the system has no thread for connection {index + 1} of {arguments.connections} ({error}):"
-                " ask for fewer --connections, in more processes"
+                f"cannot start a thread for connection {index + 1} of {arguments.connections} ({error}):"
+                " use fewer --connections in more processes"
             ) from error
     summaries = []
     for _ in range(arguments.connections):
@@ -170,34 +171,34 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
     return summaries
 
 
-def under_way() -> list[threading.Thread]:
-    """Return the threads of several connections that have not ended."""
+def connection_threads() -> list[threading.Thread]:
+    """Return the running threads of connections."""
     return [thread for thread in threading.enumerate() if thread.name.startswith(_NAME)]
 
 
 def start_method() -> str | None:
-    """Return how multiprocessing is to start processes from this thread; None for its default.
+    """Return the start method of multiprocessing for this thread; None for the default.
 
-    A process that is forked has copies of the locks of other connections' threads, and if one of them is held, of a
-    module that is being imported for instance, waits for it for ever.
+    A forked process has copies of locks of other connections' threads. If such a lock is held during the fork, for
+    example the lock of an import, the process waits for it forever.
     """
-    return "spawn" if under_way() else None
+    return "spawn" if connection_threads() else None
 
 
-def leave(code: int) -> NoReturn:
-    """Exit while connections are under way, which no exception reaches.
+def exit_now(code: int) -> NoReturn:
+    """Exit while threads of connections are running, which exceptions do not reach.
 
-    They have two seconds to end after their steps and to close their environments. Nothing waits for their sockets.
+    They have two seconds to finish their steps and to close their environments. Their sockets are not awaited.
     """
     ending.set()
     deadline = time.monotonic() + _CLOSE_SECONDS
     try:
-        for thread in under_way():
+        for thread in connection_threads():
             thread.join(max(0.0, deadline - time.monotonic()))
         if "multiprocessing" in sys.modules:
             for child in sys.modules["multiprocessing"].active_children():
-                child.terminate()  # an environment, perhaps in a half done step
-            sys.modules["multiprocessing.util"]._run_finalizers()  # without it, Python warns of leaked semaphores
+                child.terminate()  # an environment, perhaps in the middle of a step
+            sys.modules["multiprocessing.util"]._run_finalizers()  # otherwise Python warns of leaked semaphores
         sys.stdout.flush()
         sys.stderr.flush()
     finally:  # also after another signal
@@ -205,5 +206,5 @@ def leave(code: int) -> NoReturn:
 
 
 def measure_file(file: Path, index: int) -> Path:
-    """Return where connection number `index` of a program writes its measurements: FILE, then FILE-1, FILE-2, ..."""
+    """Return the file for measurements of connection `index`: FILE, FILE-1, FILE-2, ..."""
     return file.with_stem(f"{file.stem}-{index}") if index else file

@@ -1,4 +1,4 @@
-"""What a run counts: steps, episodes and their returns, and the metrics in the infos of its steps."""
+"""Counts of a run: steps, episodes, returns, and metrics in the infos of steps."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from relaax.rlx.messages import MAX_NUMBER
 RECENT_EPISODES = 100
 
 ending = threading.Event()
-"""Set when the program ends while connections are under way in threads: each ends after its step."""
+"""Set when the program exits while threads of connections are running. Each ends after its current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What `run` did.
+    """The result of `run`.
 
-    `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
-    `returns`: their returns, the last 100 if no number of episodes was asked for.
-    `training_finished`: the server's sentence if it ended the run, else None.
-    `spaces`: of one environment, as JSON, if that was all that was asked for. `report`: of a check.
+    `steps`: environment steps, over all environments. `episodes`: number of whole episodes that counted. `returns`:
+    their returns; only the last 100 if `run` had no limit of episodes. `training_finished`: the server's message if the
+    end of training ended the run, else None. `spaces`: spaces of one environment as JSON, after a probe. `report`: the
+    report of a check.
     """
 
     episodes: int
@@ -53,10 +53,10 @@ class RunSummary:
 
 
 class Tally:
-    """Counts steps and episodes of N environments, and says when there are enough of them.
+    """Counts of steps and episodes of N environments, up to limits.
 
-    A number of episodes is shared out among the environments: the first to end are not the first that came, or short
-    episodes would be counted more often than they happen.
+    A limit of episodes is divided among the environments. Otherwise short episodes, which end first, would be counted
+    more often than they occur.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Tally:
     ) -> None:
         for name, number in (("episodes", episodes), ("steps", steps)):
             if number is not None and number < 1:
-                raise ValueError(f"{name} is {number}: give a number of at least 1, or None for no end")
+                raise ValueError(f"{name} is {number}: it must be at least 1, or None for no limit")
         self.steps = 0
         self.episodes = 0
         self.returns: deque[float] = deque(maxlen=episodes or RECENT_EPISODES)
@@ -81,8 +81,8 @@ class Tally:
         self._lengths = np.zeros(environments, np.int64)
 
     @property
-    def enough(self) -> bool:
-        """Whether the requested steps or episodes are reached, or the program is ending."""
+    def is_complete(self) -> bool:
+        """Whether a limit is reached, or the program is exiting."""
         return (
             ending.is_set()
             or (self._most_steps is not None and self.steps >= self._most_steps)
@@ -92,7 +92,10 @@ class Tally:
     def step(
         self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_], void: npt.NDArray[np.bool_] | None
     ) -> list[Episode]:
-        """Add a step of all environments, [N] each; the episodes that it ended. `void`: no step was taken there."""
+        """Add a step of all environments, arrays of shape [N]. Return the episodes that it ended.
+
+        `void`: true where no step was taken; None if it is all false.
+        """
         if void is None:
             self._returns += rewards
             self._lengths += 1
@@ -110,11 +113,11 @@ class Tally:
         return over
 
     def unfinished(self, environment: int) -> Episode:
-        """Return what there is of the episode under way in an environment."""
+        """Return the current, unfinished episode of an environment."""
         return Episode(environment, float(self._returns[environment]), int(self._lengths[environment]))
 
     def count(self, episodes: Sequence[Episode]) -> None:
-        """Count whole episodes, as far as their environments have not had their share."""
+        """Count whole episodes, up to the share of each environment."""
         for episode in episodes:
             if self._shares is not None:
                 if self._shares[episode.environment] == 0:
@@ -127,11 +130,11 @@ class Tally:
 
 
 Reports = Callable[[dict[str, Any]], Mapping[str, float]] | Sequence[str]
-"""Finds metrics in a step's infos, or names the entries of the infos that are metrics."""
+"""A function that returns metrics from a step's infos, or the names of entries of the infos that are metrics."""
 
 
 def reporter(reports: Reports | None, scalars: Scalars | None) -> Callable[[dict[str, Any]], None]:
-    """Return a function that notes in `scalars` the metrics that `reports` finds in a step's infos.
+    """Return a function that records in `scalars` the metrics of a step's infos that `reports` selects.
 
     Raises ValueError for names that cannot be metrics.
     """
@@ -156,16 +159,16 @@ def _means(infos: dict[str, Any], names: Sequence[str]) -> dict[str, float]:
 
 
 def _values(infos: dict[str, Any], name: str) -> npt.NDArray[np.float64]:
-    """Return the values of one entry that can be sent, of every environment that has it or whose episode just ended."""
+    """Return the values of one entry, also from final infos. Values that cannot be sent are dropped."""
     parts = []
     for source in (infos, infos.get("final_info", {})):
         if name in source:
             try:
                 values = np.asarray(source[name], np.float64).reshape(-1)
             except (TypeError, ValueError):
-                text = f"metric {name!r}: the environment says {source[name]!r}, which is no number"
+                text = f"metric {name!r}: the environment returned {source[name]!r}, which is not a number"
                 raise ValueError(text) from None
-            given = source.get(f"_{name}")  # which environments of a vector said it
+            given = source.get(f"_{name}")  # the environments of a vector that have it
             parts.append(values if given is None else values[np.asarray(given, np.bool_).reshape(-1)])
     values = np.concatenate(parts) if parts else np.zeros(0)
     return values[np.abs(values) <= MAX_NUMBER]

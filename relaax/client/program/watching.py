@@ -1,4 +1,4 @@
-"""Show what an environment does, in a window or as videos."""
+"""Images of an environment, in a window or as videos."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ logger = logging.getLogger("relaax.client")
 Image = npt.NDArray[np.uint8]
 DEFAULT_FPS = 30
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-"""Environment variables of which one is set where there is a screen, on Linux."""
+"""Environment variables. On Linux, one of them is set if there is a screen."""
 _WINDOW_SIDE = 400  # smaller images are shown larger
 
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What to watch of the first environment of a connection.
+    """The requested images of a connection's first environment.
 
-    `display`: a window. `video`: the folder of MP4 files, of every `every`-th episode from the first on. Images come
-    from the environment's `render()`, in the mode "rgb_array".
+    `display`: whether to open a window. `video`: folder of MP4 files, one for every `every`-th episode from the first.
+    Images come from the environment's `render()` in the mode "rgb_array".
     """
 
     display: bool = False
@@ -43,11 +43,11 @@ class Watching:
 
 
 class Watch:
-    """Takes an image after each reset and step of environment 0, until the block ends.
+    """A context that shows or records an image after each reset and step of environment 0.
 
     `env`: an Env or a VectorEnv whose `render()` returns uint8 [H, W, 3], or one such image for each environment.
-    `name`: of the environment, for the window and the files. Raises Failure if there is no screen for a window, and
-    `frame` does if the environment gives no image.
+    `name`: name of the environment, for the window and the files. Raises Failure if there is no screen for a window.
+    `frame` raises Failure if the environment returns no image.
     """
 
     def __init__(self, watching: Watching, env: Any, name: str) -> None:
@@ -55,102 +55,102 @@ class Watch:
         self._env = env
         self._name = re.sub(r"\W+", "-", name.rpartition("/")[2]).strip("-").lower() or "environment"
         self._fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
-        self._film: _Film | None = None
+        self._video: _Video | None = None
         self._window: _Window | None = None
         self._number = 0
-        self._begun = False
-        if watching.display and not has_screen():  # before anything is drawn for it
-            raise Failure("--display: there is no screen here (DISPLAY is not set); --video DIR writes MP4 files")
+        self._in_episode = False
+        if watching.display and not has_screen():  # before the first image
+            raise Failure("--display: there is no screen (DISPLAY is not set); --video DIR writes MP4 files instead")
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.over()
+        self.end_episode()
         if self._window is not None:
             self._window.close()
 
-    def begin(self, number: int) -> None:
-        """Let the next image begin episode `number`, counted from 0."""
-        self.over()
+    def set_episode(self, number: int) -> None:
+        """End the current episode. The next image begins episode `number`, counted from 0."""
+        self.end_episode()
         self._number = number
 
     def frame(self) -> None:
-        """Take an image. The first one, and the first one after `over`, begins an episode."""
-        begins, self._begun = not self._begun, True
+        """Render an image. The first image, and the first one after `end_episode`, begins an episode."""
+        begins, self._in_episode = not self._in_episode, True
         folder = self._watching.video if self._number % self._watching.every == 0 else None
         if folder is None and not self._watching.display:
             return
         image = self._image()
         if begins and folder is not None:
-            self._film = _Film(folder, f"{self._name}-{self._number:06d}", self._fps)
-        if self._film is not None:
-            film, self._film = self._film, None  # nothing is to be finished of one that fails
-            film.append(image)
-            self._film = film
+            self._video = _Video(folder, f"{self._name}-{self._number:06d}", self._fps)
+        if self._video is not None:
+            video, self._video = self._video, None  # a video that fails must not be finished
+            video.append(image)
+            self._video = video
         if self._watching.display:
             if self._window is None:
                 self._window = _Window(self._name, image, self._fps)
             self._window.show(image)
 
-    def over(self) -> None:
+    def end_episode(self) -> None:
         """End the episode, and its video."""
-        film, self._film = self._film, None
-        if film is not None:
-            film.close()
-        if self._begun:
+        video, self._video = self._video, None
+        if video is not None:
+            video.close()
+        if self._in_episode:
             self._number += 1
-        self._begun = False
+        self._in_episode = False
 
     def _image(self) -> Image:
-        """Return the image of environment 0; of several only this one is rendered, if it can be reached."""
+        """Return the image of environment 0. If the vector allows it, only this environment is rendered."""
         several = getattr(getattr(self._env, "unwrapped", self._env), "envs", None)
         image = several[0].render() if several else self._env.render()
         if isinstance(image, tuple | list) and image:
             image = image[0]
         if not (isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.shape[2:] == (3,)):
             raise Failure(
-                f"{self._name} gives no image to watch: its render() returned {type(image).__name__}, not uint8 "
-                '[H, W, 3]; make it with render_mode="rgb_array", or leave out --display and --video'
+                f"render() of {self._name} returned {type(image).__name__}, not an image (uint8 [H, W, 3]): create the "
+                'environment with render_mode="rgb_array", or omit --display and --video'
             )
         return image
 
 
-class _Film:
-    """An MP4 file, complete after `close`: until then its name ends with .part.mp4. Nothing is overwritten."""
+class _Video:
+    """An MP4 file. Its name ends with .part.mp4 until `close`. Existing files are not overwritten."""
 
     def __init__(self, folder: Path, stem: str, fps: float) -> None:
         with explained("watch"):
             import imageio
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._path = _free(folder, stem)
+            self._path = _claim_name(folder, stem)
         except OSError as error:
             raise CannotWrite("--video", folder, error) from None
         self._part = self._path.with_suffix(".part.mp4")
-        # imageio leaves the pipe open if ffmpeg has ended by itself, as it does on a full disk.
+        # imageio leaves the pipe open if ffmpeg has exited, for example on a full disk.
         warnings.filterwarnings("ignore", "unclosed file <_io.BufferedWriter", ResourceWarning)
         self._writer: Any = imageio.get_writer(
             self._part, fps=fps, codec="libx264", macro_block_size=2, ffmpeg_log_level="fatal"
         )
 
     def append(self, image: Image) -> None:
-        """Add an image. Its sides become even, as the codec needs them."""
+        """Add an image, padded to even sides for the codec."""
         even = np.pad(image, ((0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)), mode="edge")
         try:
             self._writer.append_data(even)
-        except OSError:  # ffmpeg has ended
-            self._give_up()
+        except OSError:  # ffmpeg has exited
+            self._fail()
 
     def close(self) -> None:
-        """Finish the file. Raises CannotWrite if it is not whole."""
+        """Finish the file. Raises CannotWrite if it is incomplete."""
         self._writer.close()
         if not _is_whole(self._part):
-            self._give_up()
+            self._fail()
         self._part.replace(self._path)
         logger.info("wrote %s", self._path)
 
-    def _give_up(self) -> NoReturn:
+    def _fail(self) -> NoReturn:
         self._writer.close()
         full = os.statvfs(self._path.parent).f_bavail == 0 if hasattr(os, "statvfs") else False
         self._part.unlink(missing_ok=True)
@@ -162,7 +162,7 @@ class _Film:
 def _is_whole(path: Path) -> bool:
     """Return whether an MP4 file has its index, the box `moov`, which is written last (ISO/IEC 14496-12, section 4.2).
 
-    ffmpeg's exit code is not to be had.
+    This replaces ffmpeg's exit code, which imageio does not return.
     """
     with path.open("rb") as file:
         while len(head := file.read(16)) == 16:
@@ -175,8 +175,8 @@ def _is_whole(path: Path) -> bool:
     return False
 
 
-def _free(folder: Path, stem: str) -> Path:
-    """Claim a name that no file in the folder has; other programs may look for one at the same time."""
+def _claim_name(folder: Path, stem: str) -> Path:
+    """Create and return a new file with a free name. Other programs may do the same at the same time."""
     for again in itertools.count(1):
         path = folder / (f"{stem}.mp4" if again == 1 else f"{stem}-{again}.mp4")
         try:
@@ -184,11 +184,11 @@ def _free(folder: Path, stem: str) -> Path:
         except FileExistsError:
             continue
         return path
-    raise AssertionError("numbers never end")
+    raise AssertionError("itertools.count is infinite")
 
 
 class _Window:
-    """A window of pygame, at the environment's own pace. Raises Failure if there is no screen."""
+    """A pygame window at the environment's frame rate. Raises Failure if there is no screen."""
 
     def __init__(self, title: str, image: Image, fps: float) -> None:
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -200,12 +200,12 @@ class _Window:
             height, width = (side * max(1, _WINDOW_SIDE // max(image.shape[:2])) for side in image.shape[:2])
             self._screen = pygame.display.set_mode((width, height), pygame.RESIZABLE)
         except pygame.error as error:
-            raise Failure(f"--display: no window can be opened: {error}; --video DIR writes MP4 files") from None
+            raise Failure(f"--display: cannot open a window: {error}; --video DIR writes MP4 files instead") from None
         pygame.display.set_caption(title)
         self._clock = pygame.time.Clock()
 
     def show(self, image: Image) -> None:
-        """Show an image for its time. Raises KeyboardInterrupt if the user has closed the window."""
+        """Show an image for one frame. Raises KeyboardInterrupt if the user has closed the window."""
         pygame = self._pygame
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             raise KeyboardInterrupt
@@ -219,5 +219,5 @@ class _Window:
 
 
 def has_screen() -> bool:
-    """Return whether a window can be tried. Systems other than Linux have a screen."""
+    """Return whether there may be a screen. Systems other than Linux always have one."""
     return sys.platform != "linux" or any(os.environ.get(name) for name in SCREENS)

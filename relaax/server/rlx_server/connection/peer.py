@@ -99,7 +99,7 @@ class Peer:
         """Called by the heartbeat if a busy worker must end; `raise_pending_error` then raises the reason."""
         self._client_waiting_since: float | None = None
         self.begins_with_tls = False
-        """Whether the client's first bytes are those of TLS."""
+        """Whether the connection begins with TLS."""
         self.read_at = 0.0
         """When the last bytes were read, in seconds of `time.monotonic`; 0 before the first."""
         self.transferred = 0

@@ -127,7 +127,7 @@ class Children:
         return time.monotonic() - min(since) < STALL_SECONDS
 
     def reserve_place(self) -> None:
-        """Reserve a place for one more worker. If necessary, an unproven client's worker is told to end."""
+        """Reserve a place for one more worker. If necessary, the worker of an unproven client is ended."""
         self._end_unproven(self.unproven.reserve(self.handshakes))
 
     def free_place(self) -> bool:
