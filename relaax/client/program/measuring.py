@@ -135,9 +135,9 @@ class Measured(_Wrapper):
 class Paced(_Wrapper):
     """An agent that returns actions at most `rate` times a second.
 
-    So an environment takes at most `rate` steps a second; N environments that are stepped together take `rate` steps each.
-    Delays are not caught up: after a pause there is no burst. The wait follows the agent's answer, so measured
-    latencies do not contain it.
+    So each environment takes at most `rate` steps a second, also if N environments are stepped together. Delays are not
+    caught up: after a pause there is no burst. The wait follows the agent's answer, so measured latencies do not contain
+    it.
     """
 
     def __init__(
