@@ -136,7 +136,7 @@ class Paced(_Wrapper):
     """An agent that returns actions at most `rate` times a second.
 
     So each environment takes at most `rate` steps a second, also if N environments are stepped together. Delays are not
-    caught up: after a pause there is no burst. The wait follows the agent's answer, so measured latencies do not contain
+    caught up: after a pause there is no burst. The wait follows the agent's answer, so measured latencies exclude
     it.
     """
 
