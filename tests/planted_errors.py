@@ -119,7 +119,7 @@ REPLAY_CONTRACT = "tests/algorithms/gorila/test_contract.py"
 TABLE_PY = "relaax/replay/table/table.py"
 TABLE_COPY_PY = "relaax/replay/table/table_copy.py"
 COPIES = "tests/replay/test_copies.py"
-KEEPING = "tests/server/replay_server/test_keeping.py"
+TABLE_CHECKPOINTS = "tests/server/replay_server/test_table_checkpoints.py"
 LIMITER_PY = "relaax/replay/table/limiter.py"
 SHARD_SAMPLER_PY = "relaax/replay/client/sampler.py"
 REPLAY_ACCESS_PY = "relaax/server/access.py"
@@ -412,7 +412,7 @@ ERRORS = (
                 "if self._incarnation in link.earlier_incarnations and False:",
             )
         ],
-        KEEPING,
+        TABLE_CHECKPOINTS,
     ),
     planted(
         "learner-takes-itself-for-the-target",
@@ -522,8 +522,8 @@ ERRORS = (
         [
             (
                 "relaax/server/replay_server/service.py",
-                "held = self._tables.get((name, session))",
-                "held = next((h for (n, _), h in self._tables.items() if n == name), None)",
+                "table = self._tables.get((name, session))",
+                "table = next((h for (n, _), h in self._tables.items() if n == name), None)",
             )
         ],
         REPLAY_CLIENT,
@@ -558,7 +558,8 @@ ERRORS = (
         [
             (
                 "relaax/server/learner/learning.py",
-                "                self._come_again(WAIT_SECONDS)\n                raise SignalReceived(self._number)\n",
+                "                self._schedule_alarm(WAIT_SECONDS)\n"
+                "                raise SignalReceived(self._number)\n",
                 "                raise SignalReceived(self._number)\n",
             )
         ],

@@ -11,8 +11,8 @@ MEMORY_PY = "relaax/planning/demand.py"
 QUEUEING_PY = "relaax/planning/queueing.py"
 DECLARATION_PY = "relaax/replay/spec.py"
 LIMITER_PY = "relaax/replay/table/limiter.py"
-HELD_TABLE_PY = "relaax/server/replay_server/held_table.py"
-KEEPING_PY = "relaax/server/replay_server/keeping.py"
+SERVED_TABLE_PY = "relaax/server/replay_server/served_table.py"
+TABLE_CHECKPOINTS_PY = "relaax/server/replay_server/table_checkpoints.py"
 CLIENT_PY = "relaax/parameters/client.py"
 FILTERS_PY = "relaax/hosting/gradient_filters.py"
 BACKOFF_PY = "relaax/client/connection/backoff.py"
@@ -29,9 +29,9 @@ CLAIMS = "tests/server/rlx_server/test_claims.py"
 FIGURES = "tests/planning/test_figures.py"
 QUEUEING = "tests/planning/test_queueing.py"
 DECLARATION = "tests/replay/test_declaration.py"
-HELD_TABLE = "tests/server/replay_server/test_held_table.py"
+SERVED_TABLE = "tests/server/replay_server/test_served_table.py"
 LIMITER = "tests/replay/test_limiter.py"
-KEEPING = "tests/server/replay_server/test_kept_tables.py"
+RESTORED_TABLES = "tests/server/replay_server/test_restored_tables.py"
 CLIENT = "tests/parameters/test_client.py"
 FILTERS = "tests/algorithm_base/test_loss_outliers.py"
 BACKOFF = "tests/client/test_backoff.py"
@@ -250,14 +250,14 @@ SERVER_ERRORS = (
     planted(
         "one-life-of-a-table",
         "a kept table remembers its last life only, so that writers of earlier ones insert twice",
-        [(KEEPING_PY, "[*held.earlier, held.incarnation][-MOST_LIVES:]", "[held.incarnation]")],
-        KEEPING,
+        [(TABLE_CHECKPOINTS_PY, "table.incarnation][-MAX_INCARNATIONS:]", "table.incarnation][-1:]")],
+        RESTORED_TABLES,
     ),
     planted(
         "all-lives-of-a-table",
         "the lives of a kept table grow with every restart",
-        [(KEEPING_PY, "[*held.earlier, held.incarnation][-MOST_LIVES:]", "[*held.earlier, held.incarnation]")],
-        KEEPING,
+        [(TABLE_CHECKPOINTS_PY, "table.incarnation][-MAX_INCARNATIONS:]", "table.incarnation]")],
+        RESTORED_TABLES,
     ),
     planted(
         "min-size-of-each-shard",
@@ -286,26 +286,26 @@ SERVER_ERRORS = (
     planted(
         "refused-insert-is-booked",
         "an insert that is refused counts for the limiter",
-        [(HELD_TABLE_PY, "self.limiter.undo_insert(insert.count)", "pass")],
-        HELD_TABLE,
+        [(SERVED_TABLE_PY, "self.limiter.undo_insert(insert.count)", "pass")],
+        SERVED_TABLE,
     ),
     planted(
         "failed-sample-is-booked",
         "a sample of an empty table counts for the limiter",
-        [(HELD_TABLE_PY, "                self.limiter.undo_sample(count)\n", "")],
-        HELD_TABLE,
+        [(SERVED_TABLE_PY, "                self.limiter.undo_sample(count)\n", "")],
+        SERVED_TABLE,
     ),
     planted(
         "silent-too-soon",
         "a writer is forgotten however lately it has inserted",
-        [(HELD_TABLE_PY, "if not name or self._clock() - heard < seconds:", "if not name:")],
-        HELD_TABLE,
+        [(SERVED_TABLE_PY, "if not name or self._clock() - heard < seconds:", "if not name:")],
+        SERVED_TABLE,
     ),
     planted(
         "age-of-a-part",
         "the mean age of samples counts each call as one sample",
-        [(HELD_TABLE_PY, "min(1.0, _RECENT * count)", "_RECENT")],
-        HELD_TABLE,
+        [(SERVED_TABLE_PY, "min(1.0, _RECENT * count)", "_RECENT")],
+        SERVED_TABLE,
     ),
     planted(
         "restored-balance-without-bounds",

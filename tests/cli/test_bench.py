@@ -303,7 +303,7 @@ def test_replay_servers_are_filled_and_drawn_from(stacked: bool) -> None:
     declaration = pictured(1000) if stacked else numbered(1000, samples_per_insert=1.0, min_size=900)
     with serving(2) as shards:
         found = load([Target(shard.address) for shard in shards], declaration, 16, 1.0)
-        tallies = [shard.service.tallies()[declaration.spec.name] for shard in shards]
+        tallies = [shard.service.statistics()[declaration.spec.name] for shard in shards]
     assert (found["inserted_at_once"], found["sampled_at_once"]) == (50, 16)
     inserted, sampled = sum(each.inserts for each in tallies), sum(each.samples for each in tallies)
     assert inserted == 50 * (len(found["insert_ms"]) + 2 * WARM_UP)

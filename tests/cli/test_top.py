@@ -16,7 +16,7 @@ from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole
 from relaax.replay import replay_pb2 as pb
 from relaax.server.parameter_server.service.registry import WorkerOrigin
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.transport.channel import Target
 from support.nobody import nobody
 from support.parameter_servers import bridge_to, gradient, registration, running
@@ -167,10 +167,10 @@ def test_a_run_and_a_configuration_name_their_own(processes: Processes, tmp_path
 def test_what_a_server_says_becomes_rows() -> None:
     table = pb.TableStatus(name="t", tables=1, size=2, capacity=4, bytes=8, inserts=0, samples=0)
     view = ReplayShardView("h:1", status=pb.ReplayServiceGetStatusResponse(tables=[table]))
-    assert view.tables == {"t": TableTallies(tables=1, size=2, capacity=4, bytes=8)}
+    assert view.tables == {"t": TableStatistics(tables=1, size=2, capacity=4, bytes=8)}
     assert view.sum == view.tables["t"]
     assert table_row(view.sum)["samples_per_insert"] is None
-    assert ReplayShardView("h:1").sum == TableTallies()
+    assert ReplayShardView("h:1").sum == TableStatistics()
 
 
 LARGE = {

@@ -38,7 +38,7 @@ from relaax.server.parameter_server.coordination import members as introduction
 from relaax.server.parameter_server.service import core
 from relaax.server.parameter_server.service import service as requests
 from relaax.server.ports import connections, guard, request_reader
-from relaax.server.replay_server import held_table, keeping
+from relaax.server.replay_server import served_table, table_checkpoints
 from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server.clients import accounts as client_accounts
 from relaax.server.rlx_server.clients import claims, meters
@@ -119,14 +119,14 @@ CONSTANTS: dict[str, float] = {
     "MAX_DIMENSIONS": replay_messages.MAX_DIMENSIONS,
     "MAX_ITEMS": wire.MAX_ITEMS,
     "MAX_MESSAGE": wire.MAX_MESSAGE,
-    "MAX_WRITERS": held_table.MAX_WRITERS,
-    "SILENT_SECONDS": held_table.SILENT_SECONDS,
-    "WAITING": held_table.WAITING,
+    "MAX_WRITERS": served_table.MAX_WRITERS,
+    "SILENT_SECONDS": served_table.SILENT_SECONDS,
+    "MAX_WAITING_CALLS": served_table.MAX_WAITING_CALLS,
     "LONGEST_WAIT": remote_writer.LONGEST_WAIT,
     "GRACE_SECONDS": remote_writer.GRACE_SECONDS,
-    "AHEAD": sampling.AHEAD,
+    "MAX_PREFETCHED": sampling.MAX_PREFETCHED,
     "table_copy.PIECE_BYTES": table_copy.PIECE_BYTES,
-    "MOST_LIVES": keeping.MOST_LIVES,
+    "MAX_INCARNATIONS": table_checkpoints.MAX_INCARNATIONS,
     "COPY_SECONDS": copying.COPY_SECONDS,
     "BYTES_PER_SECOND": copying.BYTES_PER_SECOND,
     "MAX_PENDING_SCALARS": scalars.MAX_PENDING_SCALARS,

@@ -53,7 +53,7 @@ def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, l
     assert part["parameters"].min() == part["parameters"].max() < 0, "gradients of ones"
     for number in range(learners):
         log = (tmp_path / "run" / "logs" / (f"learner-{number}.log" if number else "learner.log")).read_text()
-        assert f"learner {number} begins at global step" in log
+        assert f"learner {number} starts to learn at global step" in log
         assert "Traceback" not in log
 
 
@@ -71,13 +71,13 @@ def test_a_run_that_is_resumed_goes_on_with_its_memory_and_a_fresh_one_without(
         return (directory / "logs" / "replay-server.log").read_text()
 
     first = log_of(STEPS)
-    assert "checkpoint" in first and "going on with" not in first
+    assert "checkpoint" in first and "restored " not in first
     assert [path.name for path in (directory / "replay").iterdir()] == ["shard-0-of-1"]
     second = log_of(2 * STEPS)
-    items = int(second.partition("going on with ")[2].split()[0])
+    items = int(second.partition("restored ")[2].split()[0])
     assert items > 500
     assert "Traceback" not in second
-    assert "going on with" not in log_of(STEPS // 2, "--fresh")
+    assert "restored " not in log_of(STEPS // 2, "--fresh")
     assert not (tmp_path / "kept").exists(), "all is in the run's directory"
 
 
@@ -87,7 +87,7 @@ def test_a_run_starts_a_learner_again_that_somebody_has_ended(processes: Process
     config = written(tmp_path, 1, 1, max_global_step=10**9)
     run = processes.start(*RELAAX, "run", config, "--run-dir", tmp_path / "run", "--no-progress", cwd=tmp_path)
     log = tmp_path / "run" / "logs" / "learner.log"
-    begins = "learner 0 begins at global step"
+    begins = "learner 0 starts to learn at global step"
     wait_until(lambda: log.exists() and begins in log.read_text(), "it learns", timeout=120)
     module = LEARNER[-1]
     (learner,) = (

@@ -15,7 +15,7 @@ from relaax.replay.client import writer as remote_writer
 from relaax.replay.client.client import ReplayClient
 from relaax.replay.client.shards import PriorityUpdates
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayTraffic, ReplayUnavailable, Sampled
-from relaax.server.replay_server import held_table
+from relaax.server.replay_server import served_table
 from support import replay_servers
 from support.nobody import nobody
 from support.processes import wait_until
@@ -70,9 +70,9 @@ def test_priorities_are_given_back_without_waiting() -> None:
         with pytest.raises(ValueError, match="a priority must be between 0"):
             client.update_priorities(found, np.full(64, np.nan))
         client.writers[0].insert(numbers(*range(1000)))
-        wait_until(lambda: table.tallies.inserts == 1002, "the new items are there")
+        wait_until(lambda: table.statistics.inserts == 1002, "the new items are there")
         client.update_priorities(found, np.ones(64))
-        wait_until(lambda: table.tallies.stale_updates == 64, "what is gone is counted")
+        wait_until(lambda: table.statistics.stale_updates == 64, "what is gone is counted")
 
 
 def test_updates_that_come_while_one_is_under_way_go_together_and_the_last_counts() -> None:
@@ -213,7 +213,7 @@ def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.Monke
 
 def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 0.3)
-    monkeypatch.setattr(held_table, "UNDRAWN_SECONDS", 0.3)
+    monkeypatch.setattr(served_table, "UNDRAWN_SECONDS", 0.3)
     monkeypatch.setattr(remote_writer, "CALL_WAIT", 0.1)
     declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=2.0)
     with serving() as shards, client_of(shards, declaration) as client:
@@ -251,7 +251,7 @@ def test_a_shard_that_allows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_another_declaration_is_refused_by_its_first_difference() -> None:
-    says = "'numbers' was declared otherwise: alpha is 1.0 there and 0.5 here"
+    says = "table 'numbers' has another declaration: alpha is 1.0 there and 0.5 here"
     with serving() as shards, client_of(shards, numbered()), pytest.raises(ReplayError, match=says):
         ReplayClient([shards[0].address], numbered(alpha=0.5))
 
@@ -309,7 +309,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypat
         writer.insert(numbers(1, 2))
         writer.insert(numbers(3))
         table = held(shards[0])
-        assert (table.size, table.tallies.duplicates, client.lost) == (3, 1, 0)
+        assert (table.size, table.statistics.duplicates, client.lost) == (3, 1, 0)
 
 
 def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_a_dropped_table_is_registered_again() -> None:
     with serving(session_timeout=600.0) as shards, client_of(shards, numbered(), session="s") as client:
         client.writers[0].insert(numbers(1))
         found = sampled(client, 4)
-        held(shards[0]).heard = -1e9
+        held(shards[0]).last_request = -1e9
         shards[0].service.sweep()
         client.update_priorities(found, np.ones(4))
         wait_until(lambda: shards[0].service.lost_updates == 4, "they are counted")
@@ -359,7 +359,7 @@ def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
             limiter.undo_sample(left)
         while not client._sampler._samples:  # until the first has its part of it, and not the rest
             assert client.sample(8, 0.0) is None
-        held(shards[0]).heard = -1e9
+        held(shards[0]).last_request = -1e9
         shards[0].service.sweep()
         client.writers[0].insert(numbers(2))
         found = sampled(client, 8)
@@ -378,7 +378,7 @@ def test_what_does_not_fit_the_declaration_is_refused_here() -> None:
 
 def test_too_many_items_at_once_are_refused_by_the_shard() -> None:
     with serving() as shards, client_of(shards, numbered(10**5)) as client:
-        with pytest.raises(ReplayError, match="70000 items at once are too many; 65536 are the most"):
+        with pytest.raises(ReplayError, match="an insert may have at most 65536 items, not 70000"):
             client.writers[0].insert(numbers(*range(70_000)))
         client.writers[0].insert(numbers(1))
 

@@ -22,8 +22,8 @@ from relaax.replay.interfaces import Insertion, Sampled
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.replay.wire import INSERT_NUMBERS, MAX_BATCHES, MAX_MESSAGE, MAX_PENDING_INSERTS, InsertLayout
 from relaax.server.ports import local_server
-from relaax.server.replay_server import replay_talk
-from relaax.server.replay_server.replay_talk import ReplayTalk
+from relaax.server.replay_server import replay_session
+from relaax.server.replay_server.replay_session import ReplaySession
 from relaax.transport import segments, shard_link
 from relaax.transport.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
@@ -77,7 +77,7 @@ def table_of(shard: Shard, session: str = "") -> Any:
     return next(held for (_, whose), held in shard.service._tables.items() if whose == session)._table
 
 
-def talks(shard: Shard) -> list[ReplayTalk]:
+def talks(shard: Shard) -> list[ReplaySession]:
     return list(shard.server._local._sessions.values())  # type: ignore[arg-type]
 
 
@@ -155,13 +155,13 @@ def test_a_sample_stays_as_it_is_while_it_is_in_use_and_its_memory_is_used_again
 
 
 def answerless(
-    monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[ReplayTalk, Frame], None], before: int = 0
+    monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[ReplaySession, Frame], None], before: int = 0
 ) -> list[int]:
     """Let an answer of a kind be lost, the first after so many; return a list that has an element then."""
-    real, lost = getattr(ReplayTalk, name), []
+    real, lost = getattr(ReplaySession, name), []
     kept = iter(range(before))
 
-    def once(self: ReplayTalk, frame: Frame) -> None:
+    def once(self: ReplaySession, frame: Frame) -> None:
         if lost or next(kept, None) is not None:
             real(self, frame)
             return
@@ -169,7 +169,7 @@ def answerless(
         answer(self, frame)
         raise BrokenFrame("the connection broke")
 
-    monkeypatch.setattr(ReplayTalk, name, once)
+    monkeypatch.setattr(ReplaySession, name, once)
     return lost
 
 
@@ -178,7 +178,7 @@ def answerless(
 def test_an_insert_whose_answer_is_lost_goes_by_grpc_and_is_there_once(
     monkeypatch: pytest.MonkeyPatch, before: int, arrived: bool
 ) -> None:
-    def take(talk: ReplayTalk, frame: Frame) -> None:
+    def take(talk: ReplaySession, frame: Frame) -> None:
         if arrived:
             talk._insert(frame)
 
@@ -230,13 +230,13 @@ def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_
 
 
 def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    may, real = threading.Semaphore(1), ReplayTalk._insert
+    may, real = threading.Semaphore(1), ReplaySession._insert
 
-    def slowly(self: ReplayTalk, frame: Frame) -> pb.InsertResponse:
+    def slowly(self: ReplaySession, frame: Frame) -> pb.InsertResponse:
         assert may.acquire(timeout=60)
         return real(self, frame)
 
-    monkeypatch.setattr(ReplayTalk, "_insert", slowly)
+    monkeypatch.setattr(ReplaySession, "_insert", slowly)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         for value in range(1 + MAX_PENDING_INSERTS):
             client.writers[0].insert(numbers(value))
@@ -285,7 +285,7 @@ def test_who_wants_none_or_is_offered_none_goes_by_grpc() -> None:
 
 
 def test_without_room_for_connections_or_memory_there_is_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_talk, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(replay_session, "MAX_CONNECTIONS", 1)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         drawn(client, 4)
@@ -294,7 +294,7 @@ def test_without_room_for_connections_or_memory_there_is_grpc(monkeypatch: pytes
     def no_memory(size: int, **_: Any) -> Any:
         raise OSError(24, "no more descriptors")
 
-    monkeypatch.setattr(replay_talk, "MOST_CONNECTIONS", 9)
+    monkeypatch.setattr(replay_session, "MAX_CONNECTIONS", 9)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         drawn(client, 4)
@@ -406,7 +406,7 @@ def test_nonsense_ends_its_own_connection_only() -> None:
                     "are not a whole number of frames",
                 ),
                 (Frame(INSERT, pb.InsertRequest(**{**head, "writer": "x"}).SerializeToString()), "32 hexadecimal"),
-                (Frame(INSERT, pb.InsertRequest(**{**head, "count": 2000}).SerializeToString()), "too many"),
+                (Frame(INSERT, pb.InsertRequest(**{**head, "count": 2000}).SerializeToString()), "at most 1000 items"),
                 (Frame(SAMPLE, sample, vector=64), "too short for a sample"),
                 (Frame(SAMPLE, b"\xff", vector=64), "arsing"),
             ):

@@ -264,7 +264,7 @@ def test_calls_that_cannot_be_are_refused() -> None:
     keys = table.insert("w", 1, columns(1)).keys
     with pytest.raises(ValueError, match="a priority must be between 0"):
         table.update_priorities(keys, [np.nan])
-    with pytest.raises(ValueError, match="a sample of 0 items"):
+    with pytest.raises(ValueError, match="a sample must have at least 1 item, not 0"):
         table.sample(0)
     assert table.totals == Totals(inserted=1)
 

@@ -281,7 +281,8 @@ class ReplaySoak:
             text = path.read_text(errors="replace")
             assert "Traceback" not in text, f"{path.name}: {text[text.index('Traceback') - 1000 :][:6000]}"
             if path.name.startswith("learner"):
-                assert "ended by SIGTERM" in text[text.rindex("begins at global step") :], f"{path}: {text[-3000:]}"
+                last = text[text.rindex("starts to learn at global step") :]
+                assert "learner ends because of SIGTERM" in last, f"{path}: {text[-3000:]}"
         return inserted
 
     def _account(self, inserted: int) -> ReplayAccount:

@@ -15,7 +15,7 @@ from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.status import TrainingStatus
 from relaax.replay import replay_pb2
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.transport.channel import Target, authentication_trouble, open_channel
 
 POLL_SECONDS = 2.0
@@ -110,19 +110,20 @@ class ReplayShardView:
     """Whether it, or this side, does not trust the other."""
 
     @property
-    def tables(self) -> dict[str, TableTallies]:
+    def tables(self) -> dict[str, TableStatistics]:
         """What has happened to its tables, by name."""
         if self.status is None:
             return {}
-        names = [field.name for field in fields(TableTallies)]
+        names = [field.name for field in fields(TableStatistics)]
         return {
-            table.name: TableTallies(**{name: getattr(table, name) for name in names}) for table in self.status.tables
+            table.name: TableStatistics(**{name: getattr(table, name) for name in names})
+            for table in self.status.tables
         }
 
     @property
-    def sum(self) -> TableTallies:
+    def sum(self) -> TableStatistics:
         """What has happened to all of its tables."""
-        return sum(self.tables.values(), TableTallies())
+        return sum(self.tables.values(), TableStatistics())
 
 
 class ReplayShards:
@@ -184,7 +185,7 @@ class _AskedShard:
             channel.close()
 
 
-def table_row(tallies: TableTallies) -> dict[str, Any]:
+def table_row(tallies: TableStatistics) -> dict[str, Any]:
     """Return what has happened to a table, for JSON."""
     inserts = tallies.inserts
     return asdict(tallies) | {"samples_per_insert": tallies.samples / inserts if inserts else None}
@@ -250,7 +251,7 @@ class ReplayProgressReader:
     def _look(self, now: float, updates: int) -> ReplayProgress:
         views = self._shards.look(0.0)
         there = [view for view in views if view.status is not None]
-        tallies = sum((view.sum for view in there), TableTallies())
+        tallies = sum((view.sum for view in there), TableStatistics())
         answering = frozenset(view.address for view in there)
         counts = (tallies.inserts, tallies.samples, updates)
         if self._moments:

@@ -1,4 +1,4 @@
-"""The loop of a learner: take a batch, learn from it, measure; the signals that end it, and its metrics."""
+"""The loop of a learner, with its signals, metrics and status."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from relaax.server.command.logs import is_exception_unsafe
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 WAIT_SECONDS = 1.0
-"""Time until the learner's next check of signals; longer waits are interrupted then, again and again."""
-AGAIN_SECONDS = 0.05
+"""Seconds until a wait is interrupted after a signal, and between repeated interruptions."""
+REPEAT_SECONDS = 0.05
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalReceived(BaseException):
-    """A signal asks the process to end. As KeyboardInterrupt, it passes what handles mere exceptions."""
+    """A signal to end the process. Like KeyboardInterrupt, it is not caught by `except Exception`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -36,10 +36,10 @@ class SignalReceived(BaseException):
 
 
 class Interruption:
-    """The first SIGINT or SIGTERM, for the main thread. Without `signals` it never comes.
+    """The first SIGINT or SIGTERM, for the main thread. Signals are received only within `signals`.
 
-    It is raised as SignalReceived between two steps, so that no library is interrupted in the middle of something.
-    What waits for longer is interrupted repeatedly, as C code that calls Python may drop what is raised in it.
+    SignalReceived is raised between two steps, so that libraries are not interrupted during an operation. A longer wait
+    is interrupted repeatedly, because C code that calls Python may discard an exception.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class Interruption:
         self._armed = False
 
     def check(self) -> None:
-        """Raise SignalReceived if a signal has come."""
+        """Raise SignalReceived if a signal was received."""
         if self._number is not None:
             raise SignalReceived(self._number)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Take note of signals. Afterwards they have their former handlers."""
+        """Handle signals inside the block, and restore their former handlers afterwards."""
         before = {number: signal.signal(number, self._handle) for number in (*_ENDING, signal.SIGALRM)}
         try:
             yield
@@ -63,7 +63,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
-        """Raise SignalReceived in what runs inside. Outside, as while it cleans up, signals disturb nothing."""
+        """Raise SignalReceived inside the block. Outside, such as during cleanup, signals do not interrupt."""
         self._armed = True
         try:
             self.check()
@@ -77,38 +77,38 @@ class Interruption:
         if number in _ENDING:
             if self._number is None:
                 self._number = number
-                self._come_again(WAIT_SECONDS)
+                self._schedule_alarm(WAIT_SECONDS)
         elif self._number is not None and self._armed:
             if is_exception_unsafe(frame):
-                self._come_again(AGAIN_SECONDS)
+                self._schedule_alarm(REPEAT_SECONDS)
             else:
-                self._come_again(WAIT_SECONDS)
+                self._schedule_alarm(WAIT_SECONDS)
                 raise SignalReceived(self._number)
 
-    def _come_again(self, seconds: float) -> None:
+    def _schedule_alarm(self, seconds: float) -> None:
         if self._armed:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-AHEAD = 2
-"""Batches that are ready while one is learned from."""
+MAX_PREFETCHED = 2
+"""Number of batches that are sampled in advance."""
 SAMPLE_SECONDS = 0.5
 END_SECONDS = 2.0
 
 
-class SampleAhead:
-    """Draw batches of `batch_size` items, up to `AHEAD` of them before they are asked for."""
+class SamplePrefetcher:
+    """A thread that samples up to `MAX_PREFETCHED` batches of `batch_size` items in advance."""
 
     def __init__(self, replay: ReplayMemory, batch_size: int) -> None:
         self.replay = replay
         self._batch_size = batch_size
-        self._ready: queue.Queue[Sampled | Exception] = queue.Queue(AHEAD)
+        self._ready: queue.Queue[Sampled | Exception] = queue.Queue(MAX_PREFETCHED)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
         self._thread.start()
 
-    def take(self, timeout: float) -> Sampled | None:
-        """Return the next batch; None if there was none for `timeout` seconds. Raises what sampling raised."""
+    def next_batch(self, timeout: float) -> Sampled | None:
+        """Return the next batch; None after `timeout` seconds. Raises the error of the sampling thread."""
         try:
             found = self._ready.get(timeout=timeout)
         except queue.Empty:
@@ -118,7 +118,7 @@ class SampleAhead:
         return found
 
     def close(self) -> None:
-        """End the thread, which may be waiting for replay servers: for a bounded time."""
+        """Stop the thread, and wait for it for at most `END_SECONDS`."""
         self._ending.set()
         self._thread.join(END_SECONDS)
 
@@ -141,18 +141,18 @@ class SampleAhead:
 
 
 IDLE_SECONDS = 1.0
-"""How long a learner without samples waits before it says so: the parameter server would take it for gone, and tells it
-whether training has ended."""
-TELL_SECONDS = 1.0
+"""Seconds without samples after which a learner calls the parameter server: otherwise the server would deregister it.
+The answer also says whether training has ended."""
+METRICS_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class LearnerState:
-    """What a learner does, for its status port; written by one thread. Totals since the start of the process."""
+    """The state of a learner for its status port, with totals since the process start. Written by one thread."""
 
     learner: int
     phase: Literal["starting", "waiting", "learning"] = "starting"
-    """Waiting: for the first worker, which brings the model."""
+    """`waiting` is for the first worker, which registers the model."""
     updates: int = 0
     items: int = 0
     waited_seconds: float = 0.0
@@ -163,9 +163,9 @@ class LearnerState:
 
 
 class LearnerMeter:
-    """Measure a learner and its memory, and record that as metrics about once a second.
+    """Rates of a learner and its replay memory, recorded as metrics about once a second.
 
-    `traffic` tells what went into the memory and was drawn from it, by everybody.
+    `traffic` returns the numbers of items that all clients inserted and sampled.
     """
 
     def __init__(
@@ -183,23 +183,23 @@ class LearnerMeter:
         self._updates, self._waited = state.updates, state.waited_seconds
         self._traffic = traffic()
 
-    def waited(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """Count time without samples."""
         self._state.waited_seconds += seconds
-        self._tell()
+        self._record()
 
-    def learned(self, sampled: Sampled) -> None:
+    def add_update(self, sampled: Sampled) -> None:
         """Count an update."""
         state = self._state
         state.updates += 1
         state.items += len(sampled.ages)
         state.replay_size = sampled.size
         record_sample(self._metrics, sampled)
-        self._tell()
+        self._record()
 
-    def _tell(self) -> None:
+    def _record(self) -> None:
         seconds = self._clock() - self._since
-        if seconds < TELL_SECONDS:
+        if seconds < METRICS_SECONDS:
             return
         updates, waited = self._state.updates - self._updates, self._state.waited_seconds - self._waited
         self._metrics.scalar("learner/updates_per_second", updates / seconds)
@@ -217,38 +217,38 @@ class LearnerMeter:
 
 def learn(
     learner: LearnerBase,
-    samples: SampleAhead,
+    samples: SamplePrefetcher,
     client: ParameterClientBase,
     state: LearnerState,
     interruption: Interruption,
 ) -> NoReturn:
-    """Learn from batch after batch. Ends by an exception: TrainingEnded, or what the servers or the learner raise."""
+    """Learn from batches until an exception: TrainingEnded, or an error of a server or of the learner."""
     meter = LearnerMeter(state, client.metrics, lambda: samples.replay.traffic)
     while True:
         interruption.check()
         begun = time.monotonic()
-        sampled = samples.take(IDLE_SECONDS)
-        meter.waited(time.monotonic() - begun)
+        sampled = samples.next_batch(IDLE_SECONDS)
+        meter.add_wait(time.monotonic() - begun)
         if sampled is None:
             client.flush()
         else:
             learner.step(sampled)
-            meter.learned(sampled)
+            meter.add_update(sampled)
         state.global_step = client.global_step
         state.dropped_priorities = samples.replay.dropped_updates
 
 
-_DROPPED = "new priorities that it did not send: a replay server was too slow, or away"
+_DROPPED = "priority updates that were not sent, as a replay server was too slow or unavailable"
 _FAMILIES: tuple[Family[LearnerState], ...] = (
-    Family("serving", "1 once the parameter server has answered, else 0", lambda v: v.phase != "starting"),
-    Family("learning", "1 once there is a model, else 0", lambda v: v.phase == "learning"),
+    Family("serving", "1 after the first answer of the parameter server, else 0", lambda v: v.phase != "starting"),
+    Family("learning", "1 if the parameter server has a model, else 0", lambda v: v.phase == "learning"),
     Family("uptime_seconds", "seconds since the start of the process", lambda v: time.monotonic() - v.started),
-    Family("updates_total", "updates that it has computed", lambda v: v.updates),
-    Family("items_total", "items that it has learned from", lambda v: v.items),
-    Family("wait_seconds_total", "seconds in which it has waited for samples", lambda v: v.waited_seconds),
+    Family("updates_total", "computed updates", lambda v: v.updates),
+    Family("items_total", "items used in updates", lambda v: v.items),
+    Family("wait_seconds_total", "seconds of waiting for samples", lambda v: v.waited_seconds),
     Family("dropped_priorities_total", _DROPPED, lambda v: v.dropped_priorities),
     Family("replay_size", "items in all replay servers", lambda v: v.replay_size),
-    Family("global_step", "environment steps of the training", lambda v: v.global_step),
+    Family("global_step", "environment steps of training", lambda v: v.global_step),
 )
 FAMILIES = tuple(replace(family, name=f"relaax_learner_{family.name}") for family in _FAMILIES)
 

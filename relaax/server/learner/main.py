@@ -18,25 +18,25 @@ _log = logging.getLogger("relaax.server.learner")
 
 def serve(
     configuration: Configuration,
-    learner: Annotated[int, typer.Option(min=0, metavar="N", help="Its number among the learners, from 0.")] = 0,
+    learner: Annotated[int, typer.Option(min=0, metavar="N", help="Number of this learner, from 0.")] = 0,
 ) -> int:
     """Learn from replay memory: sample batches, and send gradients to the parameter server.
 
-    It waits for the first worker, which brings the model's spaces, and ends with the training. The command line wins
-    over environment variables (RELAAX_LEARNER__PARAMETER_SERVER=...), and these over the file.
+    The learner waits for the first worker, which registers the model's spaces, and ends when training has ended. The
+    command line overrides environment variables (RELAAX_LEARNER__PARAMETER_SERVER=...), which override the file.
     """
     from relaax.hosting.errors import describe_error
     from relaax.hosting.loader import load_algorithm
     from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
     from relaax.replay.interfaces import ReplayError, ReplayUnavailable
     from relaax.server.learner.learning import Interruption, LearnerState, SignalReceived, status_server
-    from relaax.server.learner.process import assemble, run
+    from relaax.server.learner.process import make_plan, run
 
     settings = configuration.learner
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     state = LearnerState(learner)
     config = algorithm.configure(configuration.algorithm)
-    plan = assemble(settings, algorithm, config, learner, lambda: print("relaax-learner ready", flush=True))
+    plan = make_plan(settings, algorithm, config, learner, lambda: print("relaax-learner ready", flush=True))
     interruption = Interruption()
     try:
         with interruption.signals(), ExitStack() as ended:
@@ -47,10 +47,12 @@ def serve(
                 announce(LEARNER, status=status.address)
             run(plan, state, interruption)
     except TrainingEnded as end:
-        _log.info("training has ended at global step %d", end.global_step)
-        print("relaax-learner done", flush=True)  # exit code 0 is that of SIGTERM, too
+        _log.info("learner ends: training has ended at global step %d", end.global_step)
+        print(
+            "relaax-learner done", flush=True
+        )  # the line that tells this exit from SIGTERM, whose exit code is 0 as well
     except SignalReceived as signalled:
-        _log.info("ended by %s", signalled)
+        _log.info("learner ends because of %s", signalled)
         return 130 if signalled.number == signal.SIGINT else 0
     except (ParameterServerUnavailable, ReplayUnavailable) as error:
         raise CommandError(error, 1) from None

@@ -1,4 +1,4 @@
-"""The life of a learner: it waits for a model, registers, connects to replay memory and learns."""
+"""The steps of a learner: wait for a model, register, connect to replay memory, and learn."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ from relaax.parameters.interfaces import LEARN, ParameterClientBase, ParameterSe
 from relaax.server.access import MakeReplay, make_replay, replay_use, targets
 from relaax.server.command.configuration import description
 from relaax.server.command.hardware import device_error, device_of
-from relaax.server.learner.learning import Interruption, LearnerState, SampleAhead, learn
+from relaax.server.learner.learning import Interruption, LearnerState, SamplePrefetcher, learn
 from relaax.transport.channel import Target, open_channel
 
 _log = logging.getLogger(__name__)
 CALL_SECONDS = 15.0
-ASK_SECONDS = 1.0
-REMIND_SECONDS = 600.0
+POLL_SECONDS = 1.0
+LOG_SECONDS = 600.0
 
 
 def await_spaces(
     target: Target, algorithm: Algorithm, config: ConfigBase, patience: float, waiting: Callable[[], None]
 ) -> tuple[Space, Space]:
-    """Return the model's observation and action space as soon as there is a model.
+    """Wait until the parameter server has a model; return the model's observation and action space.
 
-    `waiting` is called each time that there is none yet. Raises TrainingEnded, ParameterServerUnavailable if the server
-    is away for more than `patience` seconds, and ParameterServerError if its algorithm or configuration are others.
+    `waiting` is called after each answer without a model. Raises TrainingEnded, ParameterServerUnavailable if the
+    server is unavailable for more than `patience` seconds, and ParameterServerError if its algorithm or configuration
+    is different.
     """
     call = Calls(CALL_SECONDS, patience)
     channel = open_channel(target)
-    reminded = -REMIND_SECONDS
+    reminded = -LOG_SECONDS
     try:
         stub = rpc.ParameterServerServiceStub(channel)
         while True:
@@ -51,17 +52,17 @@ def await_spaces(
             if status.finished:
                 raise TrainingEnded(status.global_step)
             if status.spaces:
-                return _checked(status, target, algorithm, config)
+                return _spaces_of(status, target, algorithm, config)
             waiting()
-            if time.monotonic() - reminded >= REMIND_SECONDS:
+            if time.monotonic() - reminded >= LOG_SECONDS:
                 reminded = time.monotonic()
-                _log.info("parameter server %s has no model yet: waiting for the first worker", target.address)
-            time.sleep(ASK_SECONDS)
+                _log.info("parameter server %s has no model: waiting for the first worker", target.address)
+            time.sleep(POLL_SECONDS)
     finally:
         channel.close()
 
 
-def _checked(
+def _spaces_of(
     status: pb.GetStatusResponse, target: Target, algorithm: Algorithm, config: ConfigBase
 ) -> tuple[Space, Space]:
     try:
@@ -70,21 +71,19 @@ def _checked(
         difference = first_difference(ours, status.description, at_theirs="at this learner")
     except (ValueError, TypeError, AttributeError) as error:
         raise ParameterServerError(
-            f"parameter server {target.address} describes its model in a way that cannot be read: {error}"
+            f"cannot read the model description of parameter server {target.address}: {error}"
         ) from None
     if difference is not None:
         raise ParameterServerError(
-            f"parameter server {target.address} is set up otherwise: {difference}; give both the same configuration"
+            f"parameter server {target.address} has another configuration than this learner: {difference}; "
+            "use the same configuration for both"
         )
     return observation_space, action_space
 
 
-_log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class LearnerPlan:
-    """What a learner is made of. `ready` is called as soon as the parameter server has answered, each time."""
+    """The parts of a learner. `ready` is called when the parameter server has answered."""
 
     number: int
     algorithm: Algorithm
@@ -96,24 +95,25 @@ class LearnerPlan:
     ready: Callable[[], None]
 
     def __post_init__(self) -> None:
-        """Raise ConfigurationError if there is nothing to do for a learner."""
+        """Raise ConfigurationError if the algorithm does not use learners."""
         name = self.algorithm.name
         if self.algorithm.Learner is None or self.algorithm.Replay is None:
-            raise ConfigurationError(f"algorithm.path: {name} has no replay memory: its workers learn themselves")
+            raise ConfigurationError(f"algorithm.path: {name} does not use learners, as its workers learn themselves")
         if self.algorithm.Replay.bundled(self.config):
             raise ConfigurationError(
-                f"algorithm: as {name} is configured, each worker learns from a memory of its own: no learner is needed"
+                f"algorithm: with this configuration of {name}, each worker learns from its own replay memory: "
+                "start no learner"
             )
 
 
 def run(plan: LearnerPlan, state: LearnerState, interruption: Interruption) -> None:
-    """Learn until an exception ends it: TrainingEnded, or what servers, learner and signals raise."""
+    """Learn until an exception: TrainingEnded, or an error of a server, of the learner, or of a signal."""
     with contextlib.ExitStack() as ended, interruption.armed():
         _run(plan, state, interruption, ended)
 
 
 def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, ended: contextlib.ExitStack) -> None:
-    """Learn. What is to be closed afterwards is given to `ended`."""
+    """Learn. `ended` closes the resources afterwards."""
     algorithm, config = plan.algorithm, plan.config
     assert algorithm.Learner is not None
 
@@ -140,7 +140,7 @@ def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, end
     )
     state.global_step = client.global_step
     enter("learning")
-    _log.info("learner %d begins at global step %d", plan.number, client.global_step)
+    _log.info("learner %d starts to learn at global step %d", plan.number, client.global_step)
     replay = plan.make_replay(replay_use(algorithm, config, spaces, number=plan.number))
     ended.callback(replay.close)
     observation_space, action_space = spaces
@@ -155,15 +155,15 @@ def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, end
     )
     learner = algorithm.Learner(config, context)
     ended.callback(learner.close)
-    samples = SampleAhead(replay, learner.batch_size)
+    samples = SamplePrefetcher(replay, learner.batch_size)
     ended.callback(samples.close)
     learn(learner, samples, client, state, interruption)
 
 
-def assemble(
+def make_plan(
     settings: LearnerSection, algorithm: Algorithm, config: ConfigBase, number: int, ready: Callable[[], None]
 ) -> LearnerPlan:
-    """Return the plan of learner `number`, with its device in use. Raises ConfigurationError."""
+    """Select the device of learner `number`, and return its plan. Raises ConfigurationError."""
     servers = targets(settings)
     plan = LearnerPlan(
         number=number,

@@ -1,4 +1,4 @@
-"""Serve the replay service: requests are checked and become arrays, answers become messages, errors status codes."""
+"""The replay service over gRPC: conversion of requests to arrays, answers to messages, and errors to status codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relaax.replay.wire import (
     to_bytes,
 )
 from relaax.server.ports.local_session import SharedMemoryOffers
-from relaax.server.replay_server.held_table import HeldTable, WriterInsert, value_errors_refused
+from relaax.server.replay_server.served_table import ServedTable, WriterInsert, value_errors_as_invalid_request
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest, errors_as_status
 
@@ -34,21 +34,21 @@ _LARGEST_FRAME_NUMBER = 2**62
 
 
 class ReplayCalls:
-    """The calls whose arrays go through messages or through memory, whatever the transport."""
+    """Inserts and samples, whose arrays are in messages or in shared memory."""
 
     def __init__(self, service: ReplayService) -> None:
         self.service = service
 
     def insert(self, request: pb.InsertRequest, memory: memoryview | None = None) -> pb.InsertResponse:
-        """Insert the items of a request. `memory`: where columns and frames lie, if the caller can write there.
+        """Insert the items of a request. Raises InvalidRequest and MemoryExhausted.
 
-        Raises InvalidRequest and MemoryExhausted.
+        memory: shared memory with the columns and frames; None if they are in the request.
         """
-        held = self.service.find(request.incarnation)
-        if held is None:
+        table = self.service.find(request.incarnation)
+        if table is None:
             return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
-        with value_errors_refused():
-            answer = self.service.insert(held, _insert_of(held, request, memory))
+        with value_errors_as_invalid_request():
+            answer = self.service.insert(table, _to_writer_insert(table, request, memory))
         outcome: pb.Outcome = pb.OUTCOME_DONE
         if answer.not_yet:
             outcome = pb.OUTCOME_NOT_YET
@@ -60,35 +60,35 @@ class ReplayCalls:
 
     def sample(
         self, request: pb.SampleRequest, memory: memoryview | None = None
-    ) -> tuple[pb.SampleResponse, HeldTable | None]:
-        """Draw items; return an answer, and the table if something was drawn. `memory`: where it goes, if not there.
+    ) -> tuple[pb.SampleResponse, ServedTable | None]:
+        """Draw items; return the answer, and the table if items were drawn. Raises InvalidRequest.
 
-        Raises InvalidRequest.
+        memory: shared memory to which the items are written; None to put them into the answer.
         """
-        held = self.service.find(request.incarnation)
-        if held is None:
+        table = self.service.find(request.incarnation)
+        if table is None:
             return pb.SampleResponse(incarnation_ended=True), None
         if not request.count and memory is None:
-            return pb.SampleResponse(state=_state_of(held)), None
-        with value_errors_refused():
-            there = None if memory is None else held.sample_layout.arrays(request.count, memory)
-            columns = None if there is None else there.columns
-            sample = self.service.sample(held, request.count, _seconds(request.wait), columns)
+            return pb.SampleResponse(state=_to_state_message(table)), None
+        with value_errors_as_invalid_request():
+            arrays = None if memory is None else table.sample_layout.arrays(request.count, memory)
+            columns = None if arrays is None else arrays.columns
+            sample = self.service.sample(table, request.count, _wait_seconds(request.wait), columns)
         if sample is None:
-            return pb.SampleResponse(not_yet=True, state=_state_of(held)), None
-        response = pb.SampleResponse(state=_state_of(held, sample))
-        if there is not None:
-            there.keys[:], there.probabilities[:], there.ages[:] = sample.keys, sample.probabilities, sample.ages
-            return response, held
+            return pb.SampleResponse(not_yet=True, state=_to_state_message(table)), None
+        response = pb.SampleResponse(state=_to_state_message(table, sample))
+        if arrays is not None:
+            arrays.keys[:], arrays.probabilities[:], arrays.ages[:] = sample.keys, sample.probabilities, sample.ages
+            return response, table
         response.keys, response.ages = to_bytes(sample.keys), to_bytes(sample.ages)
         response.probabilities = to_bytes(sample.probabilities)
-        for name, column in sample.columns.items():  # what is given to the constructor is copied once more
+        for name, column in sample.columns.items():  # the constructor would copy the data once more
             response.columns.add(name=name, data=to_bytes(column))
-        return response, held
+        return response, table
 
 
 class ReplayGrpcService:
-    """Pass each gRPC call to a `ReplayService`."""
+    """The gRPC servicer of a `ReplayService`."""
 
     def __init__(self, service: ReplayService, offers: SharedMemoryOffers) -> None:
         self._service = service
@@ -98,23 +98,23 @@ class ReplayGrpcService:
     def Register(  # noqa: N802
         self, request: pb.ReplayServiceRegisterRequest, context: grpc.ServicerContext
     ) -> pb.ReplayServiceRegisterResponse:
-        with errors_as_status(context), value_errors_refused():
+        with errors_as_status(context), value_errors_as_invalid_request():
             declaration = declaration_from_message(request.table)
-            held = self._service.register(declaration, request.session, request.client)
+            table = self._service.register(declaration, request.session, request.client)
         name = uuid.uuid4().hex
         offer = self._offers.offer(name)
         return pb.ReplayServiceRegisterResponse(
-            incarnation=held.incarnation,
+            incarnation=table.incarnation,
             shard=self._service.shard,
             shards=self._service.shards,
-            bytes=held.bytes,
-            state=_state_of(held),
+            bytes=table.bytes,
+            state=_to_state_message(table),
             shared_memory=pb.ReplayMemoryOffer(
                 socket=offer.socket, name=name, caller_proof=offer.worker_proof, server_proof=offer.shard_proof
             )
             if offer
             else None,
-            earlier_incarnations=held.earlier,
+            earlier_incarnations=table.earlier_incarnations,
         )
 
     def Insert(self, request: pb.InsertRequest, context: grpc.ServicerContext) -> pb.InsertResponse:  # noqa: N802
@@ -129,9 +129,9 @@ class ReplayGrpcService:
         self, request: pb.UpdatePrioritiesRequest, context: grpc.ServicerContext
     ) -> pb.UpdatePrioritiesResponse:
         count = len(request.keys) // 8
-        with errors_as_status(context), value_errors_refused():
+        with errors_as_status(context), value_errors_as_invalid_request():
             if count > MAX_ITEMS:
-                raise InvalidRequest(f"{count} priorities at once are too many; {MAX_ITEMS} are the most")
+                raise InvalidRequest(f"a call can update at most {MAX_ITEMS} priorities, not {count}")
             keys = numbers_from_bytes(request.keys, "uint64", "keys", count)
             priorities = numbers_from_bytes(request.priorities, "float64", "priorities", count)
             applied = self._service.update_priorities(request.incarnation, keys, priorities)
@@ -140,45 +140,45 @@ class ReplayGrpcService:
     def Leave(  # noqa: N802
         self, request: pb.ReplayServiceLeaveRequest, context: grpc.ServicerContext
     ) -> pb.ReplayServiceLeaveResponse:
-        held = self._service.find(request.incarnation)
-        if held is not None:
-            held.deregister(request.writer)
+        table = self._service.find(request.incarnation)
+        if table is not None:
+            table.deregister(request.writer)
         return pb.ReplayServiceLeaveResponse()
 
     def GetStatus(  # noqa: N802
         self, request: pb.ReplayServiceGetStatusRequest, context: grpc.ServicerContext
     ) -> pb.ReplayServiceGetStatusResponse:
-        tallies = sorted(self._service.tallies().items())
+        statistics = sorted(self._service.statistics().items())
         return pb.ReplayServiceGetStatusResponse(
             shard=self._service.shard,
             shards=self._service.shards,
             memory=self._service.memory,
-            tables=[pb.TableStatus(name=name, **asdict(numbers)) for name, numbers in tallies],
+            tables=[pb.TableStatus(name=name, **asdict(numbers)) for name, numbers in statistics],
             version=__version__,
         )
 
 
-def _insert_of(held: HeldTable, request: pb.InsertRequest, memory: memoryview | None) -> WriterInsert:
-    """Return an insert with its arrays: views of the request's bytes, or of `memory`. Raises ValueError."""
-    spec = held.spec
-    most = min(spec.capacity, MAX_ITEMS)
+def _to_writer_insert(table: ServedTable, request: pb.InsertRequest, memory: memoryview | None) -> WriterInsert:
+    """Return an insert with its arrays: views of the request, or from `memory`. Raises ValueError."""
+    spec = table.spec
+    max_items = min(spec.capacity, MAX_ITEMS)
     if not _NAME.fullmatch(request.writer):
         raise InvalidRequest("writer must be 32 hexadecimal digits")
-    if request.count > most:
-        raise InvalidRequest(f"{request.count} items at once are too many; {most} are the most")
+    if request.count > max_items:
+        raise InvalidRequest(f"an insert may have at most {max_items} items, not {request.count}")
     if max(request.first_frame, request.keep_from) > _LARGEST_FRAME_NUMBER:
-        raise InvalidRequest(f"frames are numbered up to {_LARGEST_FRAME_NUMBER}")
+        raise InvalidRequest(f"frame numbers must be at most {_LARGEST_FRAME_NUMBER}")
     columns: Columns
     frames: Any = None
     if memory is not None:
-        columns, frames = held.layout.copied_arrays(request.count, memory)
+        columns, frames = table.layout.copied_arrays(request.count, memory)
     else:
         if spec.frame is not None:
             count = len(request.frames) // math.prod(spec.frame)
             frames = from_bytes(request.frames, (spec.frame, np.dtype(np.uint8)), count, "frames")
         elif request.frames:
             raise InvalidRequest(
-                f"no field of {spec.name!r} is a stack of frames, and {len(request.frames)} bytes came"
+                f"table {spec.name!r} has no frames, but the request has {len(request.frames)} bytes of them"
             )
         columns = inserted_columns(spec, request.count, request.columns)
     given = request.priorities
@@ -191,23 +191,23 @@ def _insert_of(held: HeldTable, request: pb.InsertRequest, memory: memoryview | 
         frames=None if spec.frame is None else frames,
         first_frame=request.first_frame,
         keep_from=request.keep_from,
-        wait=_seconds(request.wait),
+        wait=_wait_seconds(request.wait),
         force=request.force,
         leaving=request.leaving,
     )
 
 
-def _state_of(held: HeldTable, sample: Sample | None = None) -> pb.TableState:
-    """Return the state of a table, now or when it was drawn from."""
+def _to_state_message(table: ServedTable, sample: Sample | None = None) -> pb.TableState:
+    """Return the state of a table, at present or at the time of `sample`."""
     return pb.TableState(
-        size=sample.size if sample else held.size,
-        total_priority=sample.total_priority if sample else held.total_priority,
-        begun=held.begun,
-        inserts=held.limiter.inserts,
-        samples=held.limiter.samples,
+        size=sample.size if sample else table.size,
+        total_priority=sample.total_priority if sample else table.total_priority,
+        begun=table.has_min_size,
+        inserts=table.limiter.inserts,
+        samples=table.limiter.samples,
     )
 
 
-def _seconds(wish: float) -> float:
-    """Return a wish to wait as a number; NaN waits for nothing."""
-    return wish if wish > 0 else 0.0
+def _wait_seconds(requested: float) -> float:
+    """Return the requested seconds to wait; 0 for NaN and negative values."""
+    return requested if requested > 0 else 0.0

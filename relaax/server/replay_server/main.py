@@ -19,45 +19,45 @@ _log = logging.getLogger(__name__)
 
 
 def serve(configuration: Configuration) -> int:
-    """Hold a shard of the replay memory that workers fill and learners sample.
+    """Serve a shard of the replay memory, which workers fill and learners sample.
 
-    The command line wins over environment variables (RELAAX_REPLAY_SERVER__BIND=...), and these over the file.
+    The command line overrides environment variables (RELAAX_REPLAY_SERVER__BIND=...), which override the file.
     """
     settings = configuration.replay_server
     _, reason, safe = run_server(REPLAY_SERVER, lambda ends, closing: _assemble(settings, ends, closing))
     if not safe:
-        _log.error("the last checkpoint could not be written: what was inserted since the one before is lost")
+        _log.error("cannot write the last replay checkpoint: items inserted since the previous one are lost")
     return 1 if not safe or reason is Reason.SUPERSEDED else exit_code(reason)
 
 
 def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitStack) -> ReplayServer:
-    from relaax.server.replay_server.keeping import open_keeping
     from relaax.server.replay_server.server import ReplayServer, read_replay_credentials
     from relaax.server.replay_server.service import ReplayService
+    from relaax.server.replay_server.table_checkpoints import open_table_checkpoints
 
-    # One that is started by hand for an algorithm without any replay server is the only one.
+    # `shards` is 0 for an algorithm without replay servers; a server started by hand is then the only shard.
     shards = max(settings.shards, 1)
     try:
         service = ReplayService(_memory(settings), settings.shard, shards, settings.session_timeout)
         credentials = read_replay_credentials(settings)
-        keeping = open_keeping(settings, service, ends, closing)
-        return ReplayServer(service, settings.bind, ends, credentials, settings.status_bind, keeping)
+        checkpoints = open_table_checkpoints(settings, service, ends, closing)
+        return ReplayServer(service, settings.bind, ends, credentials, settings.status_bind, checkpoints)
     except MemoryExhausted as error:
         raise CommandError(error, 2) from None
 
 
 def _memory(settings: ReplayServerSection) -> int:
-    """Return the bytes that tables may take."""
+    """Return the memory limit of all tables in bytes."""
     from relaax.metrics.system import available_memory
     from relaax.server.replay_server.service import GIGABYTE, table_bytes
 
-    found = table_bytes(settings, available_memory())
-    said = "tables may take %.3g GB"
+    limit = table_bytes(settings, available_memory())
+    message = "replay tables may use %.3g GB"
     if settings.memory is None:
         share = "half" if settings.shards <= 1 else f"1/{2 * settings.shards}"
-        said += f", {share} of what is available now; relaax-replay-server.memory sets another bound"
-    _log.info(said, found / GIGABYTE)
-    return int(found)
+        message += f", {share} of the available memory; set relaax-replay-server.memory for another limit"
+    _log.info(message, limit / GIGABYTE)
+    return int(limit)
 
 
 app = role_app(

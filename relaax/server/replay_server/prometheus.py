@@ -1,4 +1,4 @@
-"""Export a replay server's metrics to Prometheus, and its health over HTTP."""
+"""Prometheus metrics and HTTP health of a replay server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from relaax import __version__
 from relaax.server.address import listen
 from relaax.server.ports.local_session import SharedMemoryOffers
 from relaax.server.ports.port import PORT_FAMILIES, CallCounter, GrpcPort, PortMeter, PortSample
-from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.table_checkpoints import TableCheckpoints
+from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.server.status import Families, Family, StatusServer, registry_of
 
 
@@ -20,57 +20,63 @@ from relaax.server.status import Families, Family, StatusServer, registry_of
 class ReplaySample:
     """The values of one scrape."""
 
-    tallies: Mapping[str, TableTallies]
+    statistics: Mapping[str, TableStatistics]
     memory: int
     lost_updates: int
-    by_bridge: Mapping[tuple[str, str], int]
+    by_transport: Mapping[tuple[str, str], int]
     port: PortSample
-    keeping: Keeping | None
+    checkpoints: TableCheckpoints | None
 
 
-# Of each table, by its name: the metric's name, its description, and the number.
-_OF_TABLES: tuple[tuple[str, str, Callable[[TableTallies], float]], ...] = (
-    ("tables", "tables, by name: more than one if sessions have their own", lambda t: t.tables),
-    ("table_bytes", "memory of a table once it is full", lambda t: t.bytes),
+# Metrics with the label `table`: name, description, and value.
+_OF_TABLES: tuple[tuple[str, str, Callable[[TableStatistics], float]], ...] = (
+    ("tables", "tables with this name: more than one if sessions have their own", lambda t: t.tables),
+    ("table_bytes", "memory of the table when full", lambda t: t.bytes),
     ("items", "items in a table", lambda t: t.size),
-    ("capacity", "items that a table holds", lambda t: t.capacity),
+    ("capacity", "maximum number of items in a table", lambda t: t.capacity),
     ("inserts_total", "items inserted", lambda t: t.inserts),
     ("samples_total", "items sampled", lambda t: t.samples),
     (
         "samples_per_insert",
-        "items sampled for each one inserted",
+        "ratio of sampled to inserted items",
         lambda t: t.samples / t.inserts if t.inserts else 0.0,
     ),
-    ("overruns_total", "items inserted after they had waited as long as they may", lambda t: t.overruns),
-    ("duplicates_total", "inserts that came again, and changed nothing", lambda t: t.duplicates),
-    ("stale_updates_total", "priorities of items that were gone", lambda t: t.stale_updates),
-    ("sample_age", "items inserted after one that was sampled, mean of recent samples", lambda t: t.mean_age),
+    ("overruns_total", "items whose insert was forced after its maximum wait", lambda t: t.overruns),
+    ("duplicates_total", "repeated inserts, which change nothing", lambda t: t.duplicates),
+    ("stale_updates_total", "priority updates of evicted items", lambda t: t.stale_updates),
+    ("sample_age", "items inserted after a sampled item, mean of recent samples", lambda t: t.mean_age),
 )
-_WAYS = "inserts and samples answered, by the way they came"
-_CONNECTIONS = "writers and samplers that are connected by shared memory"
-_SAVED = "Unix time of the newest checkpoint, if tables are kept in some"
+_TRANSPORTS = "answered inserts and samples, by transport"
+_CONNECTIONS = "writers and samplers connected by shared memory"
+_SAVED = "Unix time of the newest checkpoint, if checkpoints are configured"
 
 
-def _of_each(read: Callable[[TableTallies], float]) -> Callable[[ReplaySample], Mapping[tuple[str, ...], float]]:
-    return lambda sample: {(name,): read(numbers) for name, numbers in sample.tallies.items()}
+def _of_each(read: Callable[[TableStatistics], float]) -> Callable[[ReplaySample], Mapping[tuple[str, ...], float]]:
+    return lambda sample: {(name,): read(numbers) for name, numbers in sample.statistics.items()}
 
 
-def _saved(read: Callable[[Keeping], float | None]) -> Callable[[ReplaySample], float | None]:
-    return lambda sample: read(sample.keeping) if sample.keeping and sample.keeping.saved else None
+def _saved(read: Callable[[TableCheckpoints], float | None]) -> Callable[[ReplaySample], float | None]:
+    return lambda sample: read(sample.checkpoints) if sample.checkpoints and sample.checkpoints.saved else None
 
 
 _FAMILIES: tuple[Family[ReplaySample], ...] = (
     Family("serving", "1 if workers and learners are served, else 0", lambda v: v.port.serving),
-    Family("memory_bytes", "memory that all tables may take", lambda v: v.memory),
+    Family("memory_bytes", "memory limit of all tables", lambda v: v.memory),
     *(Family(name, text, _of_each(read), ("table",)) for name, text, read in _OF_TABLES),
-    Family("lost_updates_total", "priorities of items of tables that were gone", lambda v: v.lost_updates),
-    Family("bridge_calls_total", _WAYS, lambda v: v.by_bridge, ("method", "bridge")),
+    Family("lost_updates_total", "priority updates of dropped tables", lambda v: v.lost_updates),
+    Family("bridge_calls_total", _TRANSPORTS, lambda v: v.by_transport, ("method", "bridge")),
     Family("connections_by_shared_memory", _CONNECTIONS, lambda v: v.port.by_memory),
     Family("checkpoint_timestamp_seconds", _SAVED, _saved(lambda k: k.saved.time if k.saved else None)),
-    Family("checkpoint_bytes", "length of the newest checkpoint", _saved(lambda k: k.bytes)),
-    Family("checkpoint_seconds", "what it took to write it", lambda v: v.keeping.seconds if v.keeping else None),
+    Family("checkpoint_bytes", "size of the newest checkpoint", _saved(lambda k: k.bytes)),
     Family(
-        "checkpoint_failures_total", "attempts to save that failed", lambda v: v.keeping.failures if v.keeping else 0
+        "checkpoint_seconds",
+        "seconds to write the newest checkpoint",
+        lambda v: v.checkpoints.seconds if v.checkpoints else None,
+    ),
+    Family(
+        "checkpoint_failures_total",
+        "failed attempts to save a checkpoint",
+        lambda v: v.checkpoints.failures if v.checkpoints else 0,
     ),
     *PORT_FAMILIES,
 )
@@ -83,10 +89,11 @@ def replay_status_server(
     port: GrpcPort,
     calls: Mapping[str, CallCounter],
     offers: SharedMemoryOffers,
-    keeping: Keeping | None = None,
+    checkpoints: TableCheckpoints | None = None,
 ) -> StatusServer:
-    """Return a status server that is bound to `address` and not started. `calls`: by the way they came. `keeping`:
-    what saves the tables, if anything does.
+    """Return a status server that is bound to `address` and not started.
+
+    calls: call counters by transport. checkpoints: the checkpoints of the tables, if configured.
 
     Raises AddressError.
     """
@@ -94,7 +101,7 @@ def replay_status_server(
 
     def view() -> ReplaySample:
         return ReplaySample(
-            service.tallies(),
+            service.statistics(),
             service.memory,
             service.lost_updates,
             {
@@ -103,19 +110,19 @@ def replay_status_server(
                 for bridge, count in meter.answered(method).items()
             },
             meter.sample(),
-            keeping,
+            checkpoints,
         )
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
-        tallies = service.tallies()
+        statistics = service.statistics()
         return port.serving, {
             "server": "relaax-replay-server",
             "version": __version__,
             "shard": service.shard,
             "shards": service.shards,
-            "tables": sum(numbers.tables for numbers in tallies.values()),
-            "items": sum(numbers.size for numbers in tallies.values()),
-            "bytes": sum(numbers.bytes for numbers in tallies.values()),
+            "tables": sum(numbers.tables for numbers in statistics.values()),
+            "items": sum(numbers.size for numbers in statistics.values()),
+            "bytes": sum(numbers.bytes for numbers in statistics.values()),
         }
 
     return StatusServer(listen(address), healthy, registry_of(Families(REPLAY_FAMILIES, view)))

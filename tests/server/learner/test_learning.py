@@ -16,7 +16,14 @@ from relaax.replay.local import LocalReplay
 from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.rlx import Box, Discrete
 from relaax.server.learner import learning
-from relaax.server.learner.learning import AHEAD, Interruption, LearnerMeter, LearnerState, SampleAhead, learn
+from relaax.server.learner.learning import (
+    MAX_PREFETCHED,
+    Interruption,
+    LearnerMeter,
+    LearnerState,
+    SamplePrefetcher,
+    learn,
+)
 from support.metrics_page import documented
 from support.processes import wait_until
 from support.replay_algorithm import SIZE, Config, Learner
@@ -84,12 +91,12 @@ class EndsAfter(FakeParameters):
 
 
 def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(learning, "METRICS_SECONDS", 0.0)
     replay = BusyReplay(TableDeclaration(SPEC, min_size=8), environments=1)
     fill(replay, 10)
     parameters = EndsAfter(5)
     learner, state = learner_of(replay, parameters), LearnerState(0)
-    samples = SampleAhead(replay, learner.batch_size)
+    samples = SamplePrefetcher(replay, learner.batch_size)
     try:
         with pytest.raises(TrainingEnded):
             learn(learner, samples, parameters, state, Interruption())
@@ -100,7 +107,7 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     assert state.replay_size in range(10, 16)
     assert replay.given_back == 5
     assert state.dropped_priorities == 5
-    assert replay.samples <= 5 + AHEAD + 2, "no further ahead than that"
+    assert replay.samples <= 5 + MAX_PREFETCHED + 2, "no further ahead than that"
     told = {name for name, _ in parameters.scalars}
     by_the_algorithm = {"replay/left_out", "replay/masked"}
     assert told == {name for name in documented() if name.startswith(("learner/", "replay/"))} - by_the_algorithm
@@ -122,7 +129,7 @@ def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
         flushed.set()
 
     monkeypatch.setattr(parameters, "flush", flush)
-    samples = SampleAhead(replay, 4)
+    samples = SamplePrefetcher(replay, 4)
     try:
         with pytest.raises(TrainingEnded):
             learn(learner, samples, parameters, LearnerState(0), Interruption())
@@ -137,10 +144,10 @@ def test_what_sampling_raises_reaches_the_loop_once_ready_batches_are_learned_fr
             raise ReplayUnavailable("no replay server was there for 60 s")
 
     replay = Gone(TableDeclaration(SPEC), environments=1)
-    samples = SampleAhead(replay, 4)
+    samples = SamplePrefetcher(replay, 4)
     try:
         with pytest.raises(ReplayUnavailable, match="no replay server"):
-            samples.take(30.0)
+            samples.next_batch(30.0)
     finally:
         samples.close()
 
@@ -148,10 +155,10 @@ def test_what_sampling_raises_reaches_the_loop_once_ready_batches_are_learned_fr
 def test_it_samples_only_so_far_ahead_and_ends_while_nobody_takes() -> None:
     replay = CountingReplay(TableDeclaration(SPEC, min_size=1), environments=1)
     fill(replay, 4)
-    samples = SampleAhead(replay, 4)
-    wait_until(lambda: replay.samples == AHEAD + 1, "two are ready, and one more waits")
-    assert samples.take(30.0) is not None
-    wait_until(lambda: replay.samples == AHEAD + 2, "the next one takes its place")
+    samples = SamplePrefetcher(replay, 4)
+    wait_until(lambda: replay.samples == MAX_PREFETCHED + 1, "two are ready, and one more waits")
+    assert samples.next_batch(30.0) is not None
+    wait_until(lambda: replay.samples == MAX_PREFETCHED + 2, "the next one takes its place")
     samples.close()
     assert not samples._thread.is_alive()
 
@@ -168,8 +175,8 @@ def test_the_meter_tells_rates_once_a_second() -> None:
     traffic = ReplayTraffic(100, 10)
     meter = LearnerMeter(state, parameters.metrics, lambda: traffic, lambda: now[0])
     for _ in range(4):
-        meter.waited(0.25)
-        meter.learned(sampled)
+        meter.add_wait(0.25)
+        meter.add_update(sampled)
         now[0] += 0.5
         traffic += ReplayTraffic(10, 20)
     rates = [pair for pair in parameters.scalars if pair[0] not in ("replay/size", "replay/sample_age")]
@@ -189,7 +196,7 @@ def test_a_memory_into_which_nothing_goes_has_no_ratio() -> None:
     parameters.register(Registration("", environments=0, purpose=LEARN))
     meter = LearnerMeter(LearnerState(0), parameters.metrics, ReplayTraffic, lambda: now[0])
     now[0] = 2.0
-    meter.waited(2.0)
+    meter.add_wait(2.0)
     assert dict(parameters.scalars) == {
         "learner/updates_per_second": 0.0,
         "learner/wait_fraction": 1.0,

@@ -57,7 +57,7 @@ def test_a_signal_ends_it_while_it_waits_for_the_first_worker(
     learner.wait_for_line(READY)
     assert learner.stop(number) == code
     assert "Traceback" not in learner.stderr
-    assert f"ended by {signal.Signals(number).name}" in learner.stderr
+    assert f"learner ends because of {signal.Signals(number).name}" in learner.stderr
     assert learner.lines == [READY]
 
 
@@ -96,7 +96,7 @@ def test_the_page_of_metrics_lists_what_it_serves() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--set", "algorithm.bundle=true"], "each worker learns from a memory of its own: no learner is needed"),
+        (["--set", "algorithm.bundle=true"], "each worker learns from its own replay memory: start no learner"),
         (["--set", "algorithm.path=da3c", "--set", "algorithm.batch=null"], "batch"),
         (["--set", "learner.device=gpu:9"], "relaax-learner.device: "),
         (["--status-bind", "0.0.0.0:0"], "can be reached from other machines"),
@@ -114,7 +114,7 @@ def test_what_it_cannot_use_is_one_sentence(tmp_path: Path, given: list[str], se
 def test_process_that_refuses_exits_with_2(processes: Processes, tmp_path: Path) -> None:
     learner = processes.start(*LEARNER, "--config", "da3c_gym_cartpole")
     assert learner.wait(60) == 2
-    assert "algorithm.path: da3c has no replay memory: its workers learn themselves" in learner.stderr
+    assert "algorithm.path: da3c does not use learners, as its workers learn themselves" in learner.stderr
     assert "Traceback" not in learner.stderr
 
 

@@ -122,7 +122,7 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(model_spaces, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(model_spaces, "POLL_SECONDS", 0.01)
     ended: list[int] = []
     assert algorithm.Learner is not None
     monkeypatch.setattr(algorithm.Learner, "close", lambda learner: ended.append(learner.context.learner))
@@ -169,8 +169,8 @@ def test_a_learner_of_another_configuration_says_in_what_it_differs(
         error = Started(plan_for(server.address, algorithm, other, Memories())).join()
     assert isinstance(error, ParameterServerError)
     assert str(error) == (
-        f"parameter server {server.address} is set up otherwise: configuration.batch: 16 at this learner, 8 at the "
-        "parameter server; give both the same configuration"
+        f"parameter server {server.address} has another configuration than this learner: "
+        "configuration.batch: 16 at this learner, 8 at the parameter server; use the same configuration for both"
     )
 
 
@@ -197,8 +197,8 @@ def test_one_that_goes_away_while_there_is_nothing_to_learn_from_is_missed(
 
 def test_an_algorithm_without_work_for_learners_is_refused(algorithm: Algorithm, config: ConfigBase) -> None:
     bundled = algorithm.configure(section(bundle=True))
-    with pytest.raises(ConfigurationError, match="each worker learns from a memory of its own: no learner is needed"):
+    with pytest.raises(ConfigurationError, match="each worker learns from its own replay memory: start no learner"):
         plan_for("localhost:1", algorithm, bundled, Memories())
     da3c = load_algorithm("da3c", Path.cwd())
-    with pytest.raises(ConfigurationError, match=r"algorithm.path: da3c has no replay memory"):
+    with pytest.raises(ConfigurationError, match=r"algorithm.path: da3c does not use learners"):
         plan_for("localhost:1", da3c, config, Memories())

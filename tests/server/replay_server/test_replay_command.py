@@ -101,7 +101,7 @@ def test_all_shards_together_may_take_half_of_what_is_available(shards: int) -> 
 
 def test_a_shard_says_which_part_of_the_memory_it_may_take(processes: Processes, config: Path) -> None:
     server, _ = start_replay_server(processes, config, "--shard", "1/2")
-    wait_until(lambda: "1/4 of what is available now; relaax-replay-server.memory sets" in server.stderr, "it says so")
+    wait_until(lambda: "1/4 of the available memory; set relaax-replay-server.memory" in server.stderr, "it says so")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_signal_ends_it_and_a_second_one_does_not_disturb(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:
     server, _ = start_replay_server(processes, config)
-    assert "tables may take" in server.stderr and "half of what is available now" in server.stderr
+    assert "replay tables may use" in server.stderr and "half of the available memory" in server.stderr
     for _ in range(3):
         server.send_signal(number)
     assert server.wait() == code
@@ -151,7 +151,7 @@ def test_a_configuration_is_checked_without_a_start(config: Path) -> None:
 def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path) -> None:
     _, address = start_replay_server(processes, config, "--memory", "0.001")
     needed = f"{numbered(10**6).spec.bytes() / 1e9:.4f} GB"
-    with pytest.raises(ReplayError, match=f"takes {needed} on this shard, and all may take 0.00100 GB: give"):
+    with pytest.raises(ReplayError, match=f"needs {needed} on this shard, and the limit is 0.00100 GB: increase"):
         ReplayClient([address], numbered(10**6))
 
 
@@ -162,7 +162,7 @@ def test_the_table_of_a_session_is_dropped(processes: Processes, tmp_path: Path)
     with client_of([address], numbered(), session="a") as client, client_of([address], numbered()) as whole:
         client.writers[0].insert(numbers(1))
         whole.writers[0].insert(numbers(2))
-        wait_until(lambda: "dropped the table 'numbers' of session a, 1 items" in server.stderr, "it is dropped")
+        wait_until(lambda: "dropped replay table 'numbers' of session a, 1 items" in server.stderr, "it is dropped")
         client.writers[0].insert(numbers(3))
         found = client.sample(8, 30.0)
         assert found is not None and set(found.columns["number"].tolist()) == {3}
@@ -212,7 +212,7 @@ def test_whoever_proves_who_it_is_is_served(keys: Keys, guarded: str) -> None:
         ({"token_file": None}, "this replay server requires a token, but the call has none"),
         ({"token_file": OTHER_FILE}, "is not this replay server's: see replay_server_token_file"),
         ({"certificate": None, "key": None}, "no certificate, or one that it does not accept"),
-        ({"certificate": "server.pem", "key": "server-key.pem"}, "the certificate that was shown is a server's"),
+        ({"certificate": "server.pem", "key": "server-key.pem"}, "the certificate is a server's"),
         ({"ca": None, "certificate": None, "key": None}, "set relaax-learner.replay_server_ca"),
     ],
     ids=["no token", "another token", "no certificate", "a server's certificate", "no tls"],

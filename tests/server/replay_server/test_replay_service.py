@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.server.replay_server import held_table, service, tallies
-from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WaitingRoom, WriterInsert
+from relaax.server.replay_server import served_table, service, table_statistics
+from relaax.server.replay_server.served_table import InsertAnswer, ServedTable, WaitSlots, WriterInsert
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
 from support.processes import wait_until
@@ -20,13 +20,13 @@ WRITER = uuid.UUID(int=1).hex
 
 
 def inserted(
-    shard: ReplayService, held: HeldTable, sequence: int, count: int = 1, writer: str = WRITER, **more: Any
+    shard: ReplayService, held: ServedTable, sequence: int, count: int = 1, writer: str = WRITER, **more: Any
 ) -> InsertAnswer:
     columns = {"number": np.full(count, sequence, np.int64)}
     return shard.insert(held, WriterInsert(writer, sequence, count, columns, **more))
 
 
-@pytest.mark.parametrize("module", [held_table, service, tallies])
+@pytest.mark.parametrize("module", [served_table, service, table_statistics])
 def test_the_service_does_not_know_grpc(module: Any) -> None:
     assert "grpc" not in vars(module) and "pb" not in vars(module)
 
@@ -37,7 +37,7 @@ def test_a_table_is_made_once_and_found_by_its_life() -> None:
     assert shard.register(numbered()) is held
     assert shard.find(held.incarnation) is held
     assert shard.find("0" * 32) is None
-    with pytest.raises(NotAllowedNow, match="'numbers' was declared otherwise: capacity is 1000 there and 10 here"):
+    with pytest.raises(NotAllowedNow, match="another declaration: capacity is 1000 there and 10 here"):
         shard.register(numbered(10))
 
 
@@ -48,7 +48,7 @@ def test_a_repeated_insert_changes_nothing_and_a_gap_is_told() -> None:
     assert inserted(shard, held, 1) == InsertAnswer(duplicate=True)
     assert inserted(shard, held, 3) == InsertAnswer(expected=2)
     assert inserted(shard, held, 2, count=2) == InsertAnswer()
-    assert (held.size, held.limiter.inserts, held.tallies.duplicates) == (3, 3, 1)
+    assert (held.size, held.limiter.inserts, held.statistics.duplicates) == (3, 3, 1)
 
 
 def test_an_insert_waits_for_the_learners_and_is_forced_if_they_are_away() -> None:
@@ -60,10 +60,10 @@ def test_an_insert_waits_for_the_learners_and_is_forced_if_they_are_away() -> No
     assert inserted(shard, held, 3, wait=1.0) == InsertAnswer(duplicate=True), "it waits for nobody"
     assert held.limiter.inserts == 3
     assert inserted(shard, held, 4, force=True) == InsertAnswer(not_yet=True), "learners may be there"
-    now = held_table.UNDRAWN_SECONDS
+    now = served_table.UNDRAWN_SECONDS
     assert inserted(shard, held, 4) == InsertAnswer(not_yet=True), "it has not waited yet"
     assert inserted(shard, held, 4, force=True) == InsertAnswer(overrun=True)
-    assert (held.size, held.tallies.overruns) == (4, 1)
+    assert (held.size, held.statistics.overruns) == (4, 1)
     assert shard.sample(held, 2, 0.0) is not None
     assert inserted(shard, held, 5, force=True) == InsertAnswer(), "it was allowed anyway"
     assert inserted(shard, held, 6, count=2, force=True) == InsertAnswer(not_yet=True), "learners are back"
@@ -79,20 +79,20 @@ def test_a_sample_waits_for_the_writers() -> None:
     found: list[Any] = []
     sampler = threading.Thread(target=lambda: found.append(shard.sample(held, 4, 1.0)))
     inserted(shard, held, 1)
-    assert not held.begun
+    assert not held.has_min_size
     sampler.start()
     inserted(shard, held, 2)
     sampler.join(60)
-    assert held.begun
+    assert held.has_min_size
     assert found[0] is not None and found[0].size == 2
-    assert held.tallies.samples == 4
+    assert held.statistics.samples == 4
 
 
 def test_few_wait_at_a_time_and_the_others_come_again() -> None:
-    room = WaitingRoom(places=1)
-    with room.place(5.0) as first, room.place(5.0) as second, room.place(0.0) as third:
-        assert (first, second, third) == (held_table.LONGEST_WAIT, 0.0, 0.0)
-    with room.place(0.5) as again:
+    slots = WaitSlots(count=1)
+    with slots.acquire(5.0) as first, slots.acquire(5.0) as second, slots.acquire(0.0) as third:
+        assert (first, second, third) == (served_table.LONGEST_WAIT, 0.0, 0.0)
+    with slots.acquire(0.5) as again:
         assert again == 0.5
 
 
@@ -103,7 +103,7 @@ def test_a_table_that_does_not_fit_is_refused_with_both_numbers() -> None:
     with pytest.raises(MemoryExhausted) as refused:
         shard.register(numbered(10**6), "two")
     table, all_tables = f"{needed / 1e9:.4f} GB", f"{1.5 * needed / 1e9:.4f} GB"
-    says = f"takes {table} on this shard beside {table} of other tables, and all may take {all_tables}: give "
+    says = f"needs {table} on this shard, other tables need {table}, and the limit is {all_tables}: increase "
     assert says in str(refused.value)
     half = ReplayService(int(0.6 * needed), 0, 2)
     assert half.register(numbered(10**6)).spec.capacity == 5 * 10**5
@@ -122,7 +122,7 @@ def test_the_table_of_a_session_is_dropped_and_the_one_for_all_is_not() -> None:
     shard.sweep()
     assert shard.find(own.incarnation) is None
     assert shard.find(other.incarnation) is other and shard.find(whole.incarnation) is whole
-    tally = shard.tallies()["numbers"]
+    tally = shard.statistics()["numbers"]
     assert (tally.tables, tally.inserts, tally.size) == (2, 5, 0), "what was counted stays counted"
     assert shard.register(numbered(), "a").incarnation != own.incarnation
     assert shard.update_priorities(own.incarnation, np.ones(3, np.uint64), np.ones(3)) == 0
@@ -144,13 +144,13 @@ def test_silent_writers_make_room_for_the_frames_of_others() -> None:
     assert written(1) == InsertAnswer()
     with pytest.raises(MemoryExhausted, match="writers keep 3 of 4 frames, and 3 more exceed the capacity"):
         written(2)
-    now[0] = held_table.SILENT_SECONDS + 1
+    now[0] = served_table.SILENT_SECONDS + 1
     assert written(2) == InsertAnswer()
     assert held.size == 1, "the frames of the first item had to go"
 
 
 def test_writers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_table, "MAX_WRITERS", 3)
+    monkeypatch.setattr(served_table, "MAX_WRITERS", 3)
     shard = ReplayService(LARGE)
     held = shard.register(numbered())
     for number in range(10):
@@ -163,10 +163,10 @@ def test_too_many_tables_and_too_large_samples_are_refused(monkeypatch: pytest.M
     shard = ReplayService(LARGE)
     held = shard.register(numbered())
     inserted(shard, held, 1)
-    with pytest.raises(InvalidRequest, match="65537 items at once are too many: 65536"):
+    with pytest.raises(InvalidRequest, match="may have at most 65536 items, not 65537"):
         shard.sample(held, 2**16 + 1, 0.0)
     monkeypatch.setattr(service, "MAX_TABLES", 1)
-    with pytest.raises(MemoryExhausted, match="there are 1 tables already"):
+    with pytest.raises(MemoryExhausted, match="already has 1 tables, the maximum"):
         shard.register(numbered(), "s")
 
 
@@ -194,7 +194,7 @@ def test_threads_of_both_sides_keep_the_ratio_and_no_number_is_lost() -> None:
     for thread in threads:
         thread.join(120)
     wait_until(lambda: not any(thread.is_alive() for thread in threads), "they have ended")
-    assert (held.size, held.tallies.inserts, held.tallies.overruns) == (800, 800, 0)
+    assert (held.size, held.statistics.inserts, held.statistics.overruns) == (800, 800, 0)
     assert held.limiter.balance == 4 * 800 - 3104
 
 
@@ -206,7 +206,7 @@ class Crowded:
         self.table = numbered(10**4)
         self.shard = ReplayService(tables * self.table.spec.bytes(), clock=lambda: self.now)
 
-    def comes(self, session: str, client: str = "") -> HeldTable:
+    def comes(self, session: str, client: str = "") -> ServedTable:
         self.now += 1.0
         held = self.shard.register(self.table, session, client)
         inserted(self.shard, held, 1)

@@ -36,7 +36,7 @@ def test_a_client_with_many_sessions_makes_room_for_another_client() -> None:
         try:
             with client_of(shards, TABLE, session="h", client="honest", patience=30.0) as honest:
                 honest.writers[0].insert(numbers(1))
-                with pytest.raises(ReplayError, match="all may take"):
+                with pytest.raises(ReplayError, match="and the limit is"):
                     greedy[0].writers[0].insert(numbers(2))
                 owners = sorted(held.owner for held in shards[0].service.tables())
                 assert owners == ["client greedy", "client greedy", "client honest"]

@@ -1,4 +1,4 @@
-"""Serve one writer or sampler of this host: what it inserts is read, and what it draws is written, in shared memory."""
+"""Sessions of local writers and samplers: inserts are read from shared memory, and samples are written to it."""
 
 from __future__ import annotations
 
@@ -26,30 +26,35 @@ from relaax.server.replay_server.grpc_service import ReplayCalls
 from relaax.server.replay_server.service import ReplayService
 from relaax.transport.frames import CONNECTION_END, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 
-MOST_CONNECTIONS = 1024
-"""Maximum number of connections, each with a thread. Further callers use gRPC."""
+MAX_CONNECTIONS = 1024
+"""Maximum number of sessions; further callers are refused and use gRPC. Each session has a thread."""
 _NUMBER_BYTES = 4
 
 
-def replay_let_in(
+def replay_admission(
     service: ReplayService, offers: SharedMemoryOffers, calls: CallCounter, budget: SharedBudget
-) -> Callable[[FrameSocket, float], tuple[str, ReplayTalk]]:
-    """Return what authenticates a caller, and answers it: see `LocalServer`. `calls` counts what was answered."""
+) -> Callable[[FrameSocket, float], tuple[str, ReplaySession]]:
+    """Return the function that authenticates a caller and opens its session, for `LocalServer`.
 
-    def let_in(frames: FrameSocket, deadline: float) -> tuple[str, ReplayTalk]:
+    calls: counter of answered calls.
+    """
+
+    def admit(frames: FrameSocket, deadline: float) -> tuple[str, ReplaySession]:
         hello = receive_hello(frames, offers, deadline)
         if hello.requested_bytes != _NUMBER_BYTES * INSERT_NUMBERS:
             raise BrokenFrame(
-                f"{hello.requested_bytes} bytes of memory were requested, not {_NUMBER_BYTES * INSERT_NUMBERS}"
+                f"the caller requested memory of {hello.requested_bytes} bytes, not of {_NUMBER_BYTES * INSERT_NUMBERS}"
             )
-        if offers.connected() >= MOST_CONNECTIONS:
+        if offers.connected() >= MAX_CONNECTIONS:
             raise send_refusal(
-                frames, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has {MOST_CONNECTIONS} connections already"
+                frames,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the replay server already has {MAX_CONNECTIONS} local connections",
             )
         shared = send_memory(frames, hello, INSERT_NUMBERS, budget)
-        return uuid.uuid4().hex, ReplayTalk(frames, shared, service, calls)  # a caller may have several
+        return uuid.uuid4().hex, ReplaySession(frames, shared, service, calls)  # a caller may have several sessions
 
-    return let_in
+    return admit
 
 
 class _Batch(NamedTuple):
@@ -57,15 +62,15 @@ class _Batch(NamedTuple):
     loan: Loan
 
 
-class ReplayTalk(LocalSession):
-    """Answers the requests of one writer or sampler.
+class ReplaySession(LocalSession):
+    """The session of one local writer or sampler.
 
-    Each sample goes to a segment that the caller has named as free, or to a new one. Inserts lie in one of
-    `MAX_PENDING_INSERTS` parts of their memory, and may come before the former one has its answer.
+    Each sample is written to a segment that the caller has marked as free, or to a new segment. Each insert is in one
+    of `MAX_PENDING_INSERTS` parts of the shared memory, and may arrive before the previous one is answered.
     """
 
     def __init__(self, frames: FrameSocket, shared: SharedVector, service: ReplayService, calls: CallCounter) -> None:
-        """`shared`: the caller writes items there; the content is valid once an insert names it."""
+        """`shared`: memory to which the caller writes items; a part is valid when an insert refers to it."""
         super().__init__(frames)
         self._shared = shared
         self._inserts = shared.memory.data.cast("B").toreadonly()
@@ -90,10 +95,12 @@ class ReplayTalk(LocalSession):
             elif frame.kind == SAMPLE and (frame.segment in self._batches or not frame.segment):
                 self._answer_sample(frame)
             else:
-                raise BrokenFrame(f"kind {frame.kind} with {frame.vector} bytes and {frame.segment} is no question")
+                raise BrokenFrame(
+                    f"frame of kind {frame.kind}, {frame.vector} bytes, segment {frame.segment} is not a request"
+                )
 
     def _free(self, numbers: Iterable[int]) -> None:
-        """Give back the memory of samples that the caller has released."""
+        """Return the memory of released samples to the budget."""
         for number in numbers:
             if (batch := self._batches.pop(number, None)) is not None:
                 self._shared.budget.give_back(batch.loan)
@@ -118,7 +125,7 @@ class ReplayTalk(LocalSession):
                 os.close(descriptor)
 
     def _answer(self, name: str, method: Callable[[Frame], Any], frame: Frame, new: Iterable[int] = ()) -> Any:
-        """Return the answer to a request; None if it was refused: the caller does not learn of `new` segments."""
+        """Return the answer to a request. If it was refused, free the `new` segments and return None."""
         answer, refused = self._call_service(method, frame)
         self._calls.count(name, refused.code if refused else grpc.StatusCode.OK)
         if refused:
@@ -128,9 +135,11 @@ class ReplayTalk(LocalSession):
         return answer
 
     def _new_segment(self, length: int) -> tuple[int, int]:
-        """Return the number of memory of so many bytes, which only this side can write to, and its descriptor."""
+        """Create a segment that only the server can write to; return its number and descriptor."""
         if not 0 < length <= 2 * MAX_MESSAGE or len(self._batches) >= MAX_BATCHES:
-            raise BrokenFrame(f"{length} bytes for a sample beside {len(self._batches)} others")
+            raise BrokenFrame(
+                f"invalid request for a segment of {length} bytes with {len(self._batches)} segments in use"
+            )
         try:
             size = -(-length // _NUMBER_BYTES)
             loan, vector = self._shared.budget.lend(size, read_only=True, user=self.frames)
@@ -148,7 +157,7 @@ class ReplayTalk(LocalSession):
         return self._service.insert(request, self._inserts[begin : begin + frame.vector])
 
     def _sample(self, frame: Frame) -> tuple[pb.SampleResponse, int]:
-        """Return an answer, and how many bytes lie in memory."""
+        """Return an answer, and the length of the sample in memory in bytes."""
         request = pb.SampleRequest.FromString(frame.message)
-        response, held = self._service.sample(request, self._batches[frame.segment].memory)
-        return response, held.sample_layout.length(request.count) if held else 0
+        response, table = self._service.sample(request, self._batches[frame.segment].memory)
+        return response, table.sample_layout.length(request.count) if table else 0

@@ -1,4 +1,4 @@
-"""Hold the numbers of replay tables for status pages and `relaax run`, without numba, which a table loads."""
+"""Statistics of replay tables, in a module that status pages can import without numba."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
-class TableTallies:
-    """Numbers of one or more tables, with the fields of the message `TableStatus`, which describes them."""
+class TableStatistics:
+    """Statistics of one or more tables. The message `TableStatus` describes the fields."""
 
     tables: int = 0
     size: int = 0
@@ -20,13 +20,13 @@ class TableTallies:
     stale_updates: int = 0
     mean_age: float = 0.0
 
-    def __add__(self, other: TableTallies) -> TableTallies:
-        """Return the numbers of both together; the mean age is that of their samples."""
+    def __add__(self, other: TableStatistics) -> TableStatistics:
+        """Return the sums; the mean age is weighted by samples."""
         samples = self.samples + other.samples
         ages = self.samples * self.mean_age + other.samples * other.mean_age
         sums = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        return TableTallies(**sums | {"mean_age": ages / samples if samples else 0.0})
+        return TableStatistics(**sums | {"mean_age": ages / samples if samples else 0.0})
 
-    def past(self) -> TableTallies:
-        """Return the counters of a table that was dropped; its sizes are zero."""
+    def of_dropped(self) -> TableStatistics:
+        """Return the statistics of a dropped table: its counters remain, and its sizes are 0."""
         return replace(self, tables=0, size=0, capacity=0, bytes=0)

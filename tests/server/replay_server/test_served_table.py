@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.server.replay_server import held_table
-from relaax.server.replay_server.held_table import HeldTable, WaitingRoom, WriterInsert
+from relaax.server.replay_server import served_table
+from relaax.server.replay_server.served_table import ServedTable, WaitSlots, WriterInsert
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 from support.replay_servers import numbered, pictured
 
@@ -28,8 +28,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def held(clock: Clock, declaration: Any = None, shards: int = 1) -> HeldTable:
-    return HeldTable(declaration or numbered(100), shards, "", clock)
+def held(clock: Clock, declaration: Any = None, shards: int = 1) -> ServedTable:
+    return ServedTable(declaration or numbered(100), shards, "", clock)
 
 
 def insert_of(sequence: int = 1, count: int = 2, writer: str = "w", **more: Any) -> WriterInsert:
@@ -37,7 +37,7 @@ def insert_of(sequence: int = 1, count: int = 2, writer: str = "w", **more: Any)
 
 
 def test_refused_requests_are_not_booked(clock: Clock) -> None:
-    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitingRoom()
+    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitSlots()
     with pytest.raises(InvalidRequest):
         table.insert(WriterInsert("w", 1, 2, {"number": np.zeros(3)}), room)
     assert (table.limiter.inserts, table.size) == (0, 0)
@@ -48,37 +48,37 @@ def test_refused_requests_are_not_booked(clock: Clock) -> None:
 
 
 def test_repeated_and_early_inserts_are_not_booked(clock: Clock) -> None:
-    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitingRoom()
+    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitSlots()
     assert not table.insert(insert_of(1), room).duplicate
     assert table.insert(insert_of(1), room).duplicate
     assert table.insert(insert_of(5), room).expected == 2
     assert table.insert(insert_of(1, force=True, leaving=True), room).duplicate
-    assert (table.limiter.inserts, table.size, table.tallies.duplicates) == (2, 2, 2)
+    assert (table.limiter.inserts, table.size, table.statistics.duplicates) == (2, 2, 2)
 
 
 def test_insert_of_a_leaving_writer_overruns(clock: Clock) -> None:
-    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=1, error_buffer=2.0)), WaitingRoom()
+    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=1, error_buffer=2.0)), WaitSlots()
     assert [table.insert(insert_of(number, 1), room).not_yet for number in (1, 2, 3)] == [False] * 3
     assert table.insert(insert_of(4, 1), room).not_yet
     answer = table.insert(insert_of(4, 1, leaving=True), room)
-    assert (answer.overrun, answer.not_yet, table.size, table.tallies.overruns) == (True, False, 4, 1)
+    assert (answer.overrun, answer.not_yet, table.size, table.statistics.overruns) == (True, False, 4, 1)
 
 
 def test_silent_writers_are_forgotten(clock: Clock) -> None:
-    table, room = held(clock), WaitingRoom()
+    table, room = held(clock), WaitSlots()
     for writer in "abc":
         table.insert(insert_of(1, 1, writer), room)
         clock.now += 10.0
-    table.forget_silent(20.5)
+    table.remove_silent_writers(20.5)
     assert sorted(table._table.writers) == ["b", "c"]
     table.deregister("c")
     assert table._table.writers == ["b"]
-    table.forget_silent(0.0)
+    table.remove_silent_writers(0.0)
     assert table._table.writers == []
 
 
 def test_silent_writers_make_room_for_frames(clock: Clock) -> None:
-    table, room = held(clock, pictured(4, frame_slots=6)), WaitingRoom()
+    table, room = held(clock, pictured(4, frame_slots=6)), WaitSlots()
 
     def pictures(writer: str, sequence: int = 1) -> WriterInsert:
         first = 4 * (sequence - 1)
@@ -87,7 +87,7 @@ def test_silent_writers_make_room_for_frames(clock: Clock) -> None:
         return WriterInsert(writer, sequence, 1, columns, None, frames, first, first)
 
     table.insert(pictures("a"), room)
-    clock.now += held_table.SILENT_SECONDS - 1.0
+    clock.now += served_table.SILENT_SECONDS - 1.0
     with pytest.raises(MemoryExhausted, match="writers keep 4 of 6 frames, and 4 more exceed the capacity"):
         table.insert(pictures("b"), room)
     clock.now += 1.0
@@ -96,17 +96,17 @@ def test_silent_writers_make_room_for_frames(clock: Clock) -> None:
 
 
 def test_mean_age_follows_samples(clock: Clock) -> None:
-    table, room = held(clock), WaitingRoom()
+    table, room = held(clock), WaitSlots()
     table.insert(insert_of(1, 2), room)
     table.insert(WriterInsert("w", 2, 1, {"number": np.zeros(1, np.int64)}, np.zeros(1)), room)
-    assert table.tallies.mean_age == 0.0
+    assert table.statistics.mean_age == 0.0
     table.sample(1000, 0.0, room)  # of items 2 and 1 inserts ago
-    assert table.tallies.mean_age == pytest.approx(1.5, abs=0.2)
+    assert table.statistics.mean_age == pytest.approx(1.5, abs=0.2)
 
 
 def test_calls_that_find_no_place_do_not_wait() -> None:
-    room = WaitingRoom(places=1)
-    with room.place(9.0) as first, room.place(9.0) as second:
-        assert (first, second) == (held_table.LONGEST_WAIT, 0.0)
-    with room.place(0.5) as again:
+    slots = WaitSlots(count=1)
+    with slots.acquire(9.0) as first, slots.acquire(9.0) as second:
+        assert (first, second) == (served_table.LONGEST_WAIT, 0.0)
+    with slots.acquire(0.5) as again:
         assert again == 0.5

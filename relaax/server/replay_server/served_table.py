@@ -1,4 +1,4 @@
-"""A table as the service holds it: its items, its limiter, its life, and who writes to it."""
+"""A table of a replay server: its items, its limiter, its incarnation and its writers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from relaax.replay.table.table import InsertResult, Sample, Table
 from relaax.replay.table.table_copy import TableCopy
 from relaax.replay.table.writers import FrameStoreFull, OutOfStep, State
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_RESERVE, InsertLayout, SampleLayout, sampled_bytes
-from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 
 LONGEST_WAIT = 1.0
-"""Seconds that a call waits for its turn at most."""
-WAITING = 24
-"""Inserts that wait at a time, and samples: more than these are told at once to come again, and leave threads free."""
+"""Maximum seconds for which a call waits for the limiter."""
+MAX_WAITING_CALLS = 24
+"""Maximum number of inserts that wait at a time, and of samples. Further calls return at once, so that threads stay
+free, and the caller retries."""
 MAX_WRITERS = 4096
-"""Writers of a table that are remembered, the last ones."""
+"""Maximum number of known writers of a table; beyond it the longest silent one is removed."""
 SILENT_SECONDS = 15.0
-"""Seconds without an insert after which a writer is forgotten where its frames take the room of others'."""
+"""Seconds without an insert after which a writer is removed if others need the slots of its frames."""
 UNDRAWN_SECONDS = 10.0
-"""Without a sample for so long learners count as away: inserts that have waited are forced."""
+"""Seconds without a sample after which inserts that have waited are forced, as no learner is active."""
 _RECENT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class WriterInsert:
-    """Items of one writer, as `Table.insert` takes them. `wait`: seconds until it is told to come again."""
+    """An insert of one writer, with the arguments of `Table.insert`. `wait`: seconds to wait for the limiter."""
 
     writer: str
     sequence: int
@@ -49,14 +50,14 @@ class WriterInsert:
     keep_from: int = 0
     wait: float = 0.0
     force: bool = False
-    """Whether it has waited for long: it is not told to come again if learners are away."""
+    """Whether the insert has waited for long, and is forced if no learner is active."""
     leaving: bool = False
-    """Whether its writer ends: it is not told to come again at all."""
+    """Whether the writer is closing, and the insert is always forced."""
 
 
 @dataclass(frozen=True, slots=True)
 class InsertAnswer:
-    """What became of an insert. `expected`: the number to go on with if it is out of step, else None."""
+    """The result of an insert. `expected`: the number to continue with if the writer is out of step, else None."""
 
     not_yet: bool = False
     duplicate: bool = False
@@ -64,25 +65,25 @@ class InsertAnswer:
     overrun: bool = False
 
 
-class WaitingRoom:
-    """Lets so many calls wait, so that others find a thread."""
+class WaitSlots:
+    """A limit on waiting calls, so that threads stay free for other calls."""
 
-    def __init__(self, places: int = WAITING) -> None:
-        self._places = threading.BoundedSemaphore(places)
+    def __init__(self, count: int = MAX_WAITING_CALLS) -> None:
+        self._slots = threading.BoundedSemaphore(count)
 
     @contextlib.contextmanager
-    def place(self, wish: float) -> Iterator[float]:
-        """Take a place; return the seconds for which the call may wait, 0 if no place is free."""
-        taken = wish > 0 and self._places.acquire(blocking=False)
+    def acquire(self, wait: float) -> Iterator[float]:
+        """Acquire a slot; yield the seconds for which the call may wait, 0 if no slot is free."""
+        acquired = wait > 0 and self._slots.acquire(blocking=False)
         try:
-            yield min(wish, LONGEST_WAIT) if taken else 0.0
+            yield min(wait, LONGEST_WAIT) if acquired else 0.0
         finally:
-            if taken:
-                self._places.release()
+            if acquired:
+                self._slots.release()
 
 
-class HeldTable:
-    """One table of a shard, all of whose life has one name, its `incarnation`. Thread-safe."""
+class ServedTable:
+    """One table of a shard. `incarnation` is a unique name of this instance. Thread-safe."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class HeldTable:
         clock: Callable[[], float] = time.monotonic,
         owner: str = "",
     ) -> None:
-        """`owner`: the client whose session has the table for itself."""
+        """`owner`: the client whose session owns the table; empty for a shared table."""
         self.declaration = declaration
         self.session = session
         self.owner = owner
@@ -104,39 +105,39 @@ class HeldTable:
         self.bytes = self.spec.bytes()
         self._table = Table(self.spec, seed=uuid.uuid4().int & (2**63 - 1))
         self._clock = clock
-        self.heard = clock()
-        """When somebody asked for the table last."""
+        self.last_request = clock()
+        """Time of the last request for the table."""
         self._lock = threading.Lock()
-        self._writers: OrderedDict[str, float] = OrderedDict()  # when each was heard of, the longest silent first
-        self._drawn = clock()
+        self._writers: OrderedDict[str, float] = OrderedDict()  # time of the last insert of each, longest silent first
+        self._last_sample = clock()
         self._mean_age = 0.0
-        self.earlier: tuple[str, ...] = ()
-        """Former lives of a table that was kept over restarts, the last ones."""
-        self.unclaimed = False
-        """Whether it was restored, and nobody has asked for it since."""
-        self.ended = False
-        """Whether all of its writers have left."""
+        self.earlier_incarnations: tuple[str, ...] = ()
+        """The most recent earlier incarnations of a table that was restored."""
+        self.is_unclaimed = False
+        """Whether the table was restored and has had no registration since."""
+        self.has_ended = False
+        """Whether all writers have deregistered."""
 
     @property
     def size(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return self._table.size
 
     @property
     def total_priority(self) -> float:
-        """Σ priority ** alpha; with a uniform sampler the number of items."""
+        """Σ priority ** alpha; the number of items for a uniform sampler."""
         return self._table.total_priority
 
     @property
-    def begun(self) -> bool:
-        """Whether enough items were inserted for the first sample."""
+    def has_min_size(self) -> bool:
+        """Whether `min_size` items were inserted."""
         return self.limiter.has_min_size
 
     @property
-    def tallies(self) -> TableTallies:
-        """What has happened to the table."""
+    def statistics(self) -> TableStatistics:
+        """The statistics of the table."""
         totals = self._table.totals
-        return TableTallies(
+        return TableStatistics(
             tables=1,
             size=self.size,
             capacity=self.spec.capacity,
@@ -149,15 +150,15 @@ class HeldTable:
             mean_age=self._mean_age,
         )
 
-    def insert(self, insert: WriterInsert, room: WaitingRoom) -> InsertAnswer:
-        """Insert once it is allowed. Raises InvalidRequest and MemoryExhausted: then nothing has changed."""
-        self._heard_of(insert.writer)
-        with value_errors_refused():
-            force = insert.leaving or (insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS)
-            # What is a duplicate or out of step anyway waits for nobody.
+    def insert(self, insert: WriterInsert, slots: WaitSlots) -> InsertAnswer:
+        """Insert when the limiter allows it. Raises InvalidRequest and MemoryExhausted, without a change."""
+        self._touch_writer(insert.writer)
+        with value_errors_as_invalid_request():
+            force = insert.leaving or (insert.force and self._clock() - self._last_sample >= UNDRAWN_SECONDS)
+            # A duplicate or out-of-step insert does not wait.
             booked = not force and insert.sequence == self._table.next_sequence(insert.writer)
             if booked:
-                with room.place(insert.wait) as seconds:
+                with slots.acquire(insert.wait) as seconds:
                     if not self.limiter.await_insert(insert.count, seconds):
                         return InsertAnswer(not_yet=True)
             done = False
@@ -173,14 +174,17 @@ class HeldTable:
             return InsertAnswer(duplicate=inserted.duplicate, overrun=not allowed)
 
     def sample(
-        self, count: int, wait: float, room: WaitingRoom, out: Mapping[str, npt.NDArray[Any]] | None = None
+        self, count: int, wait: float, slots: WaitSlots, out: Mapping[str, npt.NDArray[Any]] | None = None
     ) -> Sample | None:
-        """Draw items once that is allowed; None if it is not yet. `out`: see `Table.sample`. Raises InvalidRequest."""
+        """Draw items when the limiter allows it; return None if it does not yet. Raises InvalidRequest.
+
+        out: see `Table.sample`.
+        """
         if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_RESERVE:
             most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_RESERVE) // sampled_bytes(self.spec))
-            raise InvalidRequest(f"{count} items at once are too many: {most} of {self.spec.name!r} fit into a message")
-        with value_errors_refused():
-            with room.place(wait) as seconds:
+            raise InvalidRequest(f"a sample of table {self.spec.name!r} may have at most {most} items, not {count}")
+        with value_errors_as_invalid_request():
+            with slots.acquire(wait) as seconds:
                 if not self.limiter.await_sample(count, seconds):
                     return None
             try:
@@ -188,71 +192,72 @@ class HeldTable:
             except ValueError:
                 self.limiter.undo_sample(count)
                 raise
-        self._drawn = self._clock()
+        self._last_sample = self._clock()
         self._mean_age += min(1.0, _RECENT * count) * (float(sample.ages.mean()) - self._mean_age)
         return sample
 
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
-        """Give items new priorities; return how many were applied. Raises InvalidRequest."""
-        with value_errors_refused():
+        """Update priorities; return how many were applied. Raises InvalidRequest."""
+        with value_errors_as_invalid_request():
             return self._table.update_priorities(keys, priorities)
 
     def deregister(self, writer: str) -> None:
-        """Forget a writer. Its items stay."""
+        """Remove a writer. Its items stay."""
         with self._lock:
             self._writers.pop(writer, None)
-            self.ended = not self._writers
+            self.has_ended = not self._writers
         self._table.remove_writer(writer)
 
-    def forget_silent(self, seconds: float) -> None:
-        """Remove the writers without an insert for so long."""
-        while self._forget_one(seconds):
+    def remove_silent_writers(self, seconds: float) -> None:
+        """Remove the writers without an insert for `seconds`."""
+        while self._remove_silent_writer(seconds):
             pass
 
     def copy(self) -> tuple[TableCopy, dict[str, npt.NDArray[np.generic]]]:
-        """Begin a copy of the table; return it, and the limiter's accounts."""
+        """Begin a copy of the table; return it, and the limiter's state."""
         return self._table.copy(), self.limiter.state()
 
-    def restore(self, head: State, pieces: Iterable[State], accounts: State, lives: Sequence[str]) -> None:
-        """Take the place of a table that had these `lives`, the last one last; see `copy`. Raises ValueError."""
+    def restore(self, head: State, pieces: Iterable[State], limiter_state: State, incarnations: Sequence[str]) -> None:
+        """Restore a copied table (see `copy`). `incarnations`: its incarnations, newest last. Raises ValueError."""
         self._table.restore(head, pieces)
-        self.limiter.restore(accounts)
-        self.earlier = tuple(lives)
-        self.unclaimed = True
-        self._writers.update(dict.fromkeys(self._table.writers, self.heard))
+        self.limiter.restore(limiter_state)
+        self.earlier_incarnations = tuple(incarnations)
+        self.is_unclaimed = True
+        self._writers.update(dict.fromkeys(self._table.writers, self.last_request))
 
     def claim(self, declaration: TableDeclaration, owner: str) -> None:
-        """Take the limits and the owner of the first request after the table was restored. The limits may have changed,
-        and the owner is not kept.
+        """Set limits and owner from the first registration after the table was restored.
+
+        The configured limits may have changed, and checkpoints do not contain the owner.
         """
-        if self.unclaimed and declaration.spec == self.declaration.spec:
-            self.unclaimed = False
+        if self.is_unclaimed and declaration.spec == self.declaration.spec:
+            self.is_unclaimed = False
             self.owner = owner
             limiter = declaration.limiter(self._shards)
             limiter.restore(self.limiter.state())
             self.declaration, self.limiter = declaration, limiter
 
     def _insert(self, insert: WriterInsert) -> InsertResult:
-        """Insert; where there is no room for frames, forget writers that are silent."""
+        """Insert; if the frame store is full, remove silent writers and retry."""
         while True:
             try:
                 numbers = insert.priorities, insert.frames, insert.first_frame, insert.keep_from
                 return self._table.insert(insert.writer, insert.sequence, insert.columns, *numbers)
             except FrameStoreFull as error:
-                if not self._forget_one(SILENT_SECONDS):
+                if not self._remove_silent_writer(SILENT_SECONDS):
                     raise MemoryExhausted(str(error)) from None
 
-    def _heard_of(self, writer: str) -> None:
+    def _touch_writer(self, writer: str) -> None:
         with self._lock:
             self._writers[writer] = self._clock()
-            self.ended = False
+            self.has_ended = False
             self._writers.move_to_end(writer)
-            crowd = len(self._writers) > MAX_WRITERS
-        if crowd:
-            self._forget_one(0.0)
+            too_many = len(self._writers) > MAX_WRITERS
+        if too_many:
+            self._remove_silent_writer(0.0)
 
-    def _forget_one(self, seconds: float) -> bool:
-        """Forget the writer that was silent longest, if it was for so long; return whether it was."""
+    def _remove_silent_writer(self, seconds: float) -> bool:
+        """Remove the longest silent writer if it was silent for `seconds`. Return whether it was removed."""
         with self._lock:
             name, heard = next(iter(self._writers.items()), ("", self._clock()))
             if not name or self._clock() - heard < seconds:
@@ -263,8 +268,8 @@ class HeldTable:
 
 
 @contextlib.contextmanager
-def value_errors_refused() -> Iterator[None]:
-    """Raise InvalidRequest with the sentence of a ValueError."""
+def value_errors_as_invalid_request() -> Iterator[None]:
+    """Convert a ValueError to InvalidRequest with the same message."""
     try:
         yield
     except ValueError as error:

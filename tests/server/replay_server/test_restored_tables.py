@@ -10,9 +10,9 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, Store, StoreError
 from relaax.server.command.termination import EndRequests
-from relaax.server.replay_server.held_table import HeldTable, WriterInsert
-from relaax.server.replay_server.keeping import MOST_LIVES, Keeping
+from relaax.server.replay_server.served_table import ServedTable, WriterInsert
 from relaax.server.replay_server.service import ReplayService
+from relaax.server.replay_server.table_checkpoints import MAX_INCARNATIONS, TableCheckpoints
 from support.replay_servers import LARGE, numbered
 
 
@@ -23,14 +23,14 @@ def ends() -> Iterator[EndRequests]:
     made.close()
 
 
-def keeping_of(service: ReplayService, store: Store, ends: EndRequests) -> Keeping:
+def keeping_of(service: ReplayService, store: Store, ends: EndRequests) -> TableCheckpoints:
     """Return what keeps the tables of a service, restored."""
-    keeping = Keeping(service, CheckpointManager(store, 1, 0, finite=False), 3600.0)
-    keeping.restore(ends)
-    return keeping
+    checkpoints = TableCheckpoints(service, CheckpointManager(store, 1, 0, finite=False), 3600.0)
+    checkpoints.restore(ends)
+    return checkpoints
 
 
-def fill(service: ReplayService, count: int, sequence: int = 1) -> HeldTable:
+def fill(service: ReplayService, count: int, sequence: int = 1) -> ServedTable:
     """Insert items of one writer into a table; return it."""
     held = service.register(numbered(100))
     columns = {"number": np.arange(count)}
@@ -40,13 +40,13 @@ def fill(service: ReplayService, count: int, sequence: int = 1) -> HeldTable:
 
 def test_restored_table_remembers_its_last_lives(tmp_path: Path, ends: EndRequests) -> None:
     store, lives = LocalStore(tmp_path), []
-    for restart in range(MOST_LIVES + 2):
+    for restart in range(MAX_INCARNATIONS + 2):
         service = ReplayService(LARGE)
-        keeping = keeping_of(service, store, ends)
+        checkpoints = keeping_of(service, store, ends)
         held = fill(service, 1, sequence=restart + 1)
-        assert (held.size, held.earlier) == (restart + 1, tuple(lives[-MOST_LIVES:]))
+        assert (held.size, held.earlier_incarnations) == (restart + 1, tuple(lives[-MAX_INCARNATIONS:]))
         lives.append(held.incarnation)
-        assert keeping.finish()
+        assert checkpoints.finish()
     assert len(set(lives)) == len(lives)
 
 
@@ -54,10 +54,10 @@ def test_restored_tables_of_sessions_count_for_their_client(tmp_path: Path, ends
     store, table = LocalStore(tmp_path), numbered(100)
     for _ in range(2):
         service = ReplayService(3 * table.spec.bytes())
-        keeping = keeping_of(service, store, ends)
+        checkpoints = keeping_of(service, store, ends)
         for number in range(3):
             service.register(table, f"g{number}", "greedy")
-        assert keeping.finish()
+        assert checkpoints.finish()
     service.register(table, "h", "honest")
     assert [held.owner for held in service.tables()] == ["client greedy", "client greedy", "client honest"]
 
@@ -72,16 +72,16 @@ def test_failed_checkpoint_leaves_only_the_one_before(tmp_path: Path, ends: EndR
             return super().put_if(key, value, tag)
 
     store, service = Refusing(tmp_path), ReplayService(LARGE)
-    keeping = keeping_of(service, store, ends)
+    checkpoints = keeping_of(service, store, ends)
     fill(service, 10)
-    first = keeping.save(10, {}, {})
+    first = checkpoints.save(10, {}, {})
     before = store.list()
     fill(service, 10, sequence=2)
     store.refuses = True
     with pytest.raises(StoreError, match="full"):
-        keeping.save(20, {}, {})
+        checkpoints.save(20, {}, {})
     assert store.list() == before
     store.refuses = False
-    second = keeping.save(20, {}, {})
+    second = checkpoints.save(20, {}, {})
     assert CheckpointManager(store).published() == [second.checkpoint_id] != [first.checkpoint_id]
-    assert keeping.bytes > 0 and keeping.seconds is not None
+    assert checkpoints.bytes > 0 and checkpoints.seconds is not None

@@ -23,10 +23,10 @@ from relaax.replay.spec import Field, TableDeclaration, TableSpec
 from relaax.replay.wire import declaration_to_message, to_messages
 from relaax.server.command.termination import EndRequests
 from relaax.server.ports.guard import Credentials
-from relaax.server.replay_server.held_table import WriterInsert
-from relaax.server.replay_server.keeping import Keeping, open_keeping
 from relaax.server.replay_server.main import app
+from relaax.server.replay_server.served_table import WriterInsert
 from relaax.server.replay_server.service import ReplayService
+from relaax.server.replay_server.table_checkpoints import TableCheckpoints, open_table_checkpoints
 from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
 from support.cutting_proxy import CuttingProxy
 from support.disks import small_disk
@@ -67,11 +67,11 @@ def kept(folder: Path) -> list[str]:
     return CheckpointManager(LocalStore(folder / SHARD)).published()
 
 
-def keeping_of(service: ReplayService, store: Store, ends: EndRequests, interval: float = 3600.0) -> Keeping:
+def keeping_of(service: ReplayService, store: Store, ends: EndRequests, interval: float = 3600.0) -> TableCheckpoints:
     """The tables of a service in this process, kept without a lease, restored."""
-    keeping = Keeping(service, CheckpointManager(store, 1, 0, finite=False), interval)
-    keeping.restore(ends)
-    return keeping
+    checkpoints = TableCheckpoints(service, CheckpointManager(store, 1, 0, finite=False), interval)
+    checkpoints.restore(ends)
+    return checkpoints
 
 
 def fill(service: ReplayService, declaration: Any, count: int, session: str = "", sequence: int = 1) -> Any:
@@ -130,7 +130,7 @@ def test_a_server_that_is_ended_and_started_again_goes_on_at_once(processes: Pro
         assert values['relaax_replay_server_items{table="numbers"}'] == wanted, "each item is there once"
         assert values[inserts] == sum(sent)
         assert values[f"{PREFIX}bytes"] > 1000 and values[f"{PREFIX}failures_total"] == 0
-        assert "going on with" in server.stderr
+        assert "replay items from" in server.stderr
     assert len(kept(config.parent / "kept")) == 1
 
 
@@ -163,7 +163,7 @@ def test_an_insert_that_comes_again_after_the_restart_is_there_once(processes: P
 
 def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path: Path, ends: EndRequests) -> None:
     store, service = LocalStore(tmp_path), ReplayService(LARGE)
-    keeping = keeping_of(service, store, ends)
+    checkpoints = keeping_of(service, store, ends)
     shard = Shard(service, Credentials(), None, "127.0.0.1:0")
     with CuttingProxy(shard.address) as proxy, client_of([proxy.address], numbered(), share_memory=False) as client:
         client.writers[0].insert(numbers(1))
@@ -173,7 +173,7 @@ def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path:
         sending.start()
         wait_until(lambda: held.size == 2, "it has arrived")
         shard.stop()
-        assert keeping.finish()
+        assert checkpoints.finish()
         service = ReplayService(LARGE)
         keeping_of(service, store, ends)
         shard = Shard(service, Credentials(), None, shard.address)
@@ -184,7 +184,7 @@ def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path:
             client.writers[0].insert(numbers(3))
             (held,) = service.tables()
             assert everything(service, held) == {1, 2, 3}
-            assert (held.size, held.tallies.inserts, held.tallies.duplicates) == (3, 3, 1)
+            assert (held.size, held.statistics.inserts, held.statistics.duplicates) == (3, 3, 1)
         finally:
             shard.stop()
 
@@ -238,9 +238,9 @@ def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
 ) -> None:
     folder = tmp_path / "kept"
     service = ReplayService(LARGE)
-    keeping = keeping_of(service, LocalStore(folder / SHARD), ends)
+    checkpoints = keeping_of(service, LocalStore(folder / SHARD), ends)
     fill(service, numbered(100), 10)
-    assert keeping.finish()
+    assert checkpoints.finish()
     (checkpoint,) = kept(folder)
     part = folder / SHARD / checkpoint / "table-0-00001.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
@@ -258,18 +258,18 @@ def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
 def test_another_number_of_shards_is_refused(tmp_path: Path, ends: EndRequests) -> None:
     settings = ReplayServerSection(checkpoint_dir=str(tmp_path / "kept"))
 
-    def start(shard: int, shards: int) -> tuple[ReplayService, Keeping, ExitStack]:
+    def start(shard: int, shards: int) -> tuple[ReplayService, TableCheckpoints, ExitStack]:
         service, closing = ReplayService(LARGE, shard, shards), ExitStack()
-        keeping = open_keeping(settings, service, ends, closing)
-        assert keeping is not None
-        return service, keeping, closing
+        checkpoints = open_table_checkpoints(settings, service, ends, closing)
+        assert checkpoints is not None
+        return service, checkpoints, closing
 
     for shard in range(2):
-        service, keeping, closing = start(shard, 2)
+        service, checkpoints, closing = start(shard, 2)
         with closing:
             fill(service, numbered(100), 10 + shard)
-            assert keeping.finish()
-    with pytest.raises(StoreError, match=r"keeps the memory of 2 replay servers, and this is one of 3: set .*\.shards"):
+            assert checkpoints.finish()
+    with pytest.raises(StoreError, match=r"has checkpoints of 2 replay servers, and this is one of 3: set .*\.shards"):
         start(0, 3)
     for shard in range(2):
         service, _, closing = start(shard, 2)
@@ -281,31 +281,31 @@ def test_a_table_that_is_declared_otherwise_is_refused_and_its_limits_may_change
     tmp_path: Path, ends: EndRequests
 ) -> None:
     store, service = LocalStore(tmp_path), ReplayService(LARGE)
-    keeping = keeping_of(service, store, ends)
+    checkpoints = keeping_of(service, store, ends)
     fill(service, numbered(100, samples_per_insert=2.0, min_size=10, error_buffer=20.0), 10)
-    assert keeping.finish()
+    assert checkpoints.finish()
     service = ReplayService(LARGE)
-    keeping = keeping_of(service, store, ends)
-    with pytest.raises(NotAllowedNow, match=rf"capacity is 100 there and 200 here; its items are kept in {tmp_path}"):
+    checkpoints = keeping_of(service, store, ends)
+    with pytest.raises(NotAllowedNow, match=rf"100 there and 200 here; its items are in checkpoints at {tmp_path}"):
         service.register(numbered(200))
-    assert keeping.finish(), "there is nothing new"
+    assert checkpoints.finish(), "there is nothing new"
     held = service.register(numbered(100, samples_per_insert=4.0, min_size=5, error_buffer=40.0))
-    assert (held.size, held.begun) == (10, True)
+    assert (held.size, held.has_min_size) == (10, True)
     assert service.sample(held, 8, 1.0) is not None
     with pytest.raises(NotAllowedNow, match="samples_per_insert is 4.0 there and None here"):
         service.register(numbered(100))
-    with pytest.raises(MemoryExhausted, match="all may take 0.00000100 GB: give relaax-replay-server.memory more"):
-        keeping.finish()
+    with pytest.raises(MemoryExhausted, match="the limit is 0.00000100 GB: increase relaax-replay-server.memory"):
+        checkpoints.finish()
         keeping_of(ReplayService(1000), store, ends)
 
 
 def test_tables_of_sessions_come_back_and_make_way(tmp_path: Path, ends: EndRequests) -> None:
     store, one = LocalStore(tmp_path), numbered(1000).spec.bytes()
     service = ReplayService(3 * one)
-    keeping = keeping_of(service, store, ends)
+    checkpoints = keeping_of(service, store, ends)
     for number, session in enumerate(("a", "b", "c"), 1):
         fill(service, numbered(1000), number, session)
-    assert keeping.finish()
+    assert checkpoints.finish()
     clock = [0.0]
     service = ReplayService(3 * one, session_timeout=600.0, clock=lambda: clock[0])
     keeping_of(service, store, ends)
@@ -319,12 +319,12 @@ def test_tables_of_sessions_come_back_and_make_way(tmp_path: Path, ends: EndRequ
 
 def test_numbers_that_are_none_are_kept_like_others(tmp_path: Path, ends: EndRequests) -> None:
     store, service = LocalStore(tmp_path), ReplayService(LARGE)
-    keeping = keeping_of(service, store, ends)
+    checkpoints = keeping_of(service, store, ends)
     declaration = TableDeclaration(TableSpec("odd", {"number": Field("float16")}, 10))
     held = service.register(declaration)
     odd = np.array([np.nan, np.inf, 1], np.float16)
     service.insert(held, WriterInsert("ab" * 16, 1, 3, {"number": odd}))
-    assert keeping.finish()
+    assert checkpoints.finish()
     service = ReplayService(LARGE)
     keeping_of(service, store, ends)
     sample = service.sample(service.register(declaration), 100, 1.0)
@@ -334,17 +334,17 @@ def test_numbers_that_are_none_are_kept_like_others(tmp_path: Path, ends: EndReq
 def test_on_a_full_disk_the_service_goes_on_and_the_next_save_comes(tmp_path: Path, ends: EndRequests) -> None:
     with small_disk(tmp_path / "disk", "2m") as disk:
         service = ReplayService(LARGE)
-        keeping = keeping_of(service, LocalStore(disk.path / "kept"), ends, 0.05)
+        checkpoints = keeping_of(service, LocalStore(disk.path / "kept"), ends, 0.05)
         held = fill(service, numbered(10_000), 100)
         disk.fill()
-        keeping.start()
-        wait_until(lambda: keeping.failures > 2, "saving fails")
+        checkpoints.start()
+        wait_until(lambda: checkpoints.failures > 2, "saving fails")
         fill(service, numbered(10_000), 100, sequence=2)
         assert everything(service, held) == set(range(200))
-        assert keeping.saved is None
+        assert checkpoints.saved is None
         disk.free()
-        wait_until(lambda: keeping.saved is not None, "it is saved")
-        assert keeping.finish()
+        wait_until(lambda: checkpoints.saved is not None, "it is saved")
+        assert checkpoints.finish()
         service = ReplayService(LARGE)
         keeping_of(service, LocalStore(disk.path / "kept"), ends)
         assert [held.size for held in service.tables()] == [200]
@@ -360,12 +360,12 @@ def test_a_memory_in_s3_comes_back(tmp_path: Path, s3: S3Server, ends: EndReques
     )
     with ExitStack() as closing:
         service = ReplayService(LARGE)
-        keeping = open_keeping(settings, service, ends, closing)
+        checkpoints = open_table_checkpoints(settings, service, ends, closing)
         fill(service, numbered(100), 3)
-        assert keeping is not None and keeping.finish()
+        assert checkpoints is not None and checkpoints.finish()
     with ExitStack() as closing:
         service = ReplayService(LARGE)
-        open_keeping(settings, service, ends, closing)
+        open_table_checkpoints(settings, service, ends, closing)
         (held,) = service.tables()
         assert everything(service, held) == {0, 1, 2}
 
@@ -390,12 +390,12 @@ def test_an_s3_that_is_away_makes_a_save_late_and_nothing_else(s3: S3Server, end
         bucket = s3.bucket()
         store = S3Store(bucket, "memory", lambda: KEYS, proxy.url, quick=True)
         service = ReplayService(LARGE)
-        keeping = keeping_of(service, store, ends, 0.05)
+        checkpoints = keeping_of(service, store, ends, 0.05)
         held = fill(service, numbered(1000), 100)
         proxy.fail("reset")
-        keeping.start()
-        wait_until(lambda: keeping.failures > 0, "saving fails", 60)
+        checkpoints.start()
+        wait_until(lambda: checkpoints.failures > 0, "saving fails", 60)
         assert everything(service, held) == set(range(100))
         proxy.heal()
-        wait_until(lambda: keeping.saved is not None, "it is saved", 60)
-        assert keeping.finish()
+        wait_until(lambda: checkpoints.saved is not None, "it is saved", 60)
+        assert checkpoints.finish()
