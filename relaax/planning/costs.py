@@ -102,8 +102,9 @@ SLOWDOWN_PER_DOUBLING = 0.2
 def process_slowdown(processes: float, cores: float, busy: float) -> float:
     """Return the factor by which many processes per core raise every cost. `busy`: the share of time, 0 to 1, they run.
 
-    Each doubling of processes per core beyond `COLD_PROCESSES` adds a fifth. This fits the table of docs/scaling.md:
-    with no fixed rate on two cores, a step of CartPole takes 0.39 ms with 4 connections, 0.6 with 64, 0.7 with 128.
+    Each doubling of processes per core beyond `COLD_PROCESSES` adds a fifth. This fits the table of
+    docs/results/scaling.md: with no fixed rate on two cores, a step of CartPole takes 0.39 ms with 4 connections, 0.6
+    with 64, 0.7 with 128.
     """
     return 1.0 + SLOWDOWN_PER_DOUBLING * busy * math.log2(max(1.0, processes / cores / COLD_PROCESSES))
 

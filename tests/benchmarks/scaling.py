@@ -5,8 +5,8 @@ Machines are network namespaces, each with an address, 1 Gbit/s and an environme
 connection for each environment; servers stand outside. All share the processors of this machine, and the model is told
 so. CartPole by da3c. `--measured` is what `relaax bench da3c_gym_cartpole --clients 2 --envs-per-client 8 --json FILE`
 has measured on this machine; nothing of it was measured here. Writes scaling.csv, scaling.json (machine, command,
-date), scaling.png and the table of docs/scaling.md. A case that is in the CSV already is not measured again. Needs
-root, for namespaces.
+date), scaling.png and the table of docs/results/scaling.md. A case that is in the CSV already is not measured again.
+Needs root, for namespaces.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def main(arguments: list[str]) -> int:
         "--delay", type=float, default=1.0, help="milliseconds there and back, with netem (%(default)s)"
     )
     parser.add_argument("--output", type=Path, default=results_folder, help="folder (docs/results)")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "scaling.md", help="for the table (%(default)s)")
+    parser.add_argument("--page", type=Path, default=results_folder / "scaling.md", help="for the table (%(default)s)")
     given = parser.parse_args(arguments)
     if not is_possible():
         parser.error("network namespaces need root, and the command ip (iproute2)")
@@ -283,7 +283,7 @@ def main(arguments: list[str]) -> int:
     (given.output / "scaling.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     draw(given.output / "scaling.png", rows, parts, models)
     text = table(rows, parts, models)
-    write_tables(given.page, "measured", f"![environments on machines](results/scaling.png)\n\n{text}")
+    write_tables(given.page, "measured", f"![environments on machines](scaling.png)\n\n{text}")
     print(text)
     return 0
 
