@@ -2137,7 +2137,7 @@ ERRORS = (
     planted(
         "late-because-of-another",
         "the time to start runs while something that a process needs is not ready",
-        [(PROCESS_PY, "deadline = max(self._started_at, self._held_at)", "deadline = self._started_at")],
+        [(PROCESS_PY, "deadline = max(self._started_at, self._blocked_at)", "deadline = self._started_at")],
         "tests/cli/test_process.py",
     ),
     planted(

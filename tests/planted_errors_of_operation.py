@@ -595,7 +595,7 @@ CLUSTER_ERRORS = (
     planted(
         "log-comes-twice",
         "the log of a process is written again from its start",
-        [(REMOTE_PROCESS_PY, "        self._log_end = look.log_end\n", "")],
+        [(REMOTE_PROCESS_PY, "        self._log_end = snapshot.log_end\n", "")],
         REMOTE_PROCESS,
     ),
     planted(
@@ -610,8 +610,8 @@ CLUSTER_ERRORS = (
         [
             (
                 REMOTE_PROCESS_PY,
-                "            self._looking = None  # its machine does not answer; Ray says so when it is lost",
-                '            self.lose_place("it does not answer")',
+                "            self._pending_snapshot = None  # Ray reports a lost machine with RayActorError",
+                '            self.release_place("it does not answer")',
             )
         ],
         REMOTE_PROCESS,
@@ -628,7 +628,7 @@ CLUSTER_ERRORS = (
         [
             (
                 REMOTE_PROCESS_PY,
-                'self.lose_place("it is not needed any more")  # it was not placed: nothing to end in order',
+                'self.release_place("it is not needed any more")  # it has no machine: there is nothing to stop',
                 "pass",
             )
         ],
@@ -673,13 +673,19 @@ CLUSTER_ERRORS = (
     planted(
         "all-clients-make-room",
         "every look at a waiting shard ends another environment program",
-        [(MACHINES_PY, "            self._room_at = time.monotonic() + ROOM_SECONDS\n", "")],
+        [(MACHINES_PY, "            self._freed_at = time.monotonic() + FREE_RESOURCES_SECONDS\n", "")],
         MACHINES,
     ),
     planted(
         "requests-ignored",
         "numbers that somebody asks for are ignored",
-        [(MACHINES_PY, "        if role.name in self._asked:\n            return self._asked[role.name]\n", "")],
+        [
+            (
+                MACHINES_PY,
+                "        if role.name in self._requested:\n            return self._requested[role.name]\n",
+                "",
+            )
+        ],
         MACHINES,
     ),
 )

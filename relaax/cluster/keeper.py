@@ -1,6 +1,6 @@
-"""What owns one ordinary process on a machine. Ray makes an actor of it; it knows nothing of Ray.
+"""The owner of one process on a machine. It does not depend on Ray, which runs it as an actor.
 
-A training's controller is such a process, and its keeper's folder has the files by which it is told what to do.
+The controller of a training is such a process. Files in the folder of its keeper carry requests to it and its reports.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from typing import Any
 from relaax.files import write_whole
 from relaax.supervision.process import Process, open_directly
 
-ASKED = "asked.json"
-"""Numbers of processes by role, as somebody asks for."""
+REQUESTED = "asked.json"
+"""File of the requested numbers of processes, by role."""
 STATUS = "status.json"
-"""What there is; see `relaax.cluster.machines`."""
+"""File of the controller's report; see `relaax.cluster.machines.report`."""
 PANEL = "panel"
-"""What a terminal would show."""
+"""File of the panel that a terminal would show."""
 TURN_SECONDS = 1.0
 
 
 class Control:
-    """The controller's end of these files."""
+    """The controller's access to the files of requests and reports."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._asked: dict[str, int] = {}
+        self._requested: dict[str, int] = {}
         self._next = 0.0
 
     @property
     def panel(self) -> Path:
-        """Return the file of the panel."""
+        """File of the panel."""
         return self._folder / PANEL
 
     def turn(self, report: Callable[[], Mapping[str, Any]]) -> Mapping[str, int]:
-        """Write the report if it is time to, and return the numbers asked for."""
+        """Write the report once a second, and return the requested numbers of processes, by role."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + TURN_SECONDS
-            with contextlib.suppress(OSError):  # training goes on if nobody can see it
+            with contextlib.suppress(OSError):  # training continues without a report
                 write_whole(self._folder / STATUS, [json.dumps(report()).encode()])
             with contextlib.suppress(FileNotFoundError):
-                self._asked = json.loads((self._folder / ASKED).read_text(encoding="utf-8"))
-        return self._asked
+                self._requested = json.loads((self._folder / REQUESTED).read_text(encoding="utf-8"))
+        return self._requested
 
 
 HOST = "{host}"
-"""Stands for the keeper's own address in a command."""
+"""Placeholder in a command for the address of the keeper's machine."""
 FOLDER = "{folder}"
-"""Stands for the folder of its files in a command, and in the files."""
+"""Placeholder in a command and in files for the keeper's folder."""
 LOG_BYTES = 256 * 1024
-"""At most so much of a log is told at once, and of the other files."""
+"""Size limit, in one snapshot, of the piece of the log, and of the pieces of the metrics files together."""
 METRICS = "metrics"
-"""The folder within the keeper's whose files grow elsewhere too."""
+"""Subfolder of the metrics files, which snapshots copy to the run directory."""
 FIGURE_SECONDS = 1.0
-_FIGURES_SECONDS_TO_ANSWER = 2.0
+_SCRAPE_TIMEOUT_SECONDS = 2.0
 _FIGURE = re.compile(r"^(relaax_rlx_server_(?:workers|free_places|refusals_total)(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is to be seen of a process: as `Process` says, and a piece of its log from where the last one ended.
+class Snapshot:
+    """The state of a process, as `Process` documents it, with the part of its log after the previous snapshot.
 
-    `host`: the address of its machine. `grown`: pieces of its metrics' files by name, each with where it begins.
-    `figures`: what an RLX server says of its connections, as Prometheus names it.
+    `host`: address of its machine. `new_metrics`: for each metrics file, the offset and bytes of its new part.
+    `figures`: Prometheus metrics of an RLX server's connections, by name.
     """
 
     exit_code: int | None
@@ -83,14 +83,14 @@ class Look:
     log: bytes
     log_end: int
     host: str
-    grown: Mapping[str, tuple[int, bytes]]
+    new_metrics: Mapping[str, tuple[int, bytes]]
     figures: Mapping[str, float]
 
 
 class Keeper:
-    """Starts a command, keeps its log, tells what became of it, and ends with it.
+    """Owner of one process: starts its command, keeps its log and reports its state.
 
-    `host`: the address of this machine that others reach. `secrets`: tokens by environment variable.
+    `host`: the address of this machine for other machines. `secrets`: tokens by environment variable.
     """
 
     def __init__(self, name: str, host: str, server: bool, secrets: Mapping[str, str]) -> None:
@@ -103,34 +103,32 @@ class Keeper:
         self._figures_at = 0.0
 
     def start(self, command: Sequence[str], files: Mapping[str, str]) -> None:
-        """Start a command, with these files in its folder, by name."""
+        """Write `files` (content by name) into the folder and start the command."""
         self.put(files)
         with self._commands:
-            self._process.start([self._filled(word) for word in command])
+            self._process.start([self._expanded(word) for word in command])
 
     def put(self, files: Mapping[str, str]) -> None:
-        """Replace files, each as a whole."""
+        """Replace files of the folder, each atomically."""
         for name, content in files.items():
-            write_whole(self._folder / name, [self._filled(content).encode()])
+            write_whole(self._folder / name, [self._expanded(content).encode()])
 
     def read(self, name: str) -> str:
-        """Return a file of its folder; empty if there is none."""
+        """Return the text of a file of the folder; empty if the file does not exist."""
         file = self._folder / name
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
-    def look(self, log_end: int, ends: Mapping[str, int] | None = None) -> Look:
-        """Return what is to be seen; of the log what follows `log_end`, the end of the last piece, and of the metrics'
-        files what follows `ends`.
-        """
+    def snapshot(self, log_end: int, ends: Mapping[str, int] | None = None) -> Snapshot:
+        """Return the state of the process, with its log after offset `log_end` and its metrics files after `ends`."""
         process = self._process
         code = process.exit_code()
-        done = process.is_done  # takes in the rest of its output
+        done = process.is_done  # reads the rest of its output
         piece = b""
         if self._log.exists():
             with self._log.open("rb") as log:
                 log.seek(log_end)
                 piece = log.read(LOG_BYTES)
-        return Look(
+        return Snapshot(
             code,
             process.address,
             process.announced,
@@ -140,11 +138,11 @@ class Keeper:
             piece,
             log_end + len(piece),
             self._host,
-            self._grown(ends or {}),
-            self._counted() if code is None else {},
+            self._new_metrics(ends or {}),
+            self._scraped() if code is None else {},
         )
 
-    def _grown(self, ends: Mapping[str, int]) -> dict[str, tuple[int, bytes]]:
+    def _new_metrics(self, ends: Mapping[str, int]) -> dict[str, tuple[int, bytes]]:
         pieces, left = {}, LOG_BYTES
         folder = self._folder / METRICS
         for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
@@ -157,14 +155,14 @@ class Keeper:
                 left -= len(pieces[name][1])
         return pieces
 
-    def _counted(self) -> dict[str, float]:
-        """Return the figures of the server's status, at most a second old; the last ones if it does not answer."""
+    def _scraped(self) -> dict[str, float]:
+        """Return the figures of the status port, at most one second old unless it does not respond."""
         url, now = self._process.status_url, time.monotonic()
         if url is not None and now - self._figures_at >= FIGURE_SECONDS:
             self._figures_at = now
             with (
                 contextlib.suppress(OSError),
-                open_directly(f"{url}/metrics", _FIGURES_SECONDS_TO_ANSWER) as answer,
+                open_directly(f"{url}/metrics", _SCRAPE_TIMEOUT_SECONDS) as answer,
             ):
                 self._figures = {name: float(value) for name, value in _FIGURE.findall(answer.read().decode())}
         return self._figures if url is not None else {}
@@ -174,14 +172,14 @@ class Keeper:
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill the process and those that it started."""
+        """Kill the process and its children."""
         self._process.kill()
 
     def close(self) -> None:
-        """Kill what is left, and remove the folder."""
+        """Kill the process if it still runs, and remove the folder."""
         self.kill()
         self._process.wait(5.0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _filled(self, text: str) -> str:
+    def _expanded(self, text: str) -> str:
         return text.replace(HOST, self._host).replace(FOLDER, str(self._folder))

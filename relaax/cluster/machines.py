@@ -1,4 +1,4 @@
-"""The machines of a Ray cluster as the host of a run's processes, and what `relaax cluster status` shows of them."""
+"""The machines of a Ray cluster as the host of a run's processes, and the report for `relaax cluster status`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _REFUSALS = tuple(f'{_FIGURE.format("refusals_total")}{{reason="{reason}"}}' for
 
 
 def occupancy(server: Supervised) -> Occupancy | None:
-    """Return what an RLX server has said of its connections; None before that."""
-    figures = server.seen.figures if isinstance(server, RemoteProcess) and server.seen is not None else {}
+    """Return the connections of an RLX server; None before its first snapshot with figures."""
+    figures = server.snapshot.figures if isinstance(server, RemoteProcess) and server.snapshot is not None else {}
     if not figures:
         return None
     return Occupancy(
@@ -57,7 +57,7 @@ def occupancy(server: Supervised) -> Occupancy | None:
 def report(
     processes: Mapping[str, Sequence[Supervised]], machines: Iterable[Mapping[str, Any]], scaling: str
 ) -> dict[str, Any]:
-    """Return it as JSON can hold it. `machines`: Ray's records. `scaling`: the policy."""
+    """Return the state of processes and machines for JSON. `machines`: Ray's records. `scaling`: the policy."""
     return {
         "scaling": scaling,
         "processes": [_process(each) for ours in processes.values() for each in ours],
@@ -68,11 +68,11 @@ def report(
 
 
 def _process(process: Supervised) -> dict[str, Any]:
-    seen = process.seen if isinstance(process, RemoteProcess) else None
+    snapshot = process.snapshot if isinstance(process, RemoteProcess) else None
     code = process.exit_code()
     if code is not None:
         state = f"ended ({code})"
-    elif seen is None:
+    elif snapshot is None:
         state = "waits for a machine"
     else:
         state = "runs"
@@ -80,9 +80,9 @@ def _process(process: Supervised) -> dict[str, Any]:
     return {
         "name": process.name,
         "state": state,
-        "machine": seen.host if seen is not None else None,
+        "machine": snapshot.host if snapshot is not None else None,
         "address": process.address,
-        "pid": seen.pid if seen is not None else None,
+        "pid": snapshot.pid if snapshot is not None else None,
         "restarts": process.restarts,
         "connections": None if connections is None else connections.workers,
         "free_places": None if connections is None else connections.free,
@@ -91,20 +91,20 @@ def _process(process: Supervised) -> dict[str, Any]:
 
 
 ENVIRONMENTS = "environments"
-"""The custom resource of machines that environment programs go to, where any has it: `ray start --resources`."""
+"""Custom resource of the machines for environment programs, if any machine has it (`ray start --resources`)."""
 _SPREAD = (PARAMETER_SERVER, REPLAY_SERVER)
 _CONFIGURATION = "configuration.yaml"
 NODES_SECONDS = 1.0
-ROOM_SECONDS = 15.0
-"""Pause between two environment programs that lose their places to a shard without one."""
+FREE_RESOURCES_SECONDS = 15.0
+"""Pause between two environment programs that release their resources for a shard without a machine."""
 
 
 class RayMachines(Host):
-    """Keepers on the machines of a cluster that this process is connected to (`ray.init`).
+    """The machines of the cluster that this process is connected to (`ray.init`), with a keeper for each process.
 
-    Shards are spread over machines by a placement group, which Ray places anew where a machine is lost. Who listens
-    does so at the machine's address, at a free port; files in each keeper's folder say where everybody is, and change
-    when somebody moves. Logs and metrics grow in the run directory, wherever they are written.
+    A placement group spreads shards over machines; after the loss of a machine, Ray places its shards on another one.
+    Servers listen at the address of their machine, on a free port. Files in each keeper's folder hold all addresses and
+    are updated when a server moves. Logs and metrics are copied to the run directory.
     """
 
     start_seconds = 600.0  # a machine may have to be started first
@@ -113,8 +113,8 @@ class RayMachines(Host):
     def __init__(
         self, section: ClusterSection, configuration: Path, metrics: Path, control: Control, own_status: bool
     ) -> None:
-        """`configuration`: the file of the run, in its directory; `metrics`: the folder there. `own_status`: whether
-        the configuration says where RLX servers serve their status.
+        """`configuration`: its file in the run directory. `metrics`: the metrics folder in the run directory.
+        `own_status`: whether the configuration sets the status address of RLX servers.
         """
         super().__init__()
         self._control = control
@@ -123,12 +123,12 @@ class RayMachines(Host):
         self._metrics = metrics
         self._own_status = own_status
         self._scaling = None if section.scaling == "fixed" else Scaling(section)
-        self._asked: Mapping[str, int] = {}
-        self._room_at = 0.0
+        self._requested: Mapping[str, int] = {}
+        self._freed_at = 0.0
         self._nodes: list[dict[str, Any]] = []
         self._nodes_at = -math.inf
         self._groups: dict[str, PlacementGroup] = {}
-        self._told: dict[str, str] = {}
+        self._sent_addresses: dict[str, str] = {}
 
     def count(self, role: Role, sections: roles.Sections) -> int:
         if role is RLX_SERVER:
@@ -143,12 +143,12 @@ class RayMachines(Host):
         return self._section.rlx_servers or len(self._serving(self._resources(RLX_SERVER))) or 1
 
     def wanted(self, role: Role) -> int | None:
-        if role.name in self._asked:
-            return self._asked[role.name]
+        if role.name in self._requested:
+            return self._requested[role.name]
         if role is not RLX_SERVER:
             return None
         servers = self._processes.get(RLX_SERVER.name, ())
-        if self._scaling is None:  # one more on a machine that has come
+        if self._scaling is None:  # one server for each new machine
             return None if self._section.rlx_servers else max(len(servers), self._servers())
         return self._scaling.wanted(time.monotonic(), [occupancy(server) for server in servers])
 
@@ -185,7 +185,7 @@ class RayMachines(Host):
     def bind(self, role: Role, number: int, process: Supervised) -> str:
         return f"{HOST}:0"
 
-    def told(self) -> Addresses:
+    def server_addresses(self) -> Addresses:
         return {
             role.name: [f"@{FOLDER}/{role.name}"] if self._processes.get(role.name) else [] for role in roles.servers()
         }
@@ -197,48 +197,51 @@ class RayMachines(Host):
         return f"@{FOLDER}/{RLX_SERVER.name}"
 
     def refresh(self) -> None:
-        """Tell all keepers where everybody is, if that has changed, and make room for a shard that waits for it."""
-        self._asked = self._control.turn(lambda: report(self._processes, self._alive(), self._section.scaling))
-        self._make_room()
-        now = self._books()
-        if now != self._told:
-            self._told = now
+        """Send changed addresses to all keepers, and free resources for a shard or learner that waits for a machine."""
+        self._requested = self._control.turn(lambda: report(self._processes, self._alive(), self._section.scaling))
+        self._free_resources()
+        now = self._address_files()
+        if now != self._sent_addresses:
+            self._sent_addresses = now
             with contextlib.suppress(OSError):
                 write_whole(self._configuration.parent / RLX_SERVER.name, [now.get(RLX_SERVER.name, "").encode()])
             for process in self._remote:
                 process.put(now)
 
-    def _make_room(self) -> None:
-        """End an environment program if a shard or learner has waited for a machine: without it nobody trains."""
-        if time.monotonic() < self._room_at or not self._resources(CLIENT).get("CPU"):
+    def _free_resources(self) -> None:
+        """Kill an environment program if a shard or learner waits for a machine, because training needs them more."""
+        if time.monotonic() < self._freed_at or not self._resources(CLIENT).get("CPU"):
             return
         vital = (each for role in (PARAMETER_SERVER, REPLAY_SERVER, LEARNER) for each in self._processes[role.name])
-        if any(isinstance(each, RemoteProcess) and each.waits_for_place for each in vital):
-            self._room_at = time.monotonic() + ROOM_SECONDS
+        if any(isinstance(each, RemoteProcess) and each.is_waiting_for_place for each in vital):
+            self._freed_at = time.monotonic() + FREE_RESOURCES_SECONDS
             for client in reversed(self._processes[CLIENT.name]):
-                if isinstance(client, RemoteProcess) and client.seen is not None:
-                    _log.warning("%s loses its place to a shard or learner that has none", client.name)
-                    client.lose_place("a shard or learner has taken its place")
+                if isinstance(client, RemoteProcess) and client.snapshot is not None:
+                    _log.warning(
+                        "killing %s to free resources for a shard or learner that waits for a machine", client.name
+                    )
+                    client.release_place("its resources were needed for a shard or learner")
                     return
 
     def _files(self) -> dict[str, str]:
         text = self._configuration.read_text(encoding="utf-8")
-        return {_CONFIGURATION: text.replace(HERE, str(self._configuration.parent)), **self._books()}
+        return {_CONFIGURATION: text.replace(HERE, str(self._configuration.parent)), **self._address_files()}
 
-    def _books(self) -> dict[str, str]:
-        """Return the addresses of each role that others connect to, one on each line.
+    def _address_files(self) -> dict[str, str]:
+        """Return a file for each server role: the addresses of its processes, one on each line.
 
-        Of shards all or none: their order counts, and of one that is away the last place is known.
+        The order of shards matters, so a file has all shards or is not written. An unavailable shard keeps its
+        last address.
         """
         books = {}
         for role in (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER):
             places = [process.address for process in self._processes.get(role.name, ())]
-            before = self._told.get(role.name, "").split()
+            before = self._sent_addresses.get(role.name, "").split()
             if role.reserved:
                 if len(before) == len(places):
                     places = [place or last for place, last in zip(places, before, strict=True)]
                 elif role is PARAMETER_SERVER and places and places[0] and not all(places):
-                    places = places[:1]  # the first leads: the others connect to it as they start
+                    places = places[:1]  # the first shard leads: the others connect to it when they start
                 if not all(places):
                     continue
             books[role.name] = "".join(f"{place}\n" for place in places if place)
@@ -258,14 +261,14 @@ class RayMachines(Host):
             yield from (process for process in processes if isinstance(process, RemoteProcess))
 
     def _alive(self) -> list[dict[str, Any]]:
-        """Return Ray's records of the machines that are there, at most a second old."""
+        """Return Ray's records of the machines that are alive, at most one second old."""
         if time.monotonic() >= self._nodes_at + NODES_SECONDS:
             self._nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             self._nodes_at = time.monotonic()
         return self._nodes
 
     def _serving(self, resources: Mapping[str, float]) -> list[str]:
-        """Return the ids of the machines that have such resources at all, free or not, in a stable order."""
+        """Return the sorted ids of the machines that have these resources, free or in use."""
         return sorted(
             node["NodeID"]
             for node in self._alive()
@@ -273,7 +276,7 @@ class RayMachines(Host):
         )
 
     def _placed(self, role: Role, number: int, name: str, secrets: Mapping[str, str], again: bool) -> Any:
-        """Return a new keeper, which Ray places; `again`: not for the first time."""
+        """Return a new keeper, which Ray places on a machine. `again`: whether the process had a keeper before."""
         resources = self._resources(role)
         machines = self._serving(resources) if role is RLX_SERVER and not again else []
         options: dict[str, Any] = {
@@ -291,7 +294,7 @@ class RayMachines(Host):
             here = ray.get_runtime_context().get_node_id()
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
         elif role is RLX_SERVER and self._scaling is not None:
-            options["scheduling_strategy"] = "DEFAULT"  # fills machines, so that others become idle and can go
+            options["scheduling_strategy"] = "DEFAULT"  # fills machines, so that idle ones can be removed
         elif number < len(machines):
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machines[number], soft=True)
         else:
@@ -300,11 +303,11 @@ class RayMachines(Host):
 
 
 class PlacedKeeper(Keeper):
-    """A keeper that knows its machine's address from Ray."""
+    """A keeper that gets the address of its machine from Ray."""
 
     def __init__(self, name: str, server: bool, secrets: Mapping[str, str]) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        with contextlib.suppress(PermissionError):  # Ray's workers are at 15, behind all else on the machine
+        with contextlib.suppress(PermissionError):  # Ray starts workers at nice 15
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         super().__init__(name, host, server, secrets)

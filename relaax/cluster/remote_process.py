@@ -1,4 +1,4 @@
-"""A process on another machine of a Ray cluster: an actor owns it."""
+"""A process on another machine of a Ray cluster, owned by an actor."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
-from relaax.cluster.keeper import Look
+from relaax.cluster.keeper import Snapshot
 from relaax.supervision.process import MAX_FAILURES, StartError, Supervised
 
 _log = logging.getLogger(__name__)
 
-GONE = -9
-"""The exit code of a process whose machine or keeper is gone."""
-LOOK_SECONDS = 2.0
-"""Pause between two looks at a process: each costs a millisecond of the machines' time."""
-ASK_SECONDS = 0.1
-"""Pause between two questions whether a look is back."""
-FIRST_LOOKS_SECONDS = 0.2
-"""Until it has announced itself."""
+EXIT_LOST = -9
+"""Exit code of a process whose machine or keeper is lost."""
+SNAPSHOT_SECONDS = 2.0
+"""Pause between two snapshots of a process. Each costs about a millisecond of processor time."""
+POLL_SECONDS = 0.1
+"""Pause between two checks whether a requested snapshot has arrived."""
+STARTUP_SNAPSHOT_SECONDS = 0.2
+"""Pause between two snapshots until the process has announced that it is ready."""
 LATE_SECONDS = 15.0
-"""Who is not placed by then is said to wait."""
+"""A process without a machine after this time is logged as waiting."""
 
 Files = Callable[[], Mapping[str, str]]
 
@@ -34,10 +34,9 @@ Files = Callable[[], Mapping[str, str]]
 class RemoteProcess(Supervised):
     """A process that a keeper (`relaax.cluster.keeper`) owns.
 
-    `placed` makes the actor on a machine of the cluster's choice, each time that the process is started and has none;
-    it is told whether that is not the first time.
-    `files` returns what its folder holds: addresses, configuration. What was last seen of it is kept: asking for the
-    exit code waits for nobody.
+    `placed` creates the actor on a machine of the cluster, if the process has none when it is started. Its argument
+    says whether the process had an actor before. `files` returns the content of the keeper's folder: addresses and
+    configuration. The last snapshot is stored, so that `exit_code` does not block.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class RemoteProcess(Supervised):
         files: Files,
         metrics: Path,
     ) -> None:
-        """`metrics`: the folder to which the files of its own grow."""
+        """`metrics`: folder that receives the metrics files of the process."""
         super().__init__(name, log, server)
         self._metrics = metrics
         self._ends: dict[str, int] = {}
@@ -57,158 +56,163 @@ class RemoteProcess(Supervised):
         self._files = files
         self._keeper: Any = None
         self._starting: Any = None
-        self._looking: Any = None
-        self._look_at = self._ask_at = 0.0
+        self._pending_snapshot: Any = None
+        self._snapshot_at = self._poll_at = 0.0
         self._log_end = 0
-        self._seen: Look | None = None
+        self._snapshot: Snapshot | None = None
         self._lost = ""
-        self._warned = False
+        self._late_warned = False
 
     def start(self, command: Sequence[str]) -> None:
         self._started_at = time.monotonic()
         self.address, self.failed = None, ""
         if self._keeper is None or self._lost:
-            self._forget()
+            self._kill_keeper()
             self._keeper = self._placed(self.restarts > 0)
             self._log_end, self._ends = 0, {}
-        self._warned = False
-        self._seen, self._looking, self._lost = None, None, ""
+        self._late_warned = False
+        self._snapshot, self._pending_snapshot, self._lost = None, None, ""
         self._starting = self._keeper.start.remote(list(command), dict(self._files()))
 
     def restart(self, command: Sequence[str], attempts: int = MAX_FAILURES) -> None:
         if not self._lost:
             super().restart(command, attempts)
             return
-        self._start_again(command)  # the loss of a machine is no failure of the process
+        self._restart(command)  # a lost machine does not count as a failure of the process
 
     def put(self, files: Mapping[str, str]) -> None:
-        """Replace files of its folder. One that is not placed yet gets them when it starts."""
+        """Replace files of the keeper's folder. A process without a machine gets them when it starts."""
         if self._keeper is not None and not self._lost:
             self._keeper.put.remote(dict(files))
 
     def late_error(self, seconds: float) -> StartError:
-        if self._seen is not None:
+        if self._snapshot is not None:
             return super().late_error(seconds)
         return StartError(
             f"{self.name} was not placed within {seconds:g} s: no machine of the cluster has the resources "
-            "that relaax-cluster.resources asks for (`ray status` shows what there is)"
+            "that relaax-cluster.resources requires (`ray status` shows the resources)"
         )
 
     @property
     def announced(self) -> bool:
-        return self._seen is not None and self._seen.announced
+        return self._snapshot is not None and self._snapshot.announced
 
     @property
     def pid(self) -> int | None:
         return None
 
     @property
-    def seen(self) -> Look | None:
-        """What was last seen of it; None if it was not placed yet, or is lost."""
-        return None if self._lost else self._seen
+    def snapshot(self) -> Snapshot | None:
+        """The last snapshot; None before the process has a machine, and after it is lost."""
+        return None if self._lost else self._snapshot
 
     @property
-    def waits_for_place(self) -> bool:
-        """Whether it has waited for a machine for some time."""
-        runs = self.exit_code() is None  # takes in that it was placed
+    def is_waiting_for_place(self) -> bool:
+        """Whether the process has waited for a machine for more than LATE_SECONDS."""
+        runs = self.exit_code() is None  # notices a completed placement
         return runs and self._starting is not None and time.monotonic() - self._started_at > LATE_SECONDS
 
-    def lose_place(self, why: str) -> None:
-        """Kill it, so that others can have its resources; it is then as if its machine were lost."""
-        self._forget()
-        self._lost, self._starting, self._looking = why, None, None
+    def release_place(self, why: str) -> None:
+        """Kill the process to free its resources. It then counts as lost, as if its machine had failed."""
+        self._kill_keeper()
+        self._lost, self._starting, self._pending_snapshot = why, None, None
 
     def exit_code(self) -> int | None:
         if self._keeper is not None:
-            self._look()
+            self._poll()
         if self._lost:
-            return GONE
-        return self._seen.exit_code if self._seen else None
+            return EXIT_LOST
+        return self._snapshot.exit_code if self._snapshot else None
 
     @property
     def is_done(self) -> bool:
-        return self.exit_code() == 0 and self._seen is not None and self._seen.done
+        return self.exit_code() == 0 and self._snapshot is not None and self._snapshot.done
 
     def terminate(self) -> None:
-        if self._runs and self._starting is not None:
-            self.lose_place("it is not needed any more")  # it was not placed: nothing to end in order
-        elif self._runs:
+        if self._is_running and self._starting is not None:
+            self.release_place("it is not needed any more")  # it has no machine: there is nothing to stop
+        elif self._is_running:
             self._keeper.terminate.remote()
 
     def kill(self) -> None:
-        if self._runs:
+        if self._is_running:
             self._keeper.kill.remote()
 
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
-        while self._runs:
+        while self._is_running:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.05)
         return True
 
     def close(self) -> None:
-        """Kill what is left and give its place back. What was last seen stays."""
+        """Kill the process if it still runs, and free its resources. The last snapshot is kept."""
         with contextlib.suppress(RayError):
             if self._keeper is not None and not self._lost:
                 ray.get(self._keeper.close.remote(), timeout=10.0)
-        self._forget()
+        self._kill_keeper()
 
     @property
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         return self._keeper is not None and self.exit_code() is None
 
-    def _look(self) -> None:
-        """Take what a look has shown, and look again if it is time; waits for nothing."""
+    def _poll(self) -> None:
+        """Process a snapshot that has arrived, and request the next one if it is due. Does not block."""
         now = time.monotonic()
-        if now < self._ask_at:
+        if now < self._poll_at:
             return
-        self._ask_at = now + ASK_SECONDS
+        self._poll_at = now + POLL_SECONDS
         try:
-            if self._starting is not None and _is_there(self._starting):
-                self._take_start()
-            if self._looking is not None and _is_there(self._looking):
-                looking, self._looking = self._looking, None
-                self._take(ray.get(looking))
-            if self._looking is None and self._starting is None and not self._lost and now >= self._look_at:
-                self._look_at = now + (LOOK_SECONDS if self.announced else FIRST_LOOKS_SECONDS)
-                self._looking = self._keeper.look.remote(self._log_end, dict(self._ends))
-            if self._starting is not None and not self._warned and now - self._started_at > LATE_SECONDS:
-                self._warned = True
-                _log.warning("%s waits for a place: no machine has the resources free that it takes", self.name)
+            if self._starting is not None and _is_ready(self._starting):
+                self._finish_start()
+            if self._pending_snapshot is not None and _is_ready(self._pending_snapshot):
+                arrived, self._pending_snapshot = self._pending_snapshot, None
+                self._apply(ray.get(arrived))
+            if (
+                self._pending_snapshot is None
+                and self._starting is None
+                and not self._lost
+                and now >= self._snapshot_at
+            ):
+                self._snapshot_at = now + (SNAPSHOT_SECONDS if self.announced else STARTUP_SNAPSHOT_SECONDS)
+                self._pending_snapshot = self._keeper.snapshot.remote(self._log_end, dict(self._ends))
+            if self._starting is not None and not self._late_warned and now - self._started_at > LATE_SECONDS:
+                self._late_warned = True
+                _log.warning("%s waits for a machine: no machine has enough free resources", self.name)
         except ActorUnavailableError:
-            self._looking = None  # its machine does not answer; Ray says so when it is lost
-        except RayTaskError as error:  # a disk that is full, for one
-            self.lose_place(f"its keeper failed: {error.cause}")
-            self._tell_lost(self._lost)
+            self._pending_snapshot = None  # Ray reports a lost machine with RayActorError
+        except RayTaskError as error:  # for example, because the disk is full
+            self.release_place(f"its keeper failed: {error.cause}")
+            self._log_lost(self._lost)
         except RayActorError as error:
             self._lost = str(error).partition("\n")[0]
-            self._starting = self._looking = None
-            self._tell_lost("its keeper or its machine has ended")
+            self._starting = self._pending_snapshot = None
+            self._log_lost("its keeper or its machine has ended")
 
-    def _tell_lost(self, why: str) -> None:
+    def _log_lost(self, why: str) -> None:
         _log.warning("%s is lost: %s", self.name, why)
         self._write(f"relaax: {self.name} is lost: {self._lost}\n".encode())
 
-    def _take_start(self) -> None:
+    def _finish_start(self) -> None:
         starting, self._starting = self._starting, None
         try:
             ray.get(starting)
         except ActorUnavailableError:
-            self.lose_place("its machine did not answer when it was to start")  # nobody knows whether it has
+            self.release_place("its machine did not respond to the start")  # the process may run or not
 
-    def _take(self, look: Look) -> None:
-        if look.log or look.grown:
-            self._write(look.log)
-            self._grow(look.grown)
-            self._look_at = 0.0  # there may be more
-        self._log_end = look.log_end
-        self._seen = look
-        self.address = look.address if look.announced else None
-        self.failed = look.failed
+    def _apply(self, snapshot: Snapshot) -> None:
+        if snapshot.log or snapshot.new_metrics:
+            self._write(snapshot.log)
+            self._append_metrics(snapshot.new_metrics)
+            self._snapshot_at = 0.0  # there may be more
+        self._log_end = snapshot.log_end
+        self._snapshot = snapshot
+        self.address = snapshot.address if snapshot.announced else None
+        self.failed = snapshot.failed
 
-    def _grow(self, grown: Mapping[str, tuple[int, bytes]]) -> None:
-        for name, (begin, piece) in grown.items():
+    def _append_metrics(self, new_metrics: Mapping[str, tuple[int, bytes]]) -> None:
+        for name, (begin, piece) in new_metrics.items():
             file = self._metrics / name
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +220,7 @@ class RemoteProcess(Supervised):
                     opened.seek(begin)
                     opened.write(piece)
             except OSError as error:
-                self._complain(file, error)
+                self._warn_once(file, error)
             self._ends[name] = begin + len(piece)
 
     def _write(self, piece: bytes) -> None:
@@ -224,14 +228,14 @@ class RemoteProcess(Supervised):
             with self.log.open("ab", buffering=0) as log:
                 log.write(piece)
         except OSError as error:
-            self._complain(self.log, error)
+            self._warn_once(self.log, error)
 
-    def _forget(self) -> None:
+    def _kill_keeper(self) -> None:
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             with contextlib.suppress(RayError):
                 ray.kill(keeper)
 
 
-def _is_there(future: Any) -> bool:
+def _is_ready(future: Any) -> bool:
     return bool(ray.wait([future], timeout=0)[0])

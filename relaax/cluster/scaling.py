@@ -1,4 +1,4 @@
-"""How many RLX servers there should be, from what they say of connections. It knows nothing of Ray."""
+"""The number of RLX servers that a training needs, from their reports about connections. Independent of Ray."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from relaax.configuration.sections import ClusterSection
 
 RETRY_SECONDS = 10.0
-"""Within it, whoever was refused has come to each server again: they are told to wait five seconds, and some more."""
+"""Within this time a refused client has retried at each server: clients wait for five seconds and a random delay."""
 TRIES = 2.0
-"""How often, about, in these seconds."""
+"""Approximate number of retries of a client within RETRY_SECONDS."""
 REFUSALS = ("max_workers", "memory")
-"""Reasons for which another server would help."""
+"""Reasons of refusals that another server would avoid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Of an RLX server: connections served, places free, and connections refused for want of one since its start."""
+    """Connections of an RLX server: served, free places, and refused for lack of a place since its start."""
 
     workers: int
     free: int
@@ -27,10 +27,10 @@ class Occupancy:
 
 
 class Scaling:
-    """Decides on the number of servers. Times are seconds of a monotonic clock."""
+    """Policy for the number of servers. Times are seconds of a monotonic clock."""
 
     def __init__(self, section: ClusterSection) -> None:
-        """`section`: whose `scaling` is not fixed."""
+        """`section`: the configuration; its `scaling` must not be fixed."""
         self._least = section.rlx_servers or 1
         self._most = section.max_rlx_servers or self._least
         self._moves = section.scaling == "refusals"
@@ -41,7 +41,7 @@ class Scaling:
         self._unneeded_since: float | None = None
 
     def wanted(self, now: float, servers: Sequence[Occupancy | None]) -> int:
-        """Return the number of servers wanted. `servers`: those there are, in order; None for one that still starts."""
+        """Return the number of servers wanted. `servers`: the present ones in order; None for a server that starts."""
         answering = [server for server in servers if server is not None]
         self._note_refusals(now, servers)
         present = len(servers)

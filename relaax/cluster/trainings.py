@@ -1,4 +1,4 @@
-"""The trainings of a Ray cluster: each has a detached actor that owns its controller."""
+"""The trainings of a Ray cluster. A detached actor owns the controller of each training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from relaax.cluster.keeper import ASKED, PANEL, STATUS, Look
+from relaax.cluster.keeper import PANEL, REQUESTED, STATUS, Snapshot
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import TOKENS
@@ -26,11 +26,11 @@ _SECONDS = 60.0
 CONNECT_SECONDS = 10.0
 
 
-class Commanded(Protocol):
-    """What has a command."""
+class HasCommand(Protocol):
+    """An object with a command line."""
 
     def command(self) -> list[str]:
-        """Return it."""
+        """Return the command line."""
 
 
 class Training:
@@ -40,31 +40,31 @@ class Training:
         self.name = name
         self._keeper = keeper
 
-    def look(self, log_end: int) -> Look:
-        """Return how its controller does, and what it has said since. Raises ConfigurationError if it is gone."""
-        look: Look = self._answer(self._keeper.look.remote(log_end))
-        return look
+    def snapshot(self, log_end: int) -> Snapshot:
+        """Return the controller's state and its log after `log_end`. Raises ConfigurationError if the actor is gone."""
+        snapshot: Snapshot = self._answer(self._keeper.snapshot.remote(log_end))
+        return snapshot
 
     @property
     def status(self) -> str:
-        """Its processes and machines, as JSON; empty before any is started. Raises ConfigurationError if it is gone."""
+        """Processes and machines as JSON, empty before the start. Raises ConfigurationError if the actor is gone."""
         return self._read(STATUS)
 
     @property
     def panel(self) -> str:
-        """What a terminal would show; empty before any process is started. Raises ConfigurationError if it is gone."""
+        """Text of the panel; empty before the first start. Raises ConfigurationError if the actor is gone."""
         return self._read(PANEL)
 
-    def ask(self, numbers: Mapping[str, int]) -> None:
-        """Ask it for other numbers of processes, by role; earlier ones of other roles stay.
+    def scale(self, numbers: Mapping[str, int]) -> None:
+        """Request other numbers of processes, by role. Earlier requests for other roles stay.
 
-        Raises ConfigurationError if it is gone.
+        Raises ConfigurationError if the actor is gone.
         """
-        text = json.dumps({**json.loads(self._read(ASKED) or "{}"), **numbers})
-        self._answer(self._keeper.put.remote({ASKED: text}))
+        text = json.dumps({**json.loads(self._read(REQUESTED) or "{}"), **numbers})
+        self._answer(self._keeper.put.remote({REQUESTED: text}))
 
     def terminate(self) -> None:
-        """Ask it to end with a last checkpoint. Raises ConfigurationError if it is gone."""
+        """Stop the training after a last checkpoint. Raises ConfigurationError if the actor is gone."""
         self._answer(self._keeper.terminate.remote())
 
     def _read(self, name: str) -> str:
@@ -75,7 +75,7 @@ class Training:
         try:
             return ray.get(asked, timeout=_SECONDS)
         except RayError as error:
-            raise ConfigurationError(f"{self.name} cannot be asked: {_first_line(error)}") from None
+            raise ConfigurationError(f"{self.name}: its actor does not respond: {_first_line(error)}") from None
 
     def close(self) -> None:
         """Remove the actor."""
@@ -83,11 +83,11 @@ class Training:
 
 
 class Trainings:
-    """Connects to a cluster. Raises ConfigurationError with a sentence if that fails."""
+    """Access to the trainings of a cluster. Raises ConfigurationError if the connection fails."""
 
     def __init__(self, address: str) -> None:
         try:
-            _require_somebody(address)
+            _check_listening(address)
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, AddressError, AuthenticationError, RuntimeError, ValueError) as error:
             raise ConfigurationError(
@@ -102,19 +102,19 @@ class Trainings:
         return sorted(name.removeprefix(_PREFIX) for name in ours if name.startswith(_PREFIX))
 
     def find(self, name: str) -> Training:
-        """Return a training. Raises ConfigurationError if there is none of this name."""
+        """Return a training by its name. Raises ConfigurationError if it does not exist."""
         try:
             return Training(name, ray.get_actor(_PREFIX + name))
         except ValueError:
             raise ConfigurationError(unknown("training", name, self.names())) from None
 
-    def begin(self, name: str, options: Commanded) -> Training:
-        """Start a training's controller on this machine. Raises ConfigurationError if one of its name is there."""
+    def start(self, name: str, options: HasCommand) -> Training:
+        """Start a training's controller on this machine. Raises ConfigurationError if the name is in use."""
         if name in self.names():
             training = self.find(name)
-            if training.look(0).exit_code is None:
+            if training.snapshot(0).exit_code is None:
                 raise ConfigurationError(
-                    f"{name} is running: relaax cluster attach {name}, or --name for another beside it"
+                    f"{name} is running: relaax cluster attach {name}, or --name to start another training"
                 )
             training.close()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -127,8 +127,8 @@ class Trainings:
         return Training(name, keeper)
 
 
-def _require_somebody(address: str) -> None:
-    """Raise OSError if nobody listens: Ray would try for minutes."""
+def _check_listening(address: str) -> None:
+    """Raise OSError if the address does not accept connections. Ray itself would retry for minutes."""
     if address != "auto":
         socket.create_connection(split_address(address), CONNECT_SECONDS).close()
 

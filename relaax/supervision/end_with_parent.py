@@ -1,6 +1,6 @@
-"""Run a command that receives SIGTERM when its parent dies, however it dies.
+"""Run a command that receives SIGTERM when its parent dies, even by SIGKILL.
 
-`python end_with_parent.py PARENT_PID COMMAND [ARG ...]`. Otherwise a killed `relaax run` would leave its servers.
+`python end_with_parent.py PARENT_PID COMMAND [ARG ...]`. Otherwise the servers of a killed `relaax run` would continue.
 """
 
 from __future__ import annotations

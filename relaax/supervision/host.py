@@ -14,12 +14,12 @@ from relaax.supervision.process import Process, Supervised
 
 
 class Host(ABC):
-    """What starts processes and knows how they find each other."""
+    """A place where processes run: starts them and gives them their addresses."""
 
     start_seconds = 90.0
-    """Seconds within which a server announces where it listens."""
+    """Seconds within which a server must announce its address."""
     reserves = True
-    """Whether addresses are known before the processes start, so that they may start in any order."""
+    """Whether addresses are known before the processes start, so that they can start in any order."""
 
     def __init__(self) -> None:
         self._processes: Mapping[str, Sequence[Supervised]] = {}
@@ -30,56 +30,57 @@ class Host(ABC):
 
     @abstractmethod
     def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
-        """Return the process of this number of a role, which is not started yet."""
+        """Return a process of a role, not yet started. `number`: its index among the processes of the role."""
 
     @abstractmethod
     def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
-        """Prepare for the start of the processes of all roles. Does nothing the second time."""
+        """Prepare the start of the processes of all roles. A second call has no effect."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give back what `prepare` took, after the last process has ended."""
+        """Release the resources that `prepare` acquired, after the last process has ended."""
 
     @abstractmethod
     def bind(self, role: Role, number: int, process: Supervised) -> str:
-        """Return the address at which a server is to listen."""
+        """Return the address that a server must listen on."""
 
     @abstractmethod
-    def told(self) -> Addresses:
-        """Return the addresses as processes are told of them on their command lines."""
+    def server_addresses(self) -> Addresses:
+        """Return the addresses of the servers, for the command lines of other processes."""
 
     @abstractmethod
     def rlx_servers(self) -> str:
-        """Return the address that environments are told."""
+        """Return the address of the RLX servers, for environments."""
 
     @abstractmethod
     def configuration(self, file: Path) -> str:
-        """Return the file of the configuration as processes are told of it. `file`: in the run directory."""
+        """Return the path of the configuration, for command lines. `file`: the configuration in the run directory."""
 
     def options(self, role: Role) -> list[str]:
         """Return further options of a server's command."""
         return []
 
     def wanted(self, role: Role) -> int | None:
-        """Return how many processes of a role there should be from now on; None: as many as there are."""
+        """Return the number of processes that a role should have; None keeps the present number."""
         return None
 
-    def retire(self, process: Supervised) -> None:  # noqa: B027 - nothing to give back is the usual case
-        """Give back the place of a process that has ended and is not started again."""
+    def retire(self, process: Supervised) -> None:  # noqa: B027 - most hosts have nothing to release
+        """Release the resources of a process that has ended and is not restarted."""
 
     @abstractmethod
     def refresh(self) -> None:
-        """Tell processes of changed addresses."""
+        """Send changed addresses to the processes."""
 
     def actual(self, role: Role) -> list[str]:
-        """Return HOST:PORT of each process of a role: of one that has not announced itself, where it will be, if that
-        is known, and otherwise a port that is none.
+        """Return HOST:PORT of each process of a role.
+
+        If a process has not announced its address, this is the reserved address, or port 0 without one.
         """
         return [process.address or "127.0.0.1:0" for process in self._processes.get(role.name, ())]
 
 
 class ThisMachine(Host):
-    """Processes of this machine. Addresses that must not change are reserved from before the first start."""
+    """The local machine as a host. Addresses that must not change are reserved before the first start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class ThisMachine(Host):
     def bind(self, role: Role, number: int, process: Supervised) -> str:
         return self.actual(role)[number]
 
-    def told(self) -> Addresses:
+    def server_addresses(self) -> Addresses:
         return {role.name: self.actual(role) for role in roles.servers()}
 
     def rlx_servers(self) -> str:
@@ -116,7 +117,7 @@ class ThisMachine(Host):
         return str(file)
 
     def refresh(self) -> None:
-        """Do nothing: addresses do not change, or whoever is told of them is started later."""
+        """Do nothing: addresses are reserved, or are read by processes that start later."""
 
     def actual(self, role: Role) -> list[str]:
         if role.name in self._reserved:

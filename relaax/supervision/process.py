@@ -28,23 +28,23 @@ READY = " ready"
 STATUS = " status at "
 DONE = " done"
 FAILED = " last checkpoint failed: "
-READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
+READ_SECONDS = 1.0  # to read the last output of an ended process: its children may keep the pipe open
 QUICK_FAILURE_SECONDS = 20.0
 MAX_FAILURES = 3
 EXIT_REFUSED = 2
 EXIT_ENVIRONMENT = 4
-"""Exit code of an environment's program whose environment called sys.exit()."""
-# One thread each: on a machine full of processes, more would only compete.
+"""Exit code of an environment program if the environment called sys.exit()."""
+# One thread each: the processes of a run already use all cores.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
-_LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
+_REFUSAL_LINES = 24  # the message may list many checkpoints
 _PAGE = re.compile(rb"open (https?://[!-~]+)\s*\Z")
 _SENTENCE = re.compile(r"^  ((?:relaax-[a-z-]+|[^\s:]+/main): [^\n]*(?:\n {3}[^\n]*)*)\Z", re.MULTILINE)
-"""The error that a program printed last, by `relaax.console.print_error`."""
+"""The last error that a program printed with `relaax.console.print_error`."""
 
 
 class StartError(Exception):
-    """A process did not start, or fails repeatedly.
+    """A process did not start, or failed repeatedly.
 
     `refused` is its message if it refused its configuration (exit code 2).
     """
@@ -55,7 +55,7 @@ class StartError(Exception):
 
 
 def ending_with_parent(command: Sequence[str]) -> list[str]:
-    """Return the same command for a process that ends with this one."""
+    """Return the command wrapped so that its process ends when this process ends."""
     return [sys.executable, "-S", "-E", str(_END_WITH_PARENT), str(os.getpid()), *command]
 
 
@@ -69,18 +69,18 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def open_directly(url: str, timeout: float) -> Any:
-    """Open a page of a process of this machine as `urllib.request.urlopen` does, without a proxy."""
+    """Open a page of a process on this machine like `urllib.request.urlopen`, but without a proxy."""
     from urllib.request import ProxyHandler, build_opener
 
     return build_opener(ProxyHandler({})).open(url, timeout=timeout)
 
 
 class Supervised(ABC):
-    """A process of a run, wherever it runs. `address` and `failed` are as `Process` says."""
+    """A process of a run, on any host. `Process` documents `address` and `failed`."""
 
     def __init__(self, name: str, log: Path, server: bool) -> None:
-        """`log`: where its output goes. What it holds already is of earlier runs. `server`: whether it announces that
-        it is ready.
+        """`log`: file of its output; existing content belongs to earlier runs. `server`: whether the process announces
+        that it is ready.
         """
         self.name = name
         self.log = log
@@ -88,14 +88,14 @@ class Supervised(ABC):
         self.address: str | None = None
         self.failed = ""
         self.page: str | None = None
-        """The URL of the page that an environment's program asks the user to open, if any."""
+        """URL of the page that an environment program asks the user to open, if any."""
         self.restarts = 0
         self.was_ready = False
-        """Whether it announced that it was ready before the last restart."""
+        """Whether the process was ready at some time before the last restart."""
         self._started_at = 0.0
-        self._held_at = -math.inf
+        self._blocked_at = -math.inf
         self._failures = 0
-        self._complained = False
+        self._warned = False
         self._log_begins = log.stat().st_size if log.exists() else 0
 
     @abstractmethod
@@ -105,54 +105,54 @@ class Supervised(ABC):
     @property
     @abstractmethod
     def announced(self) -> bool:
-        """Return whether it has announced that it is ready, since it was last started."""
+        """Whether the process has announced that it is ready since its last start."""
 
     @property
     @abstractmethod
     def pid(self) -> int | None:
-        """Return the process id, once started; None if it is not on this machine."""
+        """Process id; None before the start, or if the process is not on this machine."""
 
     @abstractmethod
     def exit_code(self) -> int | None:
-        """Return the exit code: None while it runs; negative if a signal ended it."""
+        """Return the exit code: None while the process runs, negative if a signal ended it."""
 
     @property
     @abstractmethod
     def is_done(self) -> bool:
-        """Return whether it has ended with exit code 0 after it said that it is done."""
+        """Whether the process printed that it is done and then ended with exit code 0."""
 
     @property
     def is_ready(self) -> bool:
-        """Return whether it runs and has announced that it is ready, or is done."""
+        """Whether the process runs and has announced that it is ready, or is done."""
         return self.announced if self.exit_code() is None else self.is_done
 
-    def hold(self) -> None:
-        """Note that another process that it needs is not ready. Meanwhile it is neither late nor does it fail."""
-        self._held_at = time.monotonic()
+    def mark_blocked(self) -> None:
+        """Record that a process that this one needs is not ready. Until then it does not count as late or failed."""
+        self._blocked_at = time.monotonic()
 
     def is_late(self, seconds: float) -> bool:
-        """Return whether a server runs and is not ready, `seconds` after all that it needs was ready."""
-        deadline = max(self._started_at, self._held_at) + seconds
+        """Return whether a running server is not ready `seconds` after everything that it needs was ready."""
+        deadline = max(self._started_at, self._blocked_at) + seconds
         return self._server and time.monotonic() > deadline and self.exit_code() is None and not self.announced
 
     def late_error(self, seconds: float) -> StartError:
-        """Return the error for a server that is late."""
+        """Return the error for a server that is not ready in time."""
         return self.start_error(f"did not start within {seconds:g} s")
 
     def restart(self, command: Sequence[str], attempts: int = MAX_FAILURES) -> None:
-        """Start the process again after it ended. Raises StartError if it has failed `attempts` times in a row.
+        """Restart the process after it ended. Raises StartError if it has failed `attempts` times in a row.
 
-        A failure is an end within 20 s, or before a server is ready, while all that it needs was ready.
+        A failure is an end within 20 s, or before a server was ready, although everything that it needs was ready.
         """
-        if self._held_at < self._started_at:
+        if self._blocked_at < self._started_at:
             quick = time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS
             failed = quick or (self._server and not self.announced)
             self._failures = self._failures + 1 if failed else 0
         if self._failures >= attempts or self.exit_code() == EXIT_REFUSED:
             raise self.start_error("did not start" if attempts == 1 else "fails repeatedly")
-        self._start_again(command)
+        self._restart(command)
 
-    def _start_again(self, command: Sequence[str]) -> None:
+    def _restart(self, command: Sequence[str]) -> None:
         self.restarts += 1
         self.was_ready = self.was_ready or self.announced
         self.start(command)
@@ -163,33 +163,33 @@ class Supervised(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Kill the process and those that it started."""
+        """Kill the process and its children."""
 
     @abstractmethod
     def wait(self, timeout: float) -> bool:
         """Return whether the process has ended within `timeout` seconds."""
 
-    def _complain(self, file: Path, error: OSError) -> None:
-        """Warn once: the disk may be full for long, and for every line."""
-        if not self._complained:
-            self._complained = True
+    def _warn_once(self, file: Path, error: OSError) -> None:
+        """Log the first failed write only: on a full disk every line fails."""
+        if not self._warned:
+            self._warned = True
             _log.warning("%s cannot be written: %s; the output of %s is lost", file, error.strerror, self.name)
 
     def start_error(self, what: str) -> StartError:
-        """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
+        """Return the error for a process that did not start or has ended. Its text is `what` and the end of the log."""
         refused = self.exit_code() == EXIT_REFUSED
-        sentence = self.last_sentence()
-        words = sentence or self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
+        sentence = self.printed_error()
+        text = sentence or self.log_tail(_REFUSAL_LINES if refused else _LINES)
         gap = " " if sentence else "\n"
-        return StartError(f"{self.name} {what}:{gap}{words}", words if refused else None)
+        return StartError(f"{self.name} {what}:{gap}{text}", text if refused else None)
 
-    def last_sentence(self) -> str:
-        """Return the error that the process printed before it ended; empty if its log does not end with one."""
-        found = _SENTENCE.search(self.last_words(_LINES_OF_A_REFUSAL))
+    def printed_error(self) -> str:
+        """Return the error at the end of the log; empty if the log does not end with one."""
+        found = _SENTENCE.search(self.log_tail(_REFUSAL_LINES))
         return found[1] if found else ""
 
-    def last_words(self, lines: int = _LINES) -> str:
-        """Return the end of the log, without the output of earlier runs."""
+    def log_tail(self, lines: int = _LINES) -> str:
+        """Return the last lines of the log, without the output of earlier runs."""
         try:
             text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
             if not text.strip():
@@ -201,15 +201,15 @@ class Supervised(ABC):
 
 
 class Process(Supervised):
-    """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
+    """A command whose output goes to a log file, in a session of its own so that Ctrl-C does not reach it.
 
-    A server announces an address (`... listening on HOST:PORT`), which `address` holds, or if it has none that it is
-    ready (`... ready`); it may say that it is done (`... done`), or why it could not write its last checkpoint, which
-    `failed` holds. If the log cannot be written, the output is lost, and the process continues.
+    A server prints `... listening on HOST:PORT`, which sets `address`, or `... ready` if it has no port. It prints
+    `... done` when it is done. If it cannot write its last checkpoint, it prints the reason, which sets `failed`.
+    If the log cannot be written, the output is lost and the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
-        """`secrets`: tokens by environment variable, replacing those of this process."""
+        """`secrets`: tokens by environment variable. They replace the tokens of this process."""
         super().__init__(name, log, server)
         self._secrets = secrets
         self._done = False
@@ -217,7 +217,7 @@ class Process(Supervised):
         self._reader: threading.Thread | None = None
         self._announced = False
         self.status_url: str | None = None
-        """Where it serves its status, once it has said so."""
+        """URL of its status port, after the process has announced it."""
 
     def start(self, command: Sequence[str]) -> None:
         self._announced = False
@@ -230,7 +230,7 @@ class Process(Supervised):
                 ending_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                # A server drops what it cannot write to its log. A program that prints would fail.
+                # A server drops output that it cannot write. An environment program would fail.
                 stderr=log if self._server else subprocess.STDOUT,
                 start_new_session=True,
                 env=environment_of(self._secrets),
@@ -242,24 +242,24 @@ class Process(Supervised):
         try:
             return self.log.open("ab", buffering=0)
         except OSError as error:
-            self._complain(self.log, error)
+            self._warn_once(self.log, error)
             return open(os.devnull, "ab", buffering=0)
 
     def _read(self, popen: subprocess.Popen[bytes]) -> None:
-        # Children of a process that was killed may hold its output open beyond the start of the next one.
+        # Children of a killed process can keep its output open after the next start.
         assert popen.stdout is not None
         with popen.stdout as output, self._open_log() as log:
             for line in output:
                 if self._server and popen is self._popen:
-                    self._hear(line.decode(errors="replace"))
+                    self._read_announcement(line.decode(errors="replace"))
                 elif page := _PAGE.match(line):
                     self.page = page[1].decode()
                 try:
                     log.write(line)
                 except OSError as error:  # keep reading: a full pipe would block the process
-                    self._complain(self.log, error)
+                    self._warn_once(self.log, error)
 
-    def _hear(self, line: str) -> None:
+    def _read_announcement(self, line: str) -> None:
         if not self._announced and (LISTENS in line or line.rstrip().endswith(READY)):
             self._announced = True
             self.address = line.rpartition(LISTENS)[2].strip() if LISTENS in line else ""
@@ -273,7 +273,7 @@ class Process(Supervised):
     @property
     def announced(self) -> bool:
         if not self._announced:
-            self._take_in()
+            self._drain()
         return self._announced
 
     @property
@@ -287,7 +287,7 @@ class Process(Supervised):
     def is_done(self) -> bool:
         if self.exit_code() != 0:
             return False
-        self._take_in()
+        self._drain()
         return self._done
 
     def terminate(self) -> None:
@@ -312,19 +312,19 @@ class Process(Supervised):
             self._popen.wait(max(0.0, timeout))
         except subprocess.TimeoutExpired:
             return False
-        self._take_in()
+        self._drain()
         return True
 
-    def _take_in(self) -> None:
-        """Read all output of the ended process, or close it if nothing reads it. Waits for it once."""
+    def _drain(self) -> None:
+        """Read the remaining output of the ended process, for at most one second and only once."""
         if self._popen is None or self._reader is None or self.exit_code() is None:
             return
         reader, self._reader = self._reader, None
         if reader.ident is not None:
             reader.join(READ_SECONDS)
-        elif self._popen.stdout is not None:  # a signal came between making the reader and starting it
+        elif self._popen.stdout is not None:  # a signal arrived before the reader thread started
             self._popen.stdout.close()
 
-    def last_words(self, lines: int = _LINES) -> str:
-        self._take_in()
-        return super().last_words(lines)
+    def log_tail(self, lines: int = _LINES) -> str:
+        self._drain()
+        return super().log_tail(lines)

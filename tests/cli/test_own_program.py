@@ -15,7 +15,7 @@ from relaax.cli.app import app
 from relaax.cli.run.environment_check import FirstConnection, environment_class, never_connected
 
 BUNDLED = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
-CLIENT: Any = SimpleNamespace(last_words=lambda lines: "  refused\n", log="logs/client-0.log")
+CLIENT: Any = SimpleNamespace(log_tail=lambda lines: "  refused\n", log="logs/client-0.log")
 
 
 def first_connection(main: Path, seconds: float = 0.0) -> FirstConnection:

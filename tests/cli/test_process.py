@@ -60,7 +60,7 @@ def test_page_is_read_from_an_environments_output(tmp_path: Path, line: str, pag
     process = Process("client-0", tmp_path / "client-0.log", server=False)
     process.start(python(f"print('hello'); print({line!r})"))
     assert process.wait(60)
-    assert process.last_words() == f"  hello\n  {line}"
+    assert process.log_tail() == f"  hello\n  {line}"
     assert process.page == page
 
 
@@ -78,7 +78,7 @@ def test_its_last_words_are_not_those_of_an_earlier_run(tmp_path: Path) -> None:
     process = Process("it", log)
     process.start(python("print('this one')"))
     assert process.wait(60)
-    assert process.last_words() == "  this one"
+    assert process.log_tail() == "  this one"
     assert "an earlier mistake" in log.read_text()
 
 
@@ -135,7 +135,7 @@ def test_ends_while_another_is_away_are_no_failures(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
     for _ in range(2 * MAX_FAILURES):
-        process.hold()
+        process.mark_blocked()
         process.wait(60)
         process.restart(failing)
     assert process.restarts == 2 * MAX_FAILURES
@@ -145,7 +145,7 @@ def test_server_is_late_from_when_all_that_it_needs_is_ready(process: Process) -
     process.start(python("import signal; signal.pause()"))
     process._started_at -= 100.0
     assert (process.is_late(60.0), process.is_late(200.0)) == (True, False)
-    process.hold()
+    process.mark_blocked()
     assert not process.is_late(60.0)
     assert "did not start within 60 s" in str(process.late_error(60.0))
 
@@ -164,7 +164,7 @@ def test_a_failure_is_told_by_the_last_sentence_alone(process: Process) -> None:
     said = "2026-01-01 relaax.client: connected\nOpenAI_Gym/main: the agent failed"
     process.start(python(f"print({said!r}); raise SystemExit(1)"))
     process.wait(60)
-    assert process.last_sentence() == "OpenAI_Gym/main: the agent failed"
+    assert process.printed_error() == "OpenAI_Gym/main: the agent failed"
     with pytest.raises(StartError, match="^it fails repeatedly: OpenAI_Gym/main: the agent failed$"):
         process.restart(python(""), 0)
 

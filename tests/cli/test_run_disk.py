@@ -102,7 +102,7 @@ def test_a_process_whose_log_is_full_goes_on(disk: Disk, server: bool, caplog: p
     disk.free()
     process.start([sys.executable, "-c", "print('there is room')"])
     assert process.wait(60)
-    assert process.last_words().endswith("there is room")
+    assert process.log_tail().endswith("there is room")
 
 
 def test_a_process_starts_although_its_log_cannot(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
@@ -111,7 +111,7 @@ def test_a_process_starts_although_its_log_cannot(disk: Disk, caplog: pytest.Log
     process.start([sys.executable, "-c", "print('hello')"])
     assert process.wait(60)
     assert process.exit_code() == 0
-    assert process.last_words() == f"  (no log: {disk.path}/it.log: No such file or directory)"
+    assert process.log_tail() == f"  (no log: {disk.path}/it.log: No such file or directory)"
     assert "Read-only file system; the output of it is lost" in caplog.text
 
 
@@ -120,7 +120,7 @@ def test_last_words_that_found_no_room_are_not_passed_over(disk: Disk) -> None:
     disk.fill()
     process.start([sys.executable, "-c", "raise SystemExit('why it ended')"])
     assert process.wait(60)
-    assert process.last_words() == f"  (no log: {disk.path}/it.log: No space left on device)"
+    assert process.log_tail() == f"  (no log: {disk.path}/it.log: No space left on device)"
 
 
 def fill_until_late(run: Run, disk: Disk) -> None:

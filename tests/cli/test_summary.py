@@ -65,14 +65,14 @@ def test_of_several_checkpoints_the_newest_that_can_be_read_counts(directory: Ru
 def lost(
     directory: RunDirectory,
     tmp_path: Path,
-    last_words: str,
+    log_tail: str,
     steps: int,
     final: Progress = LAST_ASKED,
     fresh: bool = False,
 ) -> str | None:
     """What is said of a parameter server that ended so after so many steps."""
     server = Process("parameter-server", tmp_path / "log", server=True)
-    server.start([sys.executable, "-c", f"import os, sys; {last_words}"])
+    server.start([sys.executable, "-c", f"import os, sys; {log_tail}"])
     assert server.wait(60)
     final = dataclasses.replace(final, global_step=steps)
     return _lost(

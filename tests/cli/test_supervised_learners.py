@@ -38,7 +38,7 @@ def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.
     assert [learner.address for learner in learners] == ["", ""]
     assert [learner.log.name for learner in learners] == ["learner.log", "learner-1.log"]
     assert [shard.log.name for shard in shards] == ["replay-server.log", "replay-server-1.log"]
-    addresses = running._host.told()
+    addresses = running._host.server_addresses()
     assert [shard.address for shard in shards] == addresses["replay-server"], "those that were reserved"
     assert "learner" not in addresses
     for process, how in ((learners[0], signal.SIGTERM), (learners[1], signal.SIGKILL), (shards[1], signal.SIGKILL)):
@@ -47,7 +47,7 @@ def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.
         wait_until(lambda process=process: process.exit_code() is not None, "it has ended")  # type: ignore[misc]
     running.watch()
     assert [process.restarts for process in (*learners, *shards)] == [1, 1, 0, 1]
-    assert running._host.told() == addresses
+    assert running._host.server_addresses() == addresses
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "shard 1 of the replay server has died (-9); restarting",

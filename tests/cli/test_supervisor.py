@@ -221,8 +221,8 @@ def test_time_to_start_counts_from_when_what_it_needs_is_ready(
 def test_server_that_ends_before_it_is_ready_ends_the_start(plan: Plan, gates: Gates, tmp_path: Path) -> None:
     gates.make_impatient("rlx-server")
     with unstarted(plan, tmp_path / "run") as starting:
-        told, away = starting._host.told, {"replay-server": ["127.0.0.1:1"]}
-        starting._host.told = lambda: {**told(), **away}  # type: ignore[method-assign]
+        told, away = starting._host.server_addresses, {"replay-server": ["127.0.0.1:1"]}
+        starting._host.server_addresses = lambda: {**told(), **away}  # type: ignore[method-assign]
         with pytest.raises(StartError, match=r"(?s)^rlx-server did not start:.*127.0.0.1:1 does not answer"):
             starting.start_servers()
 

@@ -54,7 +54,7 @@ def stopped(folder: Path, seconds_needed: float, stop_timeout: float | None = No
     (client,) = run.clients
     code = SLOW_TO_END.replace('"video"', repr(str(folder / "video")))
     client.start([sys.executable, "-c", code, str(seconds_needed)])
-    wait_until(lambda: "ready" in client.last_words(), "the client is there")
+    wait_until(lambda: "ready" in client.log_tail(), "the client is there")
     begun = time.monotonic()
     run.stop_training()
     return run, time.monotonic() - begun
@@ -98,7 +98,7 @@ plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"]
 supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})), run_tokens(plan))
 interrupted = experiment.SignalWatch(supervisor)
 supervisor.clients[0].start([sys.executable, "-c", {SLOW_TO_END!r}, "3600"])
-while "ready" not in supervisor.clients[0].last_words():
+while "ready" not in supervisor.clients[0].log_tail():
     time.sleep(0.01)
 print("client", supervisor.clients[0].pid, flush=True)
 interrupted.event.wait()

@@ -32,8 +32,8 @@ def scene(processes: Processes, tmp_path: Path) -> Iterator[CrashScene]:
         yield CrashScene(network, nodes, tmp_path, print)
 
 
-def test_machines_die_and_every_update_is_accounted_for(scene: CrashScene, short: bool) -> None:
-    """The first has a shard: training goes on elsewhere, and nothing is left behind. Then one is cut off a while."""
+def test_every_update_is_accounted_for_after_machine_deaths(scene: CrashScene, short: bool) -> None:
+    """The first lost machine has a shard. Training continues on other machines; no process or file remains."""
     with scene.training:
         archive = scene.archive()
         scene.calm(time.monotonic())
@@ -46,7 +46,7 @@ def test_machines_die_and_every_update_is_accounted_for(scene: CrashScene, short
     assert seen.account.kept
 
 
-def test_a_machine_that_is_cut_off_for_long_doubles_nothing(scene: CrashScene, short: bool) -> None:
+def test_long_partition_duplicates_no_update(scene: CrashScene, short: bool) -> None:
     if short:
         pytest.skip("the long form: five minutes")
     with scene.training:

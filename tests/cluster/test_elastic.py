@@ -13,10 +13,8 @@ from support.processes import Processes
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/supervision", "tests/support/elastic.py")
 @pytest.mark.timeout(3600)
-def test_servers_and_machines_come_and_go_with_the_environments(
-    processes: Processes, tmp_path: Path, short: bool
-) -> None:
-    """Nobody who was let in loses an episode when servers go."""
+def test_servers_and_machines_scale_with_environments(processes: Processes, tmp_path: Path, short: bool) -> None:
+    """Admitted environments lose no episode when servers are removed."""
     programs, each = (2, 8) if short else (4, 32)
     seen = rise_and_fall(processes, tmp_path, programs, each, 2.0, print)
     servers, machines = ([course[place] for course in seen.course] for place in (2, 3))

@@ -47,7 +47,7 @@ def test_cartpole_is_solved(nodes: RayNodes, tmp_path: Path) -> None:
     assert len(machines(tmp_path / "run", "rlx-server")) == MACHINES
 
 
-def test_replay_memory_and_learners_find_each_other(nodes: RayNodes, tmp_path: Path, short: bool) -> None:
+def test_learners_connect_to_replay_memory(nodes: RayNodes, tmp_path: Path, short: bool) -> None:
     target = "100" if short else "475"  # of an evaluation
     ended = nodes.relaax(
         *("run", "apex_gym_cartpole", "--on", "ray", "--run-dir", str(tmp_path / "run"), "--seed", "1"),

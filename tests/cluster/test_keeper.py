@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.cluster.keeper import FOLDER, HOST, LOG_BYTES, METRICS, Keeper, Look
+from relaax.cluster.keeper import FOLDER, HOST, LOG_BYTES, METRICS, Keeper, Snapshot
 from support.processes import wait_until
 
 TOKEN = "a-token-of-sixteen-characters-and-more"
@@ -28,19 +28,19 @@ def keeper() -> Iterator[Keeper]:
     kept.close()
 
 
-def looked(keeper: Keeper, until: str, **more: object) -> Look:
-    """What is seen when the log has it."""
-    wait_until(lambda: until in keeper.look(0).log.decode(), f"the log has {until!r}")
-    return keeper.look(0, **more)  # type: ignore[arg-type]
+def snapshot_with(keeper: Keeper, until: str, **more: object) -> Snapshot:
+    """Return a snapshot once the log contains `until`."""
+    wait_until(lambda: until in keeper.snapshot(0).log.decode(), f"the log has {until!r}")
+    return keeper.snapshot(0, **more)  # type: ignore[arg-type]
 
 
-def test_a_command_is_told_its_machine_and_its_folder(keeper: Keeper) -> None:
+def test_command_receives_its_machine_and_folder(keeper: Keeper) -> None:
     keeper.start([sys.executable, "-c", LISTENS, f"{HOST}:0", f"{FOLDER}/peers"], {"peers": f"{HOST}:7\n"})
-    wait_until(lambda: keeper.look(0).announced, "it is ready")
-    look = keeper.look(0)
-    assert look.address == "10.1.2.3:0"
-    assert look.host == "10.1.2.3"
-    told, peers = look.log.decode().splitlines()[0].split()[1:]
+    wait_until(lambda: keeper.snapshot(0).announced, "it is ready")
+    snapshot = keeper.snapshot(0)
+    assert snapshot.address == "10.1.2.3:0"
+    assert snapshot.host == "10.1.2.3"
+    told, peers = snapshot.log.decode().splitlines()[0].split()[1:]
     assert told == "10.1.2.3:0"
     assert Path(peers).read_text() == "10.1.2.3:7\n"
     keeper.put({"peers": "10.9.9.9:7\n"})
@@ -49,19 +49,19 @@ def test_a_command_is_told_its_machine_and_its_folder(keeper: Keeper) -> None:
     assert keeper.read("nothing") == ""
 
 
-def test_the_log_is_told_in_pieces(keeper: Keeper) -> None:
+def test_snapshots_return_the_log_in_pieces(keeper: Keeper) -> None:
     lines = "print('\\n'.join('x' * 99 for _ in range(10_000)), flush=True); print('end', flush=True)"
     keeper.start([sys.executable, "-c", lines], {})
-    wait_until(lambda: keeper.look(0).exit_code == 0, "it has ended")
-    text, look = b"", keeper.look(0)
-    assert len(look.log) == LOG_BYTES
-    while look.log and len(text) < 2_000_000:  # twice what there is
-        text += look.log
-        look = keeper.look(look.log_end)
+    wait_until(lambda: keeper.snapshot(0).exit_code == 0, "it has ended")
+    text, snapshot = b"", keeper.snapshot(0)
+    assert len(snapshot.log) == LOG_BYTES
+    while snapshot.log and len(text) < 2_000_000:  # twice what there is
+        text += snapshot.log
+        snapshot = keeper.snapshot(snapshot.log_end)
     assert text.decode().splitlines() == ["x" * 99] * 10_000 + ["end"]
 
 
-def test_metrics_are_told_from_where_they_are_known(keeper: Keeper) -> None:
+def test_snapshots_return_metrics_after_the_known_offset(keeper: Keeper) -> None:
     writes = """
 import pathlib, sys
 folder = pathlib.Path(sys.argv[1]); (folder / "a").mkdir(parents=True)
@@ -69,27 +69,27 @@ folder = pathlib.Path(sys.argv[1]); (folder / "a").mkdir(parents=True)
 print("written", flush=True)
 """
     keeper.start([sys.executable, "-c", writes, f"{FOLDER}/{METRICS}"], {})
-    assert looked(keeper, "written").grown == {"a/events": (0, b"0123456789"), "more": (0, b"ab")}
-    assert looked(keeper, "written", ends={"a/events": 4, "more": 2}).grown == {"a/events": (4, b"456789")}
+    assert snapshot_with(keeper, "written").new_metrics == {"a/events": (0, b"0123456789"), "more": (0, b"ab")}
+    assert snapshot_with(keeper, "written", ends={"a/events": 4, "more": 2}).new_metrics == {"a/events": (4, b"456789")}
 
 
-def test_a_command_gets_the_training_s_tokens_and_no_others(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_receives_only_the_tokens_of_the_training(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAAX_PARAMETER_SERVER_TOKEN", "another training's")
     says = "import os; print({k: v for k, v in os.environ.items() if k.startswith('RELAAX_')}, 'all', flush=True)"
     keeper.start([sys.executable, "-c", says], {})
-    assert looked(keeper, "all").log.decode().splitlines()[0] == f"{ {'RELAAX_TOKEN': TOKEN} } all"
+    assert snapshot_with(keeper, "all").log.decode().splitlines()[0] == f"{ {'RELAAX_TOKEN': TOKEN} } all"
 
 
-def test_closing_leaves_no_process_and_no_folder(keeper: Keeper) -> None:
+def test_close_removes_process_and_folder(keeper: Keeper) -> None:
     child = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)']);"
     keeper.start([sys.executable, "-c", child + LISTENS, "here:1", f"{FOLDER}"], {})
-    look = looked(keeper, "listening")
-    assert look.pid is not None
-    family = [psutil.Process(look.pid), *psutil.Process(look.pid).children(recursive=True)]
-    folder = Path(look.log.decode().splitlines()[0].split()[-1])
+    snapshot = snapshot_with(keeper, "listening")
+    assert snapshot.pid is not None
+    family = [psutil.Process(snapshot.pid), *psutil.Process(snapshot.pid).children(recursive=True)]
+    folder = Path(snapshot.log.decode().splitlines()[0].split()[-1])
     assert folder.is_dir()
     keeper.close()
-    wait_until(lambda: not any(map(running, family)), "none of them is left")
+    wait_until(lambda: not any(map(running, family)), "all of them have ended")
     assert not folder.exists()
 
 
@@ -102,7 +102,7 @@ def running(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cluster")
-def test_figures_are_those_of_the_status_page(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_match_the_status_page(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
     keeper.start(
         [
@@ -111,7 +111,9 @@ def test_figures_are_those_of_the_status_page(keeper: Keeper, monkeypatch: pytes
         ],
         {},
     )
-    wait_until(lambda: keeper.look(0).figures.get("relaax_rlx_server_free_places") == 7, "it has said so", 120.0)
-    figures = keeper.look(0).figures
+    wait_until(
+        lambda: keeper.snapshot(0).figures.get("relaax_rlx_server_free_places") == 7, "the figure is reported", 120.0
+    )
+    figures = keeper.snapshot(0).figures
     assert figures["relaax_rlx_server_workers"] == 0
     assert figures['relaax_rlx_server_refusals_total{reason="max_workers"}'] == 0

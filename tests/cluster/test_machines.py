@@ -12,8 +12,8 @@ import pytest
 from relaax.cluster import machines as machines_module
 from relaax.cluster import remote_process
 from relaax.cluster.keeper import FOLDER, Control
-from relaax.cluster.machines import ROOM_SECONDS, RayMachines, report
-from relaax.cluster.remote_process import GONE, LATE_SECONDS, RemoteProcess
+from relaax.cluster.machines import FREE_RESOURCES_SECONDS, RayMachines, report
+from relaax.cluster.remote_process import EXIT_LOST, LATE_SECONDS, RemoteProcess
 from relaax.configuration import HERE, roles
 from relaax.configuration.roles import (
     CLIENT,
@@ -96,7 +96,7 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     local = use_local_ray(monkeypatch)
-    for pause in ("LOOK_SECONDS", "ASK_SECONDS", "FIRST_LOOKS_SECONDS"):
+    for pause in ("SNAPSHOT_SECONDS", "POLL_SECONDS", "STARTUP_SNAPSHOT_SECONDS"):
         monkeypatch.setattr(remote_process, pause, 0.01)
     monkeypatch.setattr(machines_module, "NODES_SECONDS", 0.0)
     yield Scene(local, tmp_path)
@@ -106,11 +106,11 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 def book_of(host: RayMachines, role: Role) -> list[str] | None:
     """Return the listed addresses of a role; None if there is no list."""
     host.refresh()
-    book = host._told.get(role.name)
+    book = host._sent_addresses.get(role.name)
     return None if book is None else book.splitlines()
 
 
-def test_first_parameter_shard_is_listed_until_all_have_started(scene: Scene) -> None:
+def test_first_parameter_shard_is_listed_before_the_others(scene: Scene) -> None:
     host = scene.host()
     for places, told in (
         ((None, None), None),
@@ -148,7 +148,7 @@ def test_processes_get_files_of_addresses(scene: Scene) -> None:
     scene.places(PARAMETER_SERVER, None)
     scene.places(RLX_SERVER, None)
     host = scene.host()
-    told = host.told()
+    told = host.server_addresses()
     assert told[PARAMETER_SERVER.name] == [f"@{FOLDER}/parameter-server"]
     assert told[REPLAY_SERVER.name] == []
     assert host.rlx_servers() == f"@{FOLDER}/rlx-server"
@@ -202,7 +202,7 @@ def test_each_machine_gets_one_rlx_server(scene: Scene) -> None:
     servers = scene.started(host, RLX_SERVER, 3)
     assert scene.strategies == [("m1", True), ("m2", True), "SPREAD"]
     wait_until(lambda: servers[0].exit_code() is None and servers[0].address, "it is ready")
-    servers[0].lose_place("its machine is gone")
+    servers[0].release_place("its machine is gone")
     servers[0].restart(LISTENS)
     assert scene.strategies[-1] == "SPREAD"
 
@@ -273,12 +273,12 @@ def test_rlx_servers_serve_their_status_by_default(scene: Scene) -> None:
     assert scene.host().options(LEARNER) == []
 
 
-def test_waiting_shard_takes_the_place_of_a_client(scene: Scene) -> None:
+def test_waiting_shard_gets_the_resources_of_a_client(scene: Scene) -> None:
     scene.ray.add_machine("m1", CPU=8.0)
     host = scene.host()
     clients = scene.started(host, CLIENT, 3)
     for client in clients:
-        wait_until(lambda client=client: client.exit_code() is None and client.seen, "it plays")  # type: ignore[misc]
+        wait_until(lambda client=client: client.exit_code() is None and client.snapshot, "it plays")  # type: ignore[misc]
     scene.ray.placed = False
     (shard,) = scene.started(host, PARAMETER_SERVER, 1)
     host.refresh()
@@ -286,13 +286,13 @@ def test_waiting_shard_takes_the_place_of_a_client(scene: Scene) -> None:
     shard._started_at -= LATE_SECONDS
     host.refresh()
     host.refresh()
-    assert [client.exit_code() for client in clients] == [None, None, GONE], "the last one, and one at a time"
-    host._room_at -= ROOM_SECONDS
+    assert [client.exit_code() for client in clients] == [None, None, EXIT_LOST], "the last one, and one at a time"
+    host._freed_at -= FREE_RESOURCES_SECONDS
     host.refresh()
-    assert [client.exit_code() for client in clients] == [None, GONE, GONE]
+    assert [client.exit_code() for client in clients] == [None, EXIT_LOST, EXIT_LOST]
     scene.ray.actors[-1].place()
-    wait_until(lambda: shard.exit_code() is None and not shard.waits_for_place, "it is placed", 60)
-    host._room_at -= ROOM_SECONDS
+    wait_until(lambda: shard.exit_code() is None and not shard.is_waiting_for_place, "it is placed", 60)
+    host._freed_at -= FREE_RESOURCES_SECONDS
     host.refresh()
     assert clients[0].exit_code() is None, "the shard has a place"
 
@@ -302,15 +302,15 @@ def test_report_has_the_state_of_each_process(scene: Scene) -> None:
     host = scene.host()
     running, lost = scene.started(host, RLX_SERVER, 2)
     wait_until(lambda: running.exit_code() is None and running.address, "it is ready")
-    lost.lose_place("gone")
+    lost.release_place("gone")
     scene.ray.placed = False
     scene.started(host, LEARNER, 1)
     found = report(scene.processes, scene.ray.nodes(), "fixed")
     states = {each["name"]: each["state"] for each in found["processes"]}
     assert states == {"rlx-server-0": "runs", "rlx-server-1": "ended (-9)", "learner-0": "waits for a machine"}
     first = found["processes"][0]
-    assert running.seen is not None
-    expected = {"machine": "10.1.2.3", "address": "10.1.2.3:7", "pid": running.seen.pid, "restarts": 0}
+    assert running.snapshot is not None
+    expected = {"machine": "10.1.2.3", "address": "10.1.2.3:7", "pid": running.snapshot.pid, "restarts": 0}
     assert first | expected == first
     assert first["connections"] is None, "it serves no status"
     assert found["machines"] == [{"address": "m1", "cpus": 8.0}]

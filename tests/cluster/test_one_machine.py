@@ -35,7 +35,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
         yield made
 
 
-def test_a_training_goes_on_without_its_command_and_ends_with_a_checkpoint(nodes: RayNodes, tmp_path: Path) -> None:
+def test_training_outlives_its_command_and_ends_with_checkpoint(nodes: RayNodes, tmp_path: Path) -> None:
     with ClusterTraining(nodes, CARTPOLE, tmp_path, "--set", "parameter-server.shards=2", *ENDLESS) as training:
         status = training.wait_running()
         assert {process["name"] for process in status["processes"]} == {
@@ -61,18 +61,18 @@ def test_a_training_goes_on_without_its_command_and_ends_with_a_checkpoint(nodes
     assert nodes.relaax("cluster", "status").stdout == "no training; relaax cluster start CONFIG starts one\n"
 
 
-def test_run_on_ray_ends_as_run_does(nodes: RayNodes, tmp_path: Path) -> None:
+def test_run_on_ray_ends_like_a_local_run(nodes: RayNodes, tmp_path: Path) -> None:
     ended = nodes.relaax(
         *("run", CARTPOLE, "--on", "ray", "--run-dir", str(tmp_path / "run"), "--max-steps", "2000", "--no-progress"),
         *("--target-return", "500", "--summary", str(tmp_path / "summary.json")),
     )
     assert ended.returncode == 3, ended.stdout + ended.stderr
     assert "max_steps" in ended.stdout
-    assert not re.search(r"^ *\d+ s  ", ended.stdout, re.MULTILINE), "numbers that nobody wanted"
+    assert not re.search(r"^ *\d+ s  ", ended.stdout, re.MULTILINE), "unwanted progress numbers"
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "max_steps"
 
 
-def test_control_c_ends_the_command_and_not_the_training(nodes: RayNodes, processes: Processes, tmp_path: Path) -> None:
+def test_control_c_ends_the_command_but_not_the_training(nodes: RayNodes, processes: Processes, tmp_path: Path) -> None:
     watching = processes.start(
         *(sys.executable, "-m", "relaax.cli.main", "run", CARTPOLE, "--on", "ray", "--run-dir", tmp_path / "run"),
         env=nodes.environment,
@@ -85,13 +85,13 @@ def test_control_c_ends_the_command_and_not_the_training(nodes: RayNodes, proces
     assert nodes.relaax("cluster", "stop", CARTPOLE).returncode == 0
 
 
-def test_what_cannot_be_is_said_in_a_sentence(nodes: RayNodes, tmp_path: Path) -> None:
+def test_invalid_requests_end_with_a_clear_error(nodes: RayNodes, tmp_path: Path) -> None:
     unknown = nodes.relaax("cluster", "attach", "nothing")
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1), unknown.stderr
     assert "nothing" in unknown.stderr
     config = nodes.relaax("cluster", "start", CARTPOLE, "--set", "run.name=Cartpoole", "--run-dir", str(tmp_path))
     assert (config.returncode, "Cartpoole" in config.stderr) == (2, True), config.stdout + config.stderr
-    with RayNodes(Processes(tmp_path)) as stranger:  # who has another token
+    with RayNodes(Processes(tmp_path)) as stranger:  # with another token
         refused = stranger.relaax("cluster", "status", "--address", nodes.address)
     assert refused.returncode == 2
     assert "needs its token" in refused.stderr
@@ -100,7 +100,7 @@ def test_what_cannot_be_is_said_in_a_sentence(nodes: RayNodes, tmp_path: Path) -
     assert (nobody.returncode, "no Ray cluster at 127.0.0.1:1" in nobody.stderr) == (2, True), nobody.stderr
 
 
-def test_a_process_that_dies_is_started_again(nodes: RayNodes, tmp_path: Path) -> None:
+def test_dead_process_is_restarted(nodes: RayNodes, tmp_path: Path) -> None:
     with ClusterTraining(nodes, CARTPOLE, tmp_path, *ENDLESS) as training:
         training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
         server = of_role(training.wait_running(), "parameter-server")[0]
@@ -113,7 +113,7 @@ def test_a_process_that_dies_is_started_again(nodes: RayNodes, tmp_path: Path) -
     assert summary["lost_steps"] == 0
 
 
-def test_a_process_whose_folder_is_gone_gets_another(nodes: RayNodes, tmp_path: Path) -> None:
+def test_process_with_missing_folder_gets_a_new_one(nodes: RayNodes, tmp_path: Path) -> None:
     with ClusterTraining(nodes, CARTPOLE, tmp_path, *ENDLESS) as training:
         training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
         server = of_role(training.wait_running(), "rlx-server")[0]

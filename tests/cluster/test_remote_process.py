@@ -13,7 +13,7 @@ import pytest
 
 from relaax.cluster import remote_process
 from relaax.cluster.keeper import FOLDER, HOST, METRICS, Keeper
-from relaax.cluster.remote_process import GONE, LATE_SECONDS, RemoteProcess
+from relaax.cluster.remote_process import EXIT_LOST, LATE_SECONDS, RemoteProcess
 from relaax.supervision.process import MAX_FAILURES, StartError
 from support.local_ray import LocalActor, use_local_ray
 from support.processes import wait_until
@@ -53,7 +53,7 @@ class Machines:
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     use_local_ray(monkeypatch)
-    for pause in ("LOOK_SECONDS", "ASK_SECONDS", "FIRST_LOOKS_SECONDS"):
+    for pause in ("SNAPSHOT_SECONDS", "POLL_SECONDS", "STARTUP_SNAPSHOT_SECONDS"):
         monkeypatch.setattr(remote_process, pause, 0.01)
     made = Machines(tmp_path)
     yield made
@@ -75,7 +75,7 @@ def test_process_is_started_watched_and_terminated(machines: Machines) -> None:
     process.start(python(LISTENS, f"{HOST}:7", f"{FOLDER}/peers"))
     assert ready(process) == process.address == "10.1.2.3:7"
     assert (process.exit_code(), process.is_done, process.pid) == (None, False, None)
-    assert process.seen is not None and process.seen.host == "10.1.2.3"
+    assert process.snapshot is not None and process.snapshot.host == "10.1.2.3"
     process.terminate()
     assert process.wait(60)
     assert (process.exit_code(), process.restarts) == (-signal.SIGTERM, 0)
@@ -106,8 +106,8 @@ def test_dead_process_is_restarted_by_the_same_keeper(machines: Machines) -> Non
     command = python(LISTENS, "here:1")
     process.start(command)
     ready(process)
-    assert process.seen is not None and process.seen.pid is not None
-    os.kill(process.seen.pid, signal.SIGKILL)
+    assert process.snapshot is not None and process.snapshot.pid is not None
+    os.kill(process.snapshot.pid, signal.SIGKILL)
     assert process.wait(60)
     assert process.exit_code() == -signal.SIGKILL
     process.restart(command)
@@ -129,14 +129,14 @@ def test_repeated_quick_failures_raise_start_error(machines: Machines) -> None:
         process.restart(failing)
 
 
-def test_lost_machine_is_no_quick_failure_of_its_process(machines: Machines) -> None:
+def test_lost_machine_does_not_count_as_a_failure(machines: Machines) -> None:
     process, command = machines.process, python(LISTENS, "here:1")
     process.start(command)
     for _ in range(MAX_FAILURES + 2):  # a lost machine is no failure of the process
         ready(process)
         machines.actors[-1].lose()
         assert process.wait(60)
-        assert (process.exit_code(), process.seen, process.is_done) == (GONE, None, False)
+        assert (process.exit_code(), process.snapshot, process.is_done) == (EXIT_LOST, None, False)
         process.restart(command)
         assert process.was_ready, "it is not new, so its next failure does not end the run"
     ready(process)
@@ -167,13 +167,13 @@ def test_failed_keeper_is_replaced_and_logged(machines: Machines) -> None:
     process, command = machines.process, python(LISTENS, "here:1")
     process.start(command)
     ready(process)
-    assert process.seen is not None and process.seen.pid is not None
+    assert process.snapshot is not None and process.snapshot.pid is not None
     shutil.rmtree(machines.actors[0].object._folder)
-    os.kill(process.seen.pid, signal.SIGKILL)
+    os.kill(process.snapshot.pid, signal.SIGKILL)
     assert process.wait(60)
     process.restart(command)
     assert process.wait(60)
-    assert process.exit_code() == GONE
+    assert process.exit_code() == EXIT_LOST
     assert "relaax: it is lost: its keeper failed: [Errno 2]" in log_of(process)
     assert machines.actors[0].killed
     process.restart(command)
@@ -187,18 +187,18 @@ def test_process_without_a_place_is_logged_once(
     machines.placed = False
     process = machines.process
     process.start(python(LISTENS, "here:1"))
-    assert not process.waits_for_place
+    assert not process.is_waiting_for_place
     late = str(process.late_error(0.1))
     assert "it was not placed within 0.1 s: no machine of the cluster has the resources" in late
     monkeypatch.setattr(process, "_started_at", process._started_at - LATE_SECONDS)
-    wait_until(lambda: process.waits_for_place and "waits for a place" in caplog.text, "it is said")
+    wait_until(lambda: process.is_waiting_for_place and "waits for a machine" in caplog.text, "it is said")
     for _ in range(3):
-        process._ask_at = 0.0
-        assert process.waits_for_place
-    assert caplog.text.count("it waits for a place") == 1
+        process._poll_at = 0.0
+        assert process.is_waiting_for_place
+    assert caplog.text.count("it waits for a machine") == 1
     machines.actors[0].place()
     assert ready(process) == "here:1"
-    assert not process.waits_for_place
+    assert not process.is_waiting_for_place
 
 
 def test_process_without_a_place_terminates_at_once(machines: Machines) -> None:
@@ -206,7 +206,7 @@ def test_process_without_a_place_terminates_at_once(machines: Machines) -> None:
     process = machines.process
     process.start(python(LISTENS, "here:1"))
     process.terminate()
-    assert (process.wait(0.0), process.exit_code()) == (True, GONE)
+    assert (process.wait(0.0), process.exit_code()) == (True, EXIT_LOST)
     assert machines.actors[0].killed, "its request for a place is cancelled"
 
 
@@ -229,22 +229,22 @@ def test_close_kills_the_process_and_frees_its_place(machines: Machines) -> None
     process = machines.process
     process.start(python(LISTENS, "here:1"))
     ready(process)
-    seen = process.seen
-    assert seen is not None and seen.pid is not None
+    snapshot = process.snapshot
+    assert snapshot is not None and snapshot.pid is not None
     process.close()
     assert machines.actors[0].killed
     with pytest.raises(ProcessLookupError):
-        os.kill(seen.pid, 0)
-    assert process.seen is seen, "the last look is kept"
+        os.kill(snapshot.pid, 0)
+    assert process.snapshot is snapshot, "the last snapshot is kept"
     process.close()
 
 
-def test_process_that_lost_its_place_is_placed_again(machines: Machines) -> None:
+def test_process_without_place_is_placed_again(machines: Machines) -> None:
     process = machines.process
     process.start(python(LISTENS, "here:1"))
     ready(process)
-    process.lose_place("others need it")
-    assert (process.exit_code(), machines.actors[0].killed) == (GONE, True)
+    process.release_place("others need it")
+    assert (process.exit_code(), machines.actors[0].killed) == (EXIT_LOST, True)
     process.restart(python(LISTENS, "here:2"))
     assert ready(process) == "here:2"
     assert machines.again == [False, True]

@@ -144,7 +144,7 @@ class Programs:
         for index, measured in enumerate(self.measured):
             process = self._processes[index // self._connections]
             if not measured.steps:
-                raise StartError(f"{process.name} received no action within {seconds:g} s:\n{process.last_words()}")
+                raise StartError(f"{process.name} received no action within {seconds:g} s:\n{process.log_tail()}")
 
     def wait(self, seconds: float) -> None:
         """Let the programs run. Raises StartError if one has ended."""

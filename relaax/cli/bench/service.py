@@ -164,9 +164,9 @@ class MeasuredService:
         try:
             process.start([sys.executable, "-m", "relaax.cli.bench.exchange", *arguments])
             if not process.wait(seconds + EXCHANGE_SECONDS):
-                raise StartError(f"{process.name} takes too long:\n{process.last_words()}")
+                raise StartError(f"{process.name} takes too long:\n{process.log_tail()}")
             if process.exit_code() != 0:
-                raise StartError(f"{process.name} has ended ({process.exit_code()}):\n{process.last_words()}")
+                raise StartError(f"{process.name} has ended ({process.exit_code()}):\n{process.log_tail()}")
         finally:
             end(process)
         result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
@@ -275,7 +275,7 @@ class MeasuredService:
     def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):
             if server.exit_code() is not None:
-                raise StartError(f"{server.name} has ended ({server.exit_code()}):\n{server.last_words()}")
+                raise StartError(f"{server.name} has ended ({server.exit_code()}):\n{server.log_tail()}")
 
     def _progress(self) -> Progress:
         self._check()
@@ -298,7 +298,7 @@ class MeasuredService:
         try:
             return {process.pid for process in psutil.Process(server.pid).children(recursive=True)}
         except psutil.NoSuchProcess:
-            raise StartError(f"{server.name} has just ended:\n{server.last_words()}") from None
+            raise StartError(f"{server.name} has just ended:\n{server.log_tail()}") from None
 
     def _worker_megabytes(self) -> tuple[float, ...]:
         sizes = []

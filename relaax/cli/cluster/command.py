@@ -110,7 +110,7 @@ def begin(
         address,
         None if summary is None else str(summary.resolve()),
     )
-    training = _connected(address).begin(called, options)
+    training = _connected(address).start(called, options)
     if attached:
         raise typer.Exit(follow(training, called, progress))
     code = wait_begun(training)
@@ -171,7 +171,7 @@ def scale(
                 "scaling: fixed"
             )
         numbers = {"rlx-server": rlx_servers, "client": clients}
-        training.ask({role: number for role, number in numbers.items() if number is not None})
+        training.scale({role: number for role, number in numbers.items() if number is not None})
         _say(f"{name} is asked; relaax cluster status {name} shows it")
 
 
@@ -234,10 +234,10 @@ def wait_begun(training: Training) -> int | None:
     """
     deadline = time.monotonic() + BEGIN_SECONDS
     while time.monotonic() < deadline and not training.status:
-        look = training.look(0)
-        if look.exit_code is not None:
-            sys.stderr.write(look.log.decode(errors="replace"))
-            return look.exit_code
+        snapshot = training.snapshot(0)
+        if snapshot.exit_code is not None:
+            sys.stderr.write(snapshot.log.decode(errors="replace"))
+            return snapshot.exit_code
         time.sleep(POLL_SECONDS)
     return None
 
@@ -246,17 +246,17 @@ def _followed(training: Training, live: Live | None, numbers: bool) -> int:
     """`numbers`: whether to print the lines with the training's numbers, which the panel has, too."""
     end = 0
     while True:
-        look = training.look(end)
-        for line in look.log.decode(errors="replace").splitlines(keepends=True):
+        snapshot = training.snapshot(end)
+        for line in snapshot.log.decode(errors="replace").splitlines(keepends=True):
             if not numbers and _PROGRESS.match(line):
                 continue
             if live is None:
                 _say(line, end="")
             else:
                 live.console.print(line.rstrip("\n"))
-        moved, end = look.log_end > end, look.log_end
-        if not moved and look.exit_code is not None:
-            return look.exit_code
+        moved, end = snapshot.log_end > end, snapshot.log_end
+        if not moved and snapshot.exit_code is not None:
+            return snapshot.exit_code
         if live is not None:
             live.update(Text.from_ansi(training.panel))
         if not moved:
@@ -273,11 +273,11 @@ def show_trainings(trainings: Trainings, as_json: bool) -> None:
     found = []
     for name in trainings.names():
         training = trainings.find(name)
-        look = training.look(0)
-        while look.log and (more := training.look(look.log_end)).log:
-            look = more
-        lines = look.log.decode(errors="replace").splitlines()
-        found.append({"name": name, "exit_code": look.exit_code, "said": lines[-1].strip() if lines else ""})
+        snapshot = training.snapshot(0)
+        while snapshot.log and (more := training.snapshot(snapshot.log_end)).log:
+            snapshot = more
+        lines = snapshot.log.decode(errors="replace").splitlines()
+        found.append({"name": name, "exit_code": snapshot.exit_code, "said": lines[-1].strip() if lines else ""})
     if as_json:
         _say(json.dumps(found))
         return

@@ -51,7 +51,7 @@ def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds:
             return _asked(peer, process, seconds)
         except (PeerDisconnected, rlx.RemoteProtocolError) as gone:
             process.wait(2.0)
-            raise StartError(f"the environment left: {gone}\n{process.last_words()}") from None
+            raise StartError(f"the environment left: {gone}\n{process.log_tail()}") from None
         finally:
             peer.close()
     finally:
@@ -72,12 +72,12 @@ def _accepted(listener: socket.socket, process: Process) -> socket.socket:
         except TimeoutError:
             code = process.exit_code()
             if code == EXIT_REFUSED:
-                raise ConfigurationError(process.last_words().strip()) from None
+                raise ConfigurationError(process.log_tail().strip()) from None
             if code is not None:
                 raise process.start_error(f"could not be made ({code})") from None
             if time.monotonic() > deadline:
                 raise StartError(
-                    f"the environment did not connect within {START_SECONDS:g} s:\n{process.last_words()}"
+                    f"the environment did not connect within {START_SECONDS:g} s:\n{process.log_tail()}"
                 ) from None
 
 

@@ -157,7 +157,7 @@ class FirstConnection:
             return None
         self._deadline = None
         main = self._plan.environment_main
-        said = client.last_words(1).strip()
+        said = client.log_tail(1).strip()
         what = f"no environment has connected in {self._seconds:g} s"
         if not main.is_relative_to(bundled_folder("environments")):
             what += f"; {main.name} must connect to its first argument (sys.argv[1] in Python), {address}"

@@ -184,7 +184,7 @@ def _problem(status: str, supervisor: Supervisor, evaluated: Evaluations) -> str
     """Return what is wrong with the end of a run whose steps are all saved; None if nothing is."""
     exited = supervisor.exited_client
     if status == "environment_exited" and exited is not None:
-        return f"{exited.name}: the environment ended its program:\n{exited.last_words()}"
+        return f"{exited.name}: the environment ended its program:\n{exited.log_tail()}"
     if status not in ("interrupted", "failed"):
         return evaluated.problem
     return None

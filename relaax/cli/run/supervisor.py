@@ -151,7 +151,7 @@ class Supervisor:
         """
         has_leader = number == 0 or not role.led or self._processes[role.name][0].is_ready
         if not (has_needs and has_leader):
-            process.hold()
+            process.mark_blocked()
         if process in self._unstarted:
             if has_leader and (has_needs or self._host.reserves):
                 self._unstarted.remove(process)
@@ -206,7 +206,7 @@ class Supervisor:
                 process.kill()
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
-        code, said = process.exit_code(), process.last_sentence()
+        code, said = process.exit_code(), process.printed_error()
         agent_error = said.partition(AGENT_FAILED)[2]  # without the address, which differs between servers
         is_known = bool(agent_error) and agent_error in self._agent_errors.values()
         attempts = 1 if self._is_new(role, process) else MAX_FAILURES
@@ -291,7 +291,7 @@ class Supervisor:
             *("-m", role.module),
             *("--config", self._host.configuration(self._directory.configuration)),
             *(("--bind", self._host.bind(role, number, processes[number])) if role.listens else ()),
-            *role.arguments(self._host.told(), number, len(processes)),
+            *role.arguments(self._host.server_addresses(), number, len(processes)),
             *self._host.options(role),
         ]
 
