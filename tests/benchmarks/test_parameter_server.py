@@ -88,7 +88,7 @@ def test_ledger(benchmark: BenchmarkFixture) -> None:
 
     def count() -> None:
         number = next(numbers)
-        assert ledger.repeated("mine", number) is None
+        assert ledger.recorded_outcome("mine", number) is None
         ledger.record("mine", number, applied)
 
     benchmark(count)

@@ -66,7 +66,7 @@ def test_spool_without_a_home_is_no_folder(homeless: Path, caplog: pytest.LogCap
     in_s3 = section(checkpoint_aws_s3=["bucket", "key"])
     with closing(EndRequests()) as ends:
         assert open_spool(in_s3, CheckpointManager(LocalStore(homeless)), ends) is None
-    assert "the last checkpoint is lost if S3 is unreachable then: set checkpoint_spool" in caplog.text
+    assert "the last checkpoint is lost if S3 is unreachable at the end: set checkpoint_spool" in caplog.text
     assert not (homeless / "~").exists()
 
 

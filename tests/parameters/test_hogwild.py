@@ -251,7 +251,7 @@ def test_sharing_that_fails_midway_changes_nothing_and_may_come_about_later() ->
     with pytest.raises(OSError, match="no more descriptors"):
         shard.share(one_only)
     assert shard.pull()[1] is shard.pull()[1], "a snapshot is the same while nothing changes"
-    with pytest.raises(PushRefused, match="memory for it is shared before"):
+    with pytest.raises(PushRefused, match="and needs shared memory"):
         shard.push(Push("0" * 32, 1, 0, None, 1, 1, 0, applied=True))
     live = shard.share(own_memory).vectors[0]
     live += 1
@@ -359,7 +359,7 @@ class Compensating(Models):
 @pytest.mark.parametrize(
     ("models", "says"),
     [
-        (Models(Adam()), "its optimizer is none of rms_prop, momentum and adagrad"),
+        (Models(Adam()), "its optimizer is not rms_prop, momentum or adagrad"),
         (Models(RMSProp(), max_staleness=3), r"it discards stale gradients \(algorithm.max_staleness\)"),
         (
             Compensating(RMSProp(), compensation=DelayCompensation(0.1, 2)),
@@ -397,7 +397,7 @@ def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
         bridge.pull()
         common = bridge._common_request(1, True, False)
         common.applied = True
-        with pytest.raises(ParameterServerError, match="memory for it is shared before"):
+        with pytest.raises(ParameterServerError, match="and needs shared memory"):
             bridge._push(common, None)
         assert server.version == 0
 

@@ -172,7 +172,7 @@ def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
 def test_a_false_generation_neither_spreads_nor_stops_training() -> None:
     with sharded(3, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
         bridge.pull()
-        shard_of(shards.all[1]).hear(2**52)
+        shard_of(shards.all[1]).advance_target(2**52)
         targets = []
         for _ in range(MAX_AHEAD + 1):
             pulled = bridge.push(ONES, env_steps=10).pulled
@@ -188,7 +188,7 @@ def test_a_false_generation_neither_spreads_nor_stops_training() -> None:
 
 def test_a_shard_that_never_catches_up_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
-        monkeypatch.setattr(TargetNetwork, "hear", lambda *_: None)
+        monkeypatch.setattr(TargetNetwork, "advance_to", lambda *_: None)
         shard_of(shards.leader).push(Push("other", 1, 0, None, 10, 10, 0))
         with pytest.raises(ParameterServerUnavailable, match=r"target networks of different generations: 1, 0 \(tried"):
             bridge.pull()

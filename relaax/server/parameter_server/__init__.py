@@ -1,1 +1,4 @@
-"""The process that holds the global parameters."""
+"""The parameter server: a process that holds a shard of the global parameters and applies updates to it.
+
+Begin reading at `main.serve`, then `command.assembly.assemble` and `service.core.ParameterServerCore`.
+"""

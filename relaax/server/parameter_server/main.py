@@ -24,23 +24,23 @@ _log = logging.getLogger(__name__)
 def serve(configuration: Configuration) -> int:
     """Hold the parameters that workers train, and save them.
 
-    The command line wins over environment variables (RELAAX_PARAMETER_SERVER__BIND=...), and these over the file.
+    The command line overrides environment variables (RELAAX_PARAMETER_SERVER__BIND=...), and these override the file.
     """
-    algorithm = _load(configuration)  # may take seconds, in which a signal simply ends the process
+    algorithm = _load(configuration)  # takes seconds, during which a signal ends the process at once
     server, reason, safe = run_server(
         PARAMETER_SERVER, lambda ends, closing: _assemble(configuration, algorithm, ends, closing)
     )
     if reason is Reason.REFUSED:
         raise CommandError(server.refusal, 2)
     if reason is Reason.SUPERSEDED:
-        return 1  # the lease has said why
+        return 1  # the lease has logged the reason
     if safe:
         return exit_code(reason)
     if server.kept:
-        _log.error("the last checkpoint could not be written where it belongs: it waits on this machine")
+        _log.error("the last checkpoint could not be written to its location: this machine keeps it for the next start")
         return 1
-    why = server.not_saved
-    _log.error("the last checkpoint could not be written: %s; what was learned since the one before is lost", why)
+    why = server.save_error
+    _log.error("the last checkpoint could not be written: %s; updates since the checkpoint before it are lost", why)
     with contextlib.suppress(OSError):
         print(f"relaax-parameter-server last checkpoint failed: {why}", flush=True)  # for `relaax run`
     return 1
@@ -74,7 +74,7 @@ app = role_app(
     "bind", "first_shard", "checkpoint_dir", "checkpoint_aws_s3", "aws_keys", "aws_endpoint", "metrics_dir",
     "metrics_aws_s3", "status_bind", "log_level", "log_format", "device", "allow_anonymous",
     further={
-        "algorithm.seed": Annotated[int | None, typer.Option(help="Fixes the parameters that training starts from.")]
+        "algorithm.seed": Annotated[int | None, typer.Option(help="Seed of the initial parameters.")]
     },
 )  # fmt: skip
 

@@ -86,7 +86,8 @@ def test_parameters_that_are_no_flat_vector_are_refused() -> None:
         spec_of(Column)
     line = Column.initial_parameters.__code__.co_firstlineno
     assert str(refused.value).endswith(
-        f"test_factory.py, line {line}: initial_parameters() returned an array of shape [3, 1], no flat vector"
+        f"test_factory.py, line {line}: initial_parameters() returned an array of shape [3, 1], "
+        "but must return a flat vector"
     )
 
 
@@ -106,9 +107,9 @@ def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> N
     )
     other = fingerprint("x", ConfigBase(path="y"), *spaces)
     sentence = (
-        "checkpoint 00000007-10 was made with another configuration, and what differs is fixed when a run is resumed: "
+        "checkpoint 00000007-10 was made with other values of keys that are fixed when a run is resumed: "
         'algorithm.optimizer is "rms_prop" in the checkpoint, "adam" in the configuration. Use the values that '
-        "it was made with, or begin anew"
+        "it was made with, or start a new training"
     )
     with pytest.raises(ModelRefused, match=re.escape(sentence)):
         models.for_checkpoint({"id": "00000007-10", "fingerprint": json.loads(other)})

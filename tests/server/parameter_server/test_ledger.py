@@ -12,11 +12,11 @@ STALE = Outcome(Discard.STALE, 9)
 
 def test_the_next_push_is_new_and_the_last_is_repeated() -> None:
     ledger = Ledger()
-    assert ledger.repeated("a", 1) is None
+    assert ledger.recorded_outcome("a", 1) is None
     ledger.record("a", 1, APPLIED)
-    assert ledger.repeated("a", 1) == APPLIED
-    assert ledger.repeated("a", 2) is None
-    assert ledger.repeated("b", 1) is None
+    assert ledger.recorded_outcome("a", 1) == APPLIED
+    assert ledger.recorded_outcome("a", 2) is None
+    assert ledger.recorded_outcome("b", 1) is None
 
 
 @pytest.mark.parametrize("push_id", [0, 1, 4])
@@ -25,13 +25,13 @@ def test_gaps_and_lower_numbers_are_refused(push_id: int) -> None:
     ledger.record("a", 1, APPLIED)
     ledger.record("a", 2, APPLIED)
     with pytest.raises(PushOutOfOrder, match=f"push {push_id} after push 2"):
-        ledger.repeated("a", push_id)
+        ledger.recorded_outcome("a", push_id)
 
 
 def test_a_first_push_has_number_one() -> None:
     for push_id in (0, 2):
         with pytest.raises(PushOutOfOrder):
-            Ledger().repeated("a", push_id)
+            Ledger().recorded_outcome("a", push_id)
 
 
 def test_memory_is_bounded_by_forgetting_the_longest_silent() -> None:
@@ -39,8 +39,8 @@ def test_memory_is_bounded_by_forgetting_the_longest_silent() -> None:
     for worker, push_id in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
         ledger.record(worker, push_id, APPLIED)
     assert (ledger.has("a", 2), ledger.has("b", 1), ledger.has("c", 1)) == (True, False, True)
-    ledger.forget("a")
-    ledger.forget("unknown")
+    ledger.remove("a")
+    ledger.remove("unknown")
     assert len(ledger) == 1
 
 
@@ -49,5 +49,5 @@ def test_it_survives_json() -> None:
     ledger.record("a", 1, APPLIED)
     ledger.record("b", 7, STALE)
     other.restore(json.loads(json.dumps(ledger.as_json())))
-    assert other.repeated("a", 1) == APPLIED
-    assert other.repeated("b", 7) == STALE
+    assert other.recorded_outcome("a", 1) == APPLIED
+    assert other.recorded_outcome("b", 7) == STALE

@@ -232,7 +232,7 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
     assert (
         'algorithm.optimizer is "rms_prop" in the checkpoint, "adam" in the configuration; '
         "algorithm.network.dense is [16] in the checkpoint, [17] in the configuration. "
-        "Use the values that it was made with, or begin anew at another checkpoint location (relaax run --fresh)"
+        "Use the values that it was made with, or start a new training at another checkpoint location (relaax run"
     ) in other.stderr
     assert "Traceback" not in other.stderr
     free = ("--set", "algorithm.initial_learning_rate=0.5", "--set", "algorithm.max_global_step=2000")
@@ -308,7 +308,7 @@ def test_a_last_checkpoint_that_finds_no_room_ends_it_with_1_and_the_reason(
     why = server.lines[-1].partition("relaax-parameter-server last checkpoint failed: ")[2]
     assert why.startswith(f"cannot write {disk.path}/c/")
     assert why.endswith("No space left on device")
-    assert f"the last checkpoint could not be written: {why}; what was learned since the one before" in server.stderr
+    assert f"the last checkpoint could not be written: {why}; updates since the checkpoint before" in server.stderr
     assert "Traceback" not in server.stderr
 
 

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.shard.merged_statistics import COMPARED_CLIENTS, LOOK, PROVEN, MergedStatistics
+from relaax.server.parameter_server.shard.merged_statistics import (
+    CHECK_PUSHES,
+    COMPARED_CLIENTS,
+    PROVEN,
+    MergedStatistics,
+)
 from support.parameter_servers import Models, bridge_to, gradient, registration, running
 
 LARGEST = 3.4e38
@@ -44,7 +49,7 @@ def test_samples_of_one_liar_are_left_out_and_named(caplog: pytest.LogCaptureFix
     np.testing.assert_allclose(merged.merged["a"].variance, truth.variance)
     assert merged.outlying_clients == 1
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "statistic a: samples of liar are left out: more than 100 times as large as other clients'"
+    assert line == "statistic a: samples of liar are excluded: more than 100 times as large as other clients'"
 
 
 def test_clients_of_one_scale_are_merged_to_the_bit_as_without_names() -> None:
@@ -64,14 +69,14 @@ def test_a_scale_that_all_clients_come_to_counts_again(caplog: pytest.LogCapture
     merged = MergedStatistics({"a": 2})
     for client in ("first", "second", "third"):
         merged.add(client, samples(rng))
-    for _ in range(LOOK):
+    for _ in range(CHECK_PUSHES):
         merged.add("first", samples(rng, 1e4))
     assert (merged.outlying_clients, merged.merged["a"].count) == (1, 100)
-    for _ in range(LOOK):
+    for _ in range(CHECK_PUSHES):
         for client in ("second", "third"):
             merged.add(client, samples(rng, 1e4))
-    assert (merged.outlying_clients, merged.merged["a"].count) == (0, 50 * (3 + 3 * LOOK))
-    assert "statistic a: samples of first count again" in caplog.text
+    assert (merged.outlying_clients, merged.merged["a"].count) == (0, 50 * (3 + 3 * CHECK_PUSHES))
+    assert "statistic a: samples of first are included again" in caplog.text
 
 
 def test_a_spoilt_checkpoint_recovers_once_clients_agree() -> None:
@@ -206,12 +211,12 @@ def test_a_push_costs_one_merge(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_earlier_samples_of_a_client_are_left_out_when_it_becomes_a_liar() -> None:
     rng = np.random.default_rng(15)
     merged, truth = MergedStatistics({"a": 2}), Moments.zeros(2)
-    for _ in range(3 * LOOK + 2):
+    for _ in range(3 * CHECK_PUSHES + 2):
         for client in ("one", "two", "three", "liar"):
             one = samples(rng)
             truth = truth if client == "liar" else truth.merged(one["a"])
             merged.add(client, one)
-    for _ in range(LOOK):
+    for _ in range(CHECK_PUSHES):
         merged.add("liar", liar())
     assert (merged.outlying_clients, merged.merged["a"].count) == (1, truth.count)
     np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)

@@ -22,10 +22,10 @@ class Clock:
 def test_a_closed_gate_turns_everybody_away_with_its_sentence() -> None:
     access = ModelAccess("shard 1 of 2 is away")
     for update in (True, False):
-        with pytest.raises(TryAgain, match="shard 1 of 2 is away"), access.passing(update=update):
+        with pytest.raises(TryAgain, match="shard 1 of 2 is away"), access.enter(update=update):
             raise AssertionError("nobody may be here")
     access.open()
-    with access.passing(update=True), access.passing():
+    with access.enter(update=True), access.enter():
         assert access.closed == ""
 
 
@@ -33,7 +33,7 @@ def test_closing_waits_until_nobody_is_inside() -> None:
     access, inside, leave, closed = ModelAccess(), threading.Event(), threading.Event(), threading.Event()
 
     def stay() -> None:
-        with access.passing():
+        with access.enter():
             inside.set()
             assert leave.wait(30)
             assert not closed.is_set()
@@ -57,11 +57,11 @@ def test_a_hold_lets_updates_wait_and_readers_pass() -> None:
     access, passed = ModelAccess(), threading.Event()
 
     def update() -> None:
-        with access.passing(update=True):
+        with access.enter(update=True):
             passed.set()
 
     assert access.hold(1000.0)
-    with access.passing():
+    with access.enter():
         pass
     thread = threading.Thread(target=update)
     thread.start()
@@ -73,7 +73,7 @@ def test_a_hold_lets_updates_wait_and_readers_pass() -> None:
 def test_a_hold_that_nobody_releases_ends_by_itself_and_says_so() -> None:
     access = ModelAccess()
     assert access.hold(0.01)
-    with access.passing(update=True):  # waits for the end of the hold
+    with access.enter(update=True):  # waits for the end of the hold
         pass
     assert not access.release()
 
@@ -94,14 +94,14 @@ def test_at_its_very_end_a_hold_holds_nobody_and_is_broken() -> None:
     access = ModelAccess(clock=clock)
     assert access.hold(2.0)
     clock.now = 2.0
-    with access.passing(update=True):
+    with access.enter(update=True):
         pass
     assert not access.release()
 
 
 def test_an_update_that_takes_too_long_makes_the_hold_fail() -> None:
     access = ModelAccess()
-    with access.passing(update=True):
+    with access.enter(update=True):
         assert not access.hold(0.01)
 
 
@@ -111,7 +111,7 @@ def test_closing_frees_those_who_wait_for_the_end_of_a_hold() -> None:
 
     def update() -> None:
         try:
-            with access.passing(update=True):
+            with access.enter(update=True):
                 pass
         except TryAgain:
             turned_away.set()

@@ -56,5 +56,5 @@ def test_a_checkpoint_of_a_later_version_is_refused_with_a_sentence(tmp_path: Pa
     checkpoint = stored(began(Models(), [push(1, 2)]), tmp_path)
     manifest = json.loads(json.dumps(checkpoint.manifest))
     manifest["shards"][0]["counters"]["discarded_late"] = 3
-    with pytest.raises(ModelRefused, match="does not know what it counts as discarded_late"):
+    with pytest.raises(ModelRefused, match="does not support its counters discarded_late"):
         resumed(Models(), Checkpoint(checkpoint.checkpoint_id, checkpoint.parts, manifest))

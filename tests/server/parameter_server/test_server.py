@@ -194,7 +194,7 @@ def test_why_a_checkpoint_is_late_is_in_the_status_until_there_is_one(disk: Disk
         wait_until(lambda: status_of(server.address).checkpoint_error, "the next one is late")
         status = status_of(server.address)
         assert (status.global_step, status.checkpoint_global_step) == (2, 1)
-        for why in (status.checkpoint_error, server.server.not_saved):  # each attempt has a name of its own
+        for why in (status.checkpoint_error, server.server.save_error):  # each attempt has a name of its own
             assert why and re.fullmatch(r"cannot write .*/checkpoints/.*: No space left on device", why)
         disk.free()
         wait_until(lambda: not status_of(server.address).checkpoint_error, "it is made up for")

@@ -87,7 +87,7 @@ def test_a_withheld_gradient_is_counted_and_so_are_its_steps() -> None:
         assert applied.outcome.discard is Discard.LOSS
         assert applied.counters == Counters(env_steps=5, frames=20, discarded_loss=1)
     assert applied.counters.discarded == 1
-    with pytest.raises(PushRefused, match="withheld is not sent"):
+    with pytest.raises(PushRefused, match="withheld must not have a gradient"):
         tested.push(push(2, 1, 2, withheld=True))
 
 
@@ -106,12 +106,12 @@ def test_no_gradient_advances_the_counters_only() -> None:
 
 
 def test_another_length_is_refused_with_both() -> None:
-    with pytest.raises(PushRefused, match="2 elements is needed, not 3"):
+    with pytest.raises(PushRefused, match="must have 2 elements, not 3"):
         shard().push(push(1, 1, 2, 3))
 
 
 def test_a_base_version_that_is_yet_to_come_is_refused() -> None:
-    with pytest.raises(PushRefused, match="base version 1 is yet to come"):
+    with pytest.raises(PushRefused, match="base version 1 is newer than the current version"):
         shard().push(push(1, 1, 2, base_version=1))
 
 
@@ -152,7 +152,7 @@ def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(first.parameters, [-1, -2])
     np.testing.assert_array_equal(second.parameters, [-2, -4])
     tested.prepare()
-    tested.let_go()
+    tested.free_prepared()
     monkeypatch.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory"))
     with pytest.raises(pytest.fail.Exception, match="it gets memory"):
         tested.snapshot()
@@ -170,12 +170,12 @@ def test_a_mark_changes_with_the_state_and_copies_nothing(monkeypatch: pytest.Mo
 def test_what_was_counted_can_be_asked_for_without_changing_anything() -> None:
     tested = shard()
     tested.push(push(1, 1, 2))
-    repeated = tested.repeat("w", 1)
+    repeated = tested.repeated_result("w", 1)
     assert repeated is not None
     assert repeated.repeated
-    assert tested.repeat("w", 2) is None
-    tested.forget("w")
-    assert tested.repeat("w", 1) is None
+    assert tested.repeated_result("w", 2) is None
+    tested.remove_worker("w")
+    assert tested.repeated_result("w", 1) is None
 
 
 def of(*samples: float) -> dict[str, Moments]:
@@ -199,7 +199,7 @@ def test_statistics_are_merged_once_whatever_becomes_of_the_gradient() -> None:
     assert tested.push(push(3, 1, np.nan, statistics=of(4))).outcome.discard is Discard.NOT_FINITE
     tested.push(push(4, statistics=of(4)))
     assert merged(tested) == (5, 4, 26)
-    again = tested.repeat("w", 4)
+    again = tested.repeated_result("w", 4)
     assert again is not None
     assert again.statistics["a"].count == 5
 
@@ -207,8 +207,8 @@ def test_statistics_are_merged_once_whatever_becomes_of_the_gradient() -> None:
 @pytest.mark.parametrize(
     ("statistics", "sentence"),
     [
-        ({"b": Moments.zeros(1)}, "there is no statistic named 'b'"),
-        ({"a": Moments.zeros(2)}, "statistic 'a': samples of 1 numbers cannot be merged with samples of 2"),
+        ({"b": Moments.zeros(1)}, "unknown statistic 'b'"),
+        ({"a": Moments.zeros(2)}, "statistic 'a' has samples of 1 numbers, not 2"),
     ],
 )
 def test_statistics_that_do_not_fit_change_nothing(statistics: dict[str, Moments], sentence: str) -> None:
@@ -235,7 +235,7 @@ def test_a_sample_that_cannot_be_merged_is_left_out_and_its_pusher_is_none_the_w
     tested.push(push(9, statistics=of(8)))
     assert merged(tested) == (3, 4, 26)
     assert tested.dropped_samples == 7
-    assert caplog.text.count("a sample of the statistic a is left out") == 1
+    assert caplog.text.count("dropped a sample of the statistic a") == 1
 
 
 def test_a_statistic_at_the_edge_of_float64_begins_anew_where_a_snapshot_has_it(
@@ -262,7 +262,7 @@ def test_statistics_in_a_snapshot_never_change_and_come_back_to_the_bit() -> Non
     copy.restore(snapshot)
     copy.push(push(2, statistics=of(5)))
     assert merged(copy) == merged(tested)
-    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\}, those of the checkpoint \{'a': 1\}"):
+    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\}, in the checkpoint \{'a': 1\}"):
         shard(statistics={"a": 2}).restore(snapshot)
 
 

@@ -13,7 +13,7 @@ def test_copies_stay_as_they_are() -> None:
     copies = SnapshotMemory(here)
     copies.touch()
     here["count"] += 1
-    taken = copies.take(here)
+    taken = copies.fill(here)
     here["vector"] += 1
     np.testing.assert_array_equal(taken["vector"], [0, 1, 2, 3])
     np.testing.assert_array_equal(taken["count"], [8])

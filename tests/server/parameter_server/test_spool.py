@@ -91,7 +91,7 @@ def test_a_copy_of_the_last_checkpoint_is_found_by_the_next_start(place: Place, 
     proxy.fail("reset")
     assert server.stop(timeout=180) == 1, server.report()
     assert "the last checkpoint, at global step 30, is kept in " in server.stderr
-    assert "it waits on this machine" in server.stderr
+    assert "this machine keeps it for the next start" in server.stderr
     assert "Traceback" not in server.stderr
     assert place.manager.published() == []
     assert place.copies() == ["00000001-30-f1"]

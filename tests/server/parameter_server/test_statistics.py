@@ -232,7 +232,7 @@ def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path)
     assert set(checkpoint.parts["shard-0"]) == {"parameters"}
     with (
         running(ONE) as fresh,
-        pytest.raises(ModelRefused, match=r"statistics are \{'a': 1\}, those of the checkpoint \{\};"),
+        pytest.raises(ModelRefused, match=r"statistics are \{'a': 1\}, in the checkpoint \{\};"),
     ):
         fresh.core.resume(checkpoint, fingerprint())
     with running(directory=tmp_path) as again:
@@ -260,12 +260,12 @@ def message(
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [
-        ([message("b")], "there is no statistic named 'b'"),
-        ([message("x" * 10_000)], f"there is no statistic named '{'x' * 64}'"),
-        ([message(mean=(1, 2), m2=(0, 0))], "statistic 'a': samples of 1 numbers cannot be merged with samples of 2"),
+        ([message("b")], "unknown statistic 'b'"),
+        ([message("x" * 10_000)], f"unknown statistic '{'x' * 64}'"),
+        ([message(mean=(1, 2), m2=(0, 0))], "statistic 'a' has samples of 1 numbers, not 2"),
         ([message(m2=(0, 0))], "statistic 'a': mean and m2 must have the same shape [D], not (1,) and (2,)"),
         ([pb.Moments(name="a", mean=bytes(3), m2=bytes(8))], "must have a multiple of 8 bytes, not 3"),
-        ([pb.Moments(name="a")], "cannot be merged with samples of 0"),
+        ([pb.Moments(name="a")], "has samples of 1 numbers, not 0"),
         ([message(mean=(np.nan,))], "statistic 'a': the mean or the sum of squared differences is not finite"),
         ([message(m2=(np.inf,))], "is not finite"),
         ([message(count=np.nan)], "the count must be finite and at least 0, not nan"),
@@ -298,5 +298,5 @@ def test_the_bridge_passes_the_sentence_on() -> None:
     with running(ONE) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
         bridge.metrics.statistic("b", of(1))
-        with pytest.raises(ParameterServerError, match="there is no statistic named 'b'"):
+        with pytest.raises(ParameterServerError, match="unknown statistic 'b'"):
             bridge.push(None, env_steps=1)

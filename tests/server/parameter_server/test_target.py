@@ -67,7 +67,7 @@ def test_an_interval_is_of_one_kind(wrong: dict[str, Any], sentence: str) -> Non
 def test_without_an_interval_there_is_none() -> None:
     tested = shard(None)
     assert tested.push(push(1, 1, 1)).target_generation is None
-    assert (tested.hear(5), tested.target_age, tested.snapshot().target) == (None, None, None)
+    assert (tested.advance_target(5), tested.target_age, tested.snapshot().target) == (None, None, None)
 
 
 def test_the_push_that_crosses_is_in_the_copy() -> None:
@@ -130,7 +130,7 @@ def test_other_shards_copy_when_they_hear_of_it() -> None:
     tested.push(push(4, 1, 1, target_generation=7))
     tested.push(push(5, 1, 1, target_generation=1))
     assert target(tested) == (2, [-3, -3])
-    assert tested.hear(3) is tested.target
+    assert tested.advance_target(3) is tested.target
     assert target(tested) == (3, [-5, -5])
     assert tested.target_age is None
     with pytest.raises(PushRefused):
@@ -141,7 +141,7 @@ def test_other_shards_copy_when_they_hear_of_it() -> None:
 def test_one_message_does_not_stop_the_copies_of_a_shard() -> None:
     tested = shard(start=5)
     tested.push(push(1, 1, 1))
-    tested.hear(2**52)
+    tested.advance_target(2**52)
     generation, copied = target(tested)
     assert (generation, copied) == (MAX_AHEAD, [-1, -1])
     tested.push(push(2, 1, 1, target_generation=generation + 1))
@@ -151,14 +151,14 @@ def test_one_message_does_not_stop_the_copies_of_a_shard() -> None:
 def test_a_shard_far_behind_comes_as_far_by_several_messages() -> None:
     tested = shard(start=5)
     for _ in range(4):
-        tested.hear(3 * MAX_AHEAD)
+        tested.advance_target(3 * MAX_AHEAD)
     assert target(tested)[0] == 3 * MAX_AHEAD
 
 
 def test_shard_0_does_not_hear_but_knows() -> None:
     tested = shard()
     tested.push(push(1, 1, 1, target_generation=9))
-    tested.hear(9)
+    tested.advance_target(9)
     assert target(tested) == (0, [0, 0])
 
 
@@ -375,7 +375,7 @@ def test_a_newer_copy_is_news_for_the_next_checkpoint() -> None:
     before = shards[1].mark()
     state = shards[1].state()
     assert state is not None and state.mark == before
-    tested.hear(1)
+    tested.advance_target(1)
     assert shards[1].mark() != before
 
 

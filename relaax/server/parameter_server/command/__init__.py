@@ -1,1 +1,4 @@
-"""A running parameter server, assembled from its configuration."""
+"""A running parameter server, assembled from its configuration.
+
+Begin reading at `assembly.assemble` and `server.Server`.
+"""

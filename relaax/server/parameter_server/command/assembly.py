@@ -1,4 +1,4 @@
-"""Assemble a parameter server from its configuration."""
+"""The assembly of a parameter server from its configuration."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 def open_manager(
     section: ParameterServerSection, ends: EndRequests, closing: ExitStack, leads: bool = True
 ) -> CheckpointManager | None:
-    """Return the manager of checkpoints; None if no location is configured. See `open_leased`."""
+    """Return the manager of checkpoints; None if no location is configured. For arguments see `open_leased`."""
     if (opened := open_leased(section, ends, closing, leads)) is None:
         return None
     store, lease = opened
@@ -60,10 +60,10 @@ def open_manager(
 
 
 def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: EndRequests) -> Spool | None:
-    """Return the spool for a last checkpoint; None if checkpoints are in a folder, or go to several shards, which keep
-    a part each. Delivers what an earlier process has left there.
+    """Return the spool for the last checkpoint, after delivery of the checkpoint that an earlier process left in it.
 
-    Raises StoreError and LeaseWaitInterrupted.
+    Return None if checkpoints are in a folder, or if several shards write a part each. Raises StoreError and
+    LeaseWaitInterrupted.
     """
     if section.checkpoint_aws_s3 is None or section.shards > 1:
         return None
@@ -71,7 +71,7 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
         folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
     except NoHome:
         _log.warning(
-            "the last checkpoint is lost if S3 is unreachable then: set checkpoint_spool, XDG_STATE_HOME or HOME"
+            "the last checkpoint is lost if S3 is unreachable at the end: set checkpoint_spool, XDG_STATE_HOME or HOME"
         )
         return None
     spool = Spool(folder, manager, section.aws_endpoint)
@@ -80,8 +80,9 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
 
 
 def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:
-    """Return the folder of the TensorBoard run, if any. Copying to S3 lasts until `closing` ends it. Raises StoreError
-    and ConfigurationError.
+    """Return the folder of the TensorBoard run; None if metrics are not written.
+
+    If metrics are copied to S3, `closing` ends the copying. Raises StoreError and ConfigurationError.
     """
     if section.metrics_aws_s3 is None:
         return None if section.metrics_dir is None else Path(section.metrics_dir)
@@ -92,9 +93,9 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
         warn_of_versions(store)
         names = [name for name in store.list() if newest_number([name])]
     except StoreUnavailable as error:
-        _log.warning("metrics are copied later: %s", error)
+        _log.warning("the metrics in S3 cannot be listed, and are copied later: %s", error)
     folder = Path(section.metrics_dir or closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
-    if names:  # later files must sort after those in the store, too
+    if names:  # new files must sort after those in the store
         folder.mkdir(parents=True, exist_ok=True)
         (folder / max(names, key=lambda name: newest_number([name]))).touch()
     copy = MetricsCopy(folder, store)
@@ -106,7 +107,7 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
 def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
     """Return a parameter server of this algorithm with its port bound and its checkpoint restored, ready to start.
 
-    It runs until `ends` has a reason. What `closing` ends is ended after it, also if this raises.
+    It runs until `ends` has a reason. The caller closes `closing` after the server has ended, or if this raises.
 
     Raises ConfigurationError, AddressError, ModelRefused, StoreError and LeaseWaitInterrupted.
     """
@@ -125,7 +126,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
     core.description = description(algorithm.name, config)
     manager = open_manager(section, ends, closing, leads=position.index == 0)
     if manager is None:
-        _log.warning("no place for checkpoints is configured: what is learned is lost when this process ends")
+        _log.warning("no checkpoint location is configured: the model is lost when this process ends")
     made, spool = 0, None
     if manager is not None and position.index == 0:
         spool = open_spool(section, manager, ends)
@@ -171,7 +172,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
 
 
 def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[str, Any]:
-    """Return what runs are compared by: the algorithm's keys, defaults included, and the environments."""
+    """Return the values by which runs are compared: the algorithm's keys, with defaults, and the environments."""
     run = configuration.run
     keys = config.model_dump(mode="json", by_alias=True)
     return {
@@ -184,7 +185,7 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
 
 
 def _resume(core: ParameterServerCore, models: AlgorithmModels, manager: CheckpointManager, ends: EndRequests) -> int:
-    """Resume from the newest checkpoint, if there is one. Return how many have been made at its location."""
+    """Resume from the newest checkpoint, if there is one. Return how many checkpoints its location has had."""
     parts = partial(parts_for, position=core.position)
 
     def use(checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""The credentials of a parameter server's port, and which methods a certificate is for."""
+"""The credentials of a parameter server's port, and the methods that each kind of certificate may call."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from relaax.server.security.tls import PARAMETER_SERVER, parameter_server_token
 
 _JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
 JOIN = f"/{_JOIN.containing_service.full_name}/{_JOIN.name}"
-"""The one stream that lasts: that of a shard."""
+"""The method of shards, whose stream has no time limit."""
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 _OF_WORKERS = frozenset(
     f"/{_SERVICE.full_name}/{method.name}" for method in _SERVICE.methods if method.name != "GetStatus"
 )
 _REFUSALS = {
-    SERVER: "the certificate that was shown is a server's (its extended key usage has serverAuth), and a worker's is "
-    "asked for: one with clientAuth alone, or without that extension; see "
+    SERVER: "the certificate of the call is a server's (its extended key usage has serverAuth), but this method needs "
+    "a worker's: one with clientAuth alone, or without that extension; see "
     "relaax-rlx-server.parameter_server_certificate",
-    WORKER: "the certificate that was shown is a worker's (its extended key usage has no serverAuth), and a shard "
-    "shows a server's: one with serverAuth and clientAuth, or without that extension; see "
+    WORKER: "the certificate of the call is a worker's (its extended key usage has no serverAuth), but this method "
+    "needs a server's: one with serverAuth and clientAuth, or without that extension; see "
     "relaax-parameter-server.tls_certificate",
 }
 
 
 def refusal(method: str, certificate: bytes) -> str | None:
-    """Return why the owner of this certificate (PEM) may not call this method; None if it may."""
+    """Return why the owner of this certificate (PEM) must not call this method; None if it may."""
     needed = WORKER if method in _OF_WORKERS else SERVER if method == JOIN else None
     role = None if needed is None else role_of(certificate)
     return None if role in (None, needed) else _REFUSALS[role]
 
 
 SENTENCES = token_refusals("parameter server", "relaax-rlx-server.parameter_server_token_file", WORKERS_TOKEN)
-"""What callers without the token are told."""
+"""Error messages for callers without the token."""
 
 
 def read_credentials(settings: ParameterServerSection) -> Credentials:
-    """Read the files that the configuration names. Raises ConfigurationError."""
+    """Return the port's credentials, from the files that the configuration names. Raises ConfigurationError."""
     return port_credentials(settings, PARAMETER_SERVER, parameter_server_token(settings), SENTENCES, refusal)

@@ -1,4 +1,4 @@
-"""Make models from a configuration and a fingerprint: the only place where the parameter server meets the algorithm."""
+"""Models from a configuration and a fingerprint. No other module of the parameter server uses the algorithm."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from relaax.hosting.fingerprint import changed_keys, fingerprint, first_differen
 from relaax.hosting.loader import Algorithm
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
-from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec
+from relaax.server.parameter_server.shard.model import ModelRefused, ModelSpec, differs_from_worker
 from relaax.server.parameter_server.shard.shard import DelayCompensation
 
 _log = logging.getLogger(__name__)
 
 
 class AlgorithmModels:
-    """Makes the models of one algorithm in one configuration, for the spaces of a worker or a checkpoint."""
+    """The factory of one algorithm's models in one configuration, for the spaces of a worker or a checkpoint."""
 
     def __init__(self, algorithm: Algorithm, config: ConfigBase) -> None:
         self._algorithm = algorithm
         self._config = config
 
     def __call__(self, description: str) -> ModelSpec:
-        """Return the model of a worker with this fingerprint. Raises ModelRefused if the worker has another algorithm
-        or configuration, or spaces that cannot be used.
+        """Return the model of a worker with this fingerprint.
+
+        Raises ModelRefused if the worker has another algorithm or configuration, or unsupported spaces.
         """
         try:
             _, observation_space, action_space = parse_fingerprint(description)
@@ -40,25 +41,25 @@ class AlgorithmModels:
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ModelRefused(f"the worker's fingerprint cannot be read: {error}") from None
         if difference:
-            raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
+            raise differs_from_worker(difference)
         return self._spec(observation_space, action_space)
 
     def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
-        """Return the fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
+        """Return the fingerprint of this algorithm with its current configuration and the spaces of a checkpoint.
 
-        Raises Damaged if the checkpoint's description cannot be read, and ModelRefused if keys have other values
-        now that are fixed when a run is resumed; all of them are named.
+        Raises Damaged if the checkpoint's description cannot be read. Raises ModelRefused if keys that are fixed when a
+        run is resumed have changed; the message names all of them.
         """
         try:
             there, observation_space, action_space = parse_fingerprint(json.dumps(manifest["fingerprint"]))
             changed = changed_keys(there["configuration"], self._config)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise Damaged(f"the manifest's fingerprint cannot be read: {error!r}") from None
-        if changed and there["algorithm"] == self._algorithm.name:  # that of another algorithm is refused as such
+        if changed and there["algorithm"] == self._algorithm.name:  # `check_origin` refuses another algorithm
             raise ModelRefused(
-                f"checkpoint {manifest.get('id')} was made with another configuration, and what differs is fixed when "
-                f"a run is resumed: {'; '.join(map(str, changed))}. Use the values that it was made with, or begin "
-                "anew at another checkpoint location (relaax run --fresh)"
+                f"checkpoint {manifest.get('id')} was made with other values of keys that are fixed when a run is "
+                f"resumed: {'; '.join(map(str, changed))}. Use the values that it was made with, or start a new "
+                "training at another checkpoint location (relaax run --fresh)"
             )
         return fingerprint(self._algorithm.name, self._config, observation_space, action_space)
 
@@ -73,9 +74,9 @@ class AlgorithmModels:
         except MemoryError as error:
             raise ModelRefused(f"the model does not fit into memory: {error}") from error
         except Exception as error:
-            if isinstance(error, ValueError) and is_deliberate(error):  # spaces that the algorithm cannot handle
+            if isinstance(error, ValueError) and is_deliberate(error):  # spaces that the algorithm does not support
                 raise ModelRefused(str(error)) from error
-            _log.exception("the model cannot be made")
+            _log.exception("the algorithm failed to make the model")
             why = describe_error(error, self._algorithm.source)
             raise ModelRefused(
                 f"the model cannot be made: {why}; the parameter server's log has the traceback"
@@ -83,7 +84,7 @@ class AlgorithmModels:
         if initial.ndim != 1:
             raise ModelRefused(
                 f"{place_of_function(declared.initial_parameters)}: initial_parameters() returned an array of shape "
-                f"{list(initial.shape)}, no flat vector"
+                f"{list(initial.shape)}, but must return a flat vector"
             )
         compensation = None
         if config.combine == "delay_compensated":

@@ -49,7 +49,7 @@ class StatusSample:
 
 _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("serving", "1 if workers are served, else 0", lambda v: v.port.serving),
-    Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
+    Family("incarnation", "number that identifies this incarnation of the model", lambda v: v.status.incarnation),
     Family("global_step", "environment steps of the training", lambda v: v.status.global_step),
     Family("max_global_step", "environment steps at which training ends", lambda v: v.status.max_global_step),
     Family("finished", "1 if training has ended, else 0", lambda v: v.status.finished),
@@ -59,43 +59,43 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
         "discarded_total", "gradients discarded, by reason", lambda v: labelled(v.status.discarded_for), ("reason",)
     ),
     Family(
-        "samples_discarded_total", "samples that no statistic could be merged with", lambda v: v.status.dropped_samples
+        "samples_discarded_total", "samples of statistics that could not be merged", lambda v: v.status.dropped_samples
     ),
     Family(
         "returns_discarded_total",
-        "episodes whose returns were left out of the means as outliers",
+        "episodes whose returns were excluded from the means as outliers",
         lambda v: v.status.discarded_returns,
     ),
     Family(
         "outlying_clients",
-        "clients whose samples are left out of the statistics as outliers",
+        "clients whose samples are excluded from the statistics as outliers",
         lambda v: v.status.outlying_clients,
     ),
     Family("episodes_total", "whole episodes of the training", lambda v: v.status.episodes),
     Family("mean_return", "mean return of the last 100 episodes", lambda v: v.status.mean_return_100),
-    Family("agreed_return", "mean of recent returns that no client reaches alone", lambda v: v.status.agreed_return),
-    Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
-    Family("workers", "training workers heard of in the last minute", lambda v: v.status.workers),
-    Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),
-    Family("learners", "learners heard of in the last minute", lambda v: v.status.learners),
+    Family("agreed_return", "mean of recent returns that no client can raise alone", lambda v: v.status.agreed_return),
+    Family("best_mean_return", "best mean return of 100 episodes so far", lambda v: v.status.best_mean_return_100),
+    Family("workers", "training workers active in the last minute", lambda v: v.status.workers),
+    Family("exploit_workers", "exploit workers active in the last minute", lambda v: v.status.exploit_workers),
+    Family("learners", "learners active in the last minute", lambda v: v.status.learners),
     Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
     Family(
         "actor_staleness",
-        "versions since the parameters that workers without gradients act by, mean of recent pushes",
+        "mean staleness of the parameters that workers without gradients act by, in versions",
         lambda v: v.status.mean_actor_staleness,
     ),
-    Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
+    Family("learning_rate", "learning rate by the schedule at the global step", lambda v: v.status.learning_rate),
     Family("checkpoint_timestamp_seconds", "Unix time of the newest checkpoint", lambda v: v.status.checkpoint_time),
     Family("checkpoint_global_step", "global step of the newest checkpoint", lambda v: v.status.checkpoint_global_step),
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
-    Family("pushes_total", "pushes answered, by the way they came", lambda v: labelled(v.pushes), ("bridge",)),
+    Family("pushes_total", "pushes answered, by transport", lambda v: labelled(v.pushes), ("bridge",)),
     Family(
         "pushes_repeated_total",
-        "pushes that came again, and were not applied again",
+        "repeated pushes, which were not applied again",
         lambda v: labelled(v.repeated),
         ("incarnation",),
     ),
-    Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.port.by_memory),
+    Family("workers_by_shared_memory", "workers connected by shared memory", lambda v: v.port.by_memory),
     *PORT_FAMILIES,
 )
 FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
@@ -112,7 +112,7 @@ def status_server(
     offers: SharedMemoryOffers,
     checkpointer: Checkpointer | None,
 ) -> StatusServer:
-    """Return a status server that is bound to `address` and not started. `calls`: by transport. Raises AddressError."""
+    """Return a status server that is bound to `address` but not started. `calls`: by transport. Raises AddressError."""
     meter = PortMeter(port, calls, offers)
 
     def view() -> StatusSample:
@@ -135,8 +135,10 @@ SWEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. After the end of training the server stays at least `linger` and at most `grace`, so that workers are
-    told; `drain` is what calls in flight get when it stops.
+    """Times of the end, in seconds.
+
+    After the end of training, the server stays for at least `linger` and at most `grace`, so that workers learn of the
+    end. When it stops, calls in flight have `drain`.
     """
 
     grace: float = 10.0
@@ -145,10 +147,10 @@ class Timing:
 
 
 class Server:
-    """Serves `core` at `address` until `ends` has a reason: a signal, or the end of training. The first one counts.
+    """A server of `core` at `address`, until `ends` has a first reason: a signal, or the end of training.
 
-    `parameters` bounds the length of messages: the vector's length if it is known, else the longest allowed.
-    `coordinator`: how this shard acts together with others; by default it is alone.
+    `parameters` limits the length of messages: the vector's length if it is known, else the maximum. `coordinator`:
+    the coordination with other shards; by default there are none.
     """
 
     def __init__(
@@ -202,27 +204,27 @@ class Server:
 
     @property
     def status_address(self) -> str | None:
-        """HOST:PORT of /healthz and /metrics, if they are served."""
+        """HOST:PORT of /healthz and /metrics; None without a status port."""
         return self._status.address if self._status else None
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start to serve."""
         if self._status:
             self._status.start()
         self._local.start()
         self._port.start()
-        self._coordinator.start()  # workers are served when all shards are there
+        self._coordinator.start()  # workers are served when all shards have joined
         if self._checkpointer:
             self._checkpointer.start()
         if self._metrics:
             self._metrics.start()
 
     def run(self) -> tuple[Reason, bool]:
-        """Serve until the end. Return the reason, and whether the last checkpoint is safe."""
+        """Serve until there is a reason to end. Return it, and whether the last checkpoint is safe."""
         while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
             self._core.shared.sweep()
-        _log.info("ending: %s", reason.name.lower())
-        self.health.end()  # before the port closes: who watches is told, and sends nobody here any more
+        _log.info("parameter server ends: %s", reason.name.lower())
+        self.health.end()  # before the port closes, so that load balancers stop sending workers here
         if reason is Reason.FINISHED:
             safe = self._end_finished()
         else:
@@ -234,20 +236,20 @@ class Server:
         return reason, safe
 
     def _end_finished(self) -> bool:
-        """Save the last checkpoint while workers are told that training has finished. Return whether it is safe."""
+        """Save the last checkpoint while workers learn that training has finished. Return whether it is safe."""
         begun = time.monotonic()
         safe = self._save_last()
         while time.monotonic() - begun < self._timing.grace:
             if time.monotonic() - begun >= self._timing.linger and self._core.registry.count() == 0:
                 break
             if self._ends.get(timeout=0.05) is not None:
-                break  # somebody wants it to end now
+                break  # another reason, such as a signal
         self._coordinator.end(safe)
         self._stop_calls()
         return safe
 
     def _stop_calls(self) -> None:
-        """Answer the present calls, and no further ones."""
+        """Stop accepting calls and wait for those in flight."""
         stopped = self._grpc.stop(self._timing.drain)
         self._local.stop(self._timing.drain)
         stopped.wait()
@@ -264,15 +266,15 @@ class Server:
 
     @property
     def kept(self) -> bool:
-        """Whether this machine keeps the last checkpoint because the store did not accept it."""
+        """Whether this machine keeps the last checkpoint because the store is unavailable."""
         return self._checkpointer is not None and self._checkpointer.has_local_copy
 
     @property
-    def not_saved(self) -> str:
-        """Why the last attempt at a checkpoint failed, if it did."""
+    def save_error(self) -> str:
+        """The reason why the last attempt to save a checkpoint failed, if it did."""
         return self._core.status().checkpoint_error or "shard 0 has not written it"
 
     @property
     def refusal(self) -> str:
-        """Why shard 0 refuses this shard or cannot continue itself, if that was the reason to end."""
+        """The reason why shard 0 refuses this shard, or cannot continue itself, if that ended this server."""
         return self._coordinator.refusal

@@ -161,7 +161,7 @@ class Follower(Coordinator):
             self._say_away("its stream has ended")
         self._joined = False
         self._kept = None
-        self._core.let_go()
+        self._core.free_prepared()
         self._core.access.close(self._away)
 
     def _obey(self, order: pb.JoinResponse) -> None:
@@ -217,7 +217,7 @@ class Follower(Coordinator):
         if order.memory:
             self._core.prepare()
         else:
-            self._core.let_go()
+            self._core.free_prepared()
         self._mark(answer)
 
     def _hold(self, order: pb.Hold, answer: pb.Answer) -> None:
@@ -233,7 +233,7 @@ class Follower(Coordinator):
             answer.state = repr(state.mark)
             self._kept = order.cut, state
         else:
-            self._core.let_go()
+            self._core.free_prepared()
             self._mark(answer)
         if not answer.state:
             answer.failure, answer.sentence = pb.FAILURE_NO_MODEL, f"{self._core.position} has no model yet"

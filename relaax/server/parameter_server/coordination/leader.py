@@ -209,7 +209,7 @@ class Leader(Coordinator):
         except ShardLost as lost:
             why = str(lost)
         finally:
-            self._core.let_go()
+            self._core.free_prepared()
         own = self._core.mark()
         if own is None or self._saved[:1] == (own,):
             return None  # no update since

@@ -29,16 +29,17 @@ from relaax.server.parameter_server.shard.model import (
     ModelFactory,
     ModelRefused,
     ShardPosition,
+    differs_from_worker,
     make_model,
 )
 from relaax.server.parameter_server.shard.persistence import (
-    as_written,
     check_origin,
     describe_shard,
+    errors_as_damaged,
     restore_shard,
     shard_arrays,
 )
-from relaax.server.parameter_server.shard.shard import Applied, Push
+from relaax.server.parameter_server.shard.shard import Push, PushResult
 from relaax.server.parameter_server.shard.snapshot_segments import Segments
 from relaax.server.parameter_server.shard.state import Counters
 from relaax.server.ports.shared_budget import SharedBudget
@@ -145,9 +146,9 @@ class ParameterServerCore:
             restore_shard(model.shard, self.position, model.parameters, checkpoint)
         with self._lock:
             if checkpoint is not None and self.position.index == 0:
-                with as_written("actors"):
+                with errors_as_damaged("actors"):
                     self.registry.restore_actors(checkpoint.manifest["actors"])
-                with as_written("returns"):
+                with errors_as_damaged("returns"):
                     self.metrics.restore_returns(checkpoint.manifest["returns"])
             self.incarnation = incarnation
             self.model = model
@@ -182,7 +183,7 @@ class ParameterServerCore:
         self.sweep()
         return model, self.registry.register(worker_id, session, environments, purpose, frame_skip, origin)
 
-    def push(self, push: Push) -> Applied | None:
+    def push(self, push: Push) -> PushResult | None:
         """Apply an update of a registered worker. Return None, without applying it, if training has ended. Raises
         PushRefused and PushOutOfOrder.
         """
@@ -205,7 +206,7 @@ class ParameterServerCore:
                 self._on_finished()
         return applied
 
-    def repeat_of_earlier(self, worker_id: str, push_id: int) -> Applied | None:
+    def repeat_of_earlier(self, worker_id: str, push_id: int) -> PushResult | None:
         """Return the answer to a push of an earlier incarnation that the checkpoint contains, or None."""
         return self._repeat("earlier", worker_id, push_id)
 
@@ -305,10 +306,10 @@ class ParameterServerCore:
         if (model := self.model) is not None:
             model.shard.prepare()
 
-    def let_go(self) -> None:
+    def free_prepared(self) -> None:
         """Free what `prepare` allocated and no `state` has used."""
         if (model := self.model) is not None:
-            model.shard.let_go()
+            model.shard.free_prepared()
 
     def cut(self) -> ModelState | None:
         """Return the state at a moment without a pending update; None before there is a model.
@@ -324,7 +325,7 @@ class ParameterServerCore:
             finally:
                 unbroken &= self.access.release()
         finally:
-            self.let_go()
+            self.free_prepared()
         if not unbroken:
             raise CheckpointLate("an update took too long")
         return state
@@ -354,9 +355,9 @@ class ParameterServerCore:
         }
         return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
 
-    def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> Applied | None:
+    def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> PushResult | None:
         model = self.model
-        applied = model.shard.repeat(worker_id, push_id) if model else None
+        applied = model.shard.repeated_result(worker_id, push_id) if model else None
         if applied is not None:
             self._count_repeated(incarnation)
         return applied
@@ -376,11 +377,11 @@ class ParameterServerCore:
                 f"{difference}; connect environments of the same spaces, or train in another run"
             )
         if difference:
-            raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
+            raise differs_from_worker(difference)
 
     def _forget(self, workers: Iterable[str]) -> None:
         for worker_id in workers:
             self.figures.forget(worker_id)
             self.metrics.forget(worker_id)
             if self.model is not None:
-                self.model.shard.forget(worker_id)
+                self.model.shard.remove_worker(worker_id)

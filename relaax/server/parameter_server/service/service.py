@@ -20,7 +20,7 @@ from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.service.core import ParameterServerCore
 from relaax.server.parameter_server.service.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.shard.model import ModelRefused
-from relaax.server.parameter_server.shard.shard import Applied, CannotShare, Push, PushRefused
+from relaax.server.parameter_server.shard.shard import CannotShare, Push, PushRefused, PushResult
 from relaax.server.parameter_server.shard.state import Discard, PushOutOfOrder, Statistics
 from relaax.server.parameter_server.shard.target import TARGET
 from relaax.server.ports.local_session import SharedMemoryOffers
@@ -142,12 +142,12 @@ class ParameterService:
         self._core = core
         self._offers = offers
         self._narrowed = Narrower("parameters")
-        self._complain = RateLimitedLog(_log)
+        self._warn = RateLimitedLog(_log)
 
     def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         check_registration(request)
         core, purpose = self._core, PURPOSES[request.role]
-        with core.access.passing():
+        with core.access.enter():
             try:
                 model, worker = core.register(
                     request.worker_id,
@@ -180,7 +180,7 @@ class ParameterService:
         request, core = carrier.message, self._core
         check_asked(request)
         check_report(request.report)
-        with core.access.passing(update=True):
+        with core.access.enter(update=True):
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None:
                 return self._push_of_another_life(request)
@@ -204,7 +204,7 @@ class ParameterService:
     def pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
         check_asked(request)
         core = self._core
-        with core.access.passing():
+        with core.access.enter():
             model = core.model
             wants_target = request.vector == TARGET and (model is None or model.shard.target is not None)
             if request.vector and not wants_target:
@@ -212,7 +212,7 @@ class ParameterService:
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None or model is None:
                 return Carrier(pb.PullResponse(incarnation_ended=True))
-            target = model.shard.hear(request.target_generation)
+            target = model.shard.advance_target(request.target_generation)
             statistics: Statistics = {}
             if wants_target and target is not None:
                 counters, vector, version = model.shard.counters, target.vector, target.generation
@@ -239,7 +239,7 @@ class ParameterService:
         """Return one of the shard's own vectors, float32 [size], for a worker that changes it in memory (hogwild), and
         what it needs to know. Shared memory only: gRPC has no such method.
         """
-        with self._core.access.passing():
+        with self._core.access.enter():
             model = self._core.model
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None or model is None:
@@ -265,7 +265,7 @@ class ParameterService:
     def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         check_report(request.report)
         core = self._core
-        with core.access.passing():
+        with core.access.enter():
             worker = core.registry.hear(request.worker_id)
             if worker is None:
                 return pb.ReportResponse(incarnation_ended=True)
@@ -314,7 +314,7 @@ class ParameterService:
         what = (
             "it is not finite after delay compensation" if is_finite(gradient) else not_finite_sentence(gradient, start)
         )
-        self._complain("discarded a gradient of worker %s: %s", worker.worker_id[:8], what)
+        self._warn("discarded a gradient of worker %s: %s", worker.worker_id[:8], what)
 
     def _worker(self, worker_id: str, incarnation: int) -> RegisteredWorker | None:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
@@ -326,7 +326,9 @@ class ParameterService:
             return self._answer(replace(applied, target_generation=None), request, None)
         return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))
 
-    def _answer(self, applied: Applied, request: pb.PushRequest, have_version: int | None) -> Carrier[pb.PushResponse]:
+    def _answer(
+        self, applied: PushResult, request: pb.PushRequest, have_version: int | None
+    ) -> Carrier[pb.PushResponse]:
         wanted, version = request.want_parameters, applied.counters.version
         not_modified = wanted and have_version == version
         rank, count = self._core.registry.ranks(request.worker_id)

@@ -122,7 +122,7 @@ class ParameterSession(LocalSession):
         finally:
             # The worker may be there still, and go on by gRPC with the parameters that it has.
             if (model := self._core.model) is not None:
-                model.shard.forget_snapshots(self._held.values())
+                model.shard.release_snapshots(self._held.values())
             self._held.clear()
             self._memory.give_back()
 

@@ -21,51 +21,52 @@ OUTLYING = 100.0
 median over the clients, or than this where the median is below 1.
 """
 JUDGES = 3
-"""Minimum number of clients with samples: of two that differ, either may be wrong."""
+"""Minimum number of clients for a comparison. With only two, it is unknown which one is wrong."""
 PROVEN = 1000
-"""Samples from which on a client is compared only with clients of as many: the first steps of episodes may be small."""
+"""Number of samples from which a client is compared only with clients that have as many.
+
+The first steps of episodes may have small values.
+"""
 COMPARED_CLIENTS = 64
-"""Clients with sums of their own; beyond it, the samples of the least recent client are merged permanently."""
+"""Maximum number of clients with separate sums. Beyond it, the samples of the least recent client are merged."""
 REFRESH = 256
-"""Pushes with samples after which clients are compared again."""
-LOOK = 7
-"""Pushes of one client between two looks at whether it has left its limit."""
+"""Number of pushes with samples after which clients are compared again."""
+CHECK_PUSHES = 7
+"""Number of pushes of a client after which it is checked against its limit."""
 
 
 class MergedStatistics:
     """The moments of each client, and the merged moments of all clients except outliers. Not thread-safe.
 
-    A client is compared by all of its samples. It counts again when their mean square is within the limit again, which
-    follows the other clients. Samples from a checkpoint are compared in the same way.
+    A client is compared by all of its samples. Its samples are included again when their mean square is within the
+    limit, which follows the other clients. Samples from a checkpoint are compared in the same way.
     """
 
     def __init__(self, lengths: Mapping[str, int]) -> None:
         self._statistics = {name: _Statistic(name, length) for name, length in lengths.items()}
         self.dropped_samples = 0
-        """Samples that could not be merged, in this process's life."""
-        self._complain = RateLimitedLog(_log)
+        """Number of samples that this process could not merge."""
+        self._warn = RateLimitedLog(_log)
         self._merge_all()
 
     @property
     def merged(self) -> Statistics:
-        """The merged samples by name. Replaced, never changed."""
+        """The merged samples by name. An update replaces the mapping and does not change it."""
         return self._merged
 
     @property
     def outlying_clients(self) -> int:
-        """How many clients are outliers now."""
+        """The current number of clients that are outliers."""
         return len(set[str]().union(*(each.outlying for each in self._statistics.values())) - {_EARLIER})
 
     def check(self, samples: Statistics) -> None:
-        """Raise ValueError if a name is unknown or a length is another one."""
+        """Raise ValueError if a name is unknown or a length differs."""
         for name, moments in samples.items():
             if name not in self._statistics:
-                raise ValueError(f"there is no statistic named {name[:MAX_STATISTIC_NAME]!r}")
+                raise ValueError(f"unknown statistic {name[:MAX_STATISTIC_NAME]!r}")
             size = self._merged[name].size
             if moments.size != size:
-                raise ValueError(
-                    f"statistic {name!r}: samples of {size} numbers cannot be merged with samples of {moments.size}"
-                )
+                raise ValueError(f"statistic {name!r} has samples of {size} numbers, not {moments.size}")
 
     def add(self, client: str, samples: Statistics) -> None:
         """Add samples of a client that `check` has accepted."""
@@ -74,13 +75,13 @@ class MergedStatistics:
         for name, moments in samples.items():
             try:
                 self._statistics[name].add(client, moments)
-            except MomentsOutOfRange as why:  # the client may be honest: what it cannot be merged with may be another's
+            except MomentsOutOfRange as why:  # no error for the client: the cause may be another client's samples
                 self.dropped_samples += 1
-                self._complain("a sample of the statistic %s is left out (%s): %s", name, client or "unnamed", why)
+                self._warn("dropped a sample of the statistic %s (%s): %s", name, client or "unnamed", why)
         self._merge_all()
 
     def restore(self, statistics: Statistics) -> None:
-        """Continue from merged moments. A statistic with unusable moments starts empty, and a warning is logged."""
+        """Restore merged moments. If those of a statistic are unusable, it starts empty and a warning is logged."""
         for name, statistic in self._statistics.items():
             statistic.restore(_usable(name, statistics[name]))
         self._merge_all()
@@ -90,13 +91,11 @@ class MergedStatistics:
 
 
 _EARLIER = "earlier samples"
-_PUSHES_OF_EACH = 32  # between two comparisons, whose time grows with the clients
+_PUSHES_OF_EACH = 32  # pushes per client between two comparisons, whose cost grows with the number of clients
 
 
 class _Samples:
-    """Sums over the samples of one client: differences from the mean of the first, so that a large mean costs no
-    precision.
-    """
+    """Sums over the samples of one client, relative to the mean of the first ones: a large mean loses no precision."""
 
     def __init__(self, moments: Moments) -> None:
         self.count = moments.count
@@ -106,7 +105,7 @@ class _Samples:
         self._squares = moments.m2.copy()
 
     def add(self, moments: Moments) -> None:
-        """Add samples within the limits of `Moments`."""
+        """Add samples. They are within the limits of `Moments`."""
         difference = moments.mean - self._origin
         weighted = difference * moments.count
         self.pushes += 1
@@ -118,7 +117,7 @@ class _Samples:
 
     @property
     def mean_square(self) -> Float64Vector:
-        """The mean of the squares of all samples, float64 [D]; there is at least one."""
+        """The mean square of all samples, float64 [D]. There is at least one sample."""
         squares: Float64Vector = self._squares + self._origin * (2 * self._sum + self.count * self._origin)
         squares /= self.count
         return squares
@@ -130,7 +129,7 @@ class _Samples:
 
     @property
     def moments(self) -> Moments:
-        """The moments of all samples; there is at least one."""
+        """The moments of all samples. There is at least one sample."""
         mean = self._sum / self.count
         return Moments(self.count, self._origin + mean, np.maximum(self._squares - self._sum * mean, 0.0))
 
@@ -140,66 +139,68 @@ class _Statistic:
 
     def __init__(self, name: str, length: int) -> None:
         self._name = name
-        self._apart: OrderedDict[str, _Samples] = OrderedDict()  # the longest silent first
+        self._clients: OrderedDict[str, _Samples] = OrderedDict()  # the least recent first
         self.restore(Moments.zeros(length))
 
     def restore(self, moments: Moments) -> None:
-        """Continue from moments of all clients."""
+        """Restore the merged moments of all clients."""
         self.merged = moments
-        self._earlier = _Samples(moments)  # of clients that are not kept apart any more, and of the server's past lives
-        self._apart.clear()
+        self._earlier = _Samples(moments)  # merged clients, and samples of a checkpoint
+        self._clients.clear()
         self.outlying: set[str] = set()
         self._limit: Float64Vector | None = None  # of the mean square
         self._has_proven_limit = False
         self._until_refresh = 0
 
     def add(self, client: str, moments: Moments) -> None:
-        """Add samples. Raises MomentsOutOfRange; then nothing has changed."""
+        """Add samples. Raises MomentsOutOfRange; in that case the state is unchanged."""
         if moments.count < 1:
             return
         if client in self.outlying:
             moments.checked()
         else:
             self.merged = self.merged.merged(moments)
-        samples = self._apart.get(client)
+        samples = self._clients.get(client)
         if samples is None:
-            self._apart[client] = _Samples(moments)
+            self._clients[client] = _Samples(moments)
             is_due = True
         else:
             was_proven = samples.is_proven
             samples.add(moments)
-            self._apart.move_to_end(client)
-            is_due = samples.is_proven is not was_proven or (samples.pushes % LOOK == 0 and self._has_changed(client))
+            self._clients.move_to_end(client)
+            is_due = samples.is_proven is not was_proven or (
+                samples.pushes % CHECK_PUSHES == 0 and self._has_changed(client)
+            )
         self._until_refresh -= 1
         if is_due or self._until_refresh <= 0:
             self._refresh()
 
     def _refresh(self) -> None:
-        """Compare the clients. If the set of outliers has changed, merge all samples again."""
-        self._until_refresh = max(REFRESH, _PUSHES_OF_EACH * len(self._apart))
-        if len(self._apart) > COMPARED_CLIENTS:
-            client, samples = self._apart.popitem(last=False)
+        """Compare the clients. If the set of outliers changes, merge all samples again."""
+        self._until_refresh = max(REFRESH, _PUSHES_OF_EACH * len(self._clients))
+        if len(self._clients) > COMPARED_CLIENTS:
+            client, samples = self._clients.popitem(last=False)
             if client not in self.outlying:
                 self._earlier.add(samples.moments)
             self.outlying.discard(client)
-        if len(self._apart) < JUDGES:
+        if len(self._clients) < JUDGES:
             return
-        proven = [samples for samples in self._apart.values() if samples.is_proven]
+        proven = [samples for samples in self._clients.values() if samples.is_proven]
         self._has_proven_limit = len(proven) >= JUDGES
-        judges = proven if self._has_proven_limit else self._apart.values()
+        judges = proven if self._has_proven_limit else self._clients.values()
         squares = np.median([samples.mean_square for samples in judges], axis=0)
         self._limit = OUTLYING**2 * np.maximum(squares, 1.0)
         outlying = {client for client, samples in self._parts() if self._is_outlier(client, samples)}
         if outlying == self.outlying:
             return
-        self._log(outlying - self.outlying, f"are left out: more than {OUTLYING:g} times as large as other clients'")
-        self._log(self.outlying - outlying, "count again")
+        self._log(outlying - self.outlying, f"are excluded: more than {OUTLYING:g} times as large as other clients'")
+        self._log(self.outlying - outlying, "are included again")
         self.outlying = outlying
         self.merged = _sum(samples.moments for client, samples in self._parts() if client not in outlying)
 
     def _has_changed(self, client: str) -> bool:
-        """Return whether a client is on the other side of its limit than at the last comparison."""
-        return self._is_outlier(client, self._apart[client]) is not (client in self.outlying)
+        """Return whether a client has crossed its limit since the last comparison."""
+        return self._is_outlier(client, self._clients[client]) is not (client in self.outlying)
 
     def _is_outlier(self, client: str, samples: _Samples) -> bool:
         if self._limit is None or (samples.is_proven and not self._has_proven_limit):
@@ -209,16 +210,16 @@ class _Statistic:
     def _parts(self) -> Iterable[tuple[str, _Samples]]:
         if self._earlier.count:
             yield _EARLIER, self._earlier
-        yield from self._apart.items()
+        yield from self._clients.items()
 
     def _log(self, clients: Iterable[str], what: str) -> None:
-        whose = (client if client == _EARLIER else f"samples of {client or 'unnamed workers'}" for client in clients)
-        for each in sorted(whose):
+        names = (client if client == _EARLIER else f"samples of {client or 'unnamed workers'}" for client in clients)
+        for each in sorted(names):
             _log.warning("statistic %s: %s %s", self._name, each, what)
 
 
 def _sum(parts: Iterable[Moments]) -> Moments:
-    """Return the moments of all samples. What cannot be merged with the rest is left out."""
+    """Return the moments of all samples. Parts that cannot be merged with the others are dropped."""
     merged, *others = parts
     for moments in others:
         with contextlib.suppress(MomentsOutOfRange):

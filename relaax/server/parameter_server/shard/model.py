@@ -1,4 +1,4 @@
-"""A model: its description, the shard that is made of it, and whether calls may use it now."""
+"""A model: its description, its shard, and access control for calls that use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from relaax.transport.process_resources import keep_freed_memory
 
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
-    """Shard `index`, from 0, of `count`. Shard 0 leads: it counts steps, allots actors and publishes checkpoints."""
+    """Shard `index`, from 0, of `count`. Shard 0 leads: it counts steps, assigns actors and publishes checkpoints."""
 
     index: int = 0
     count: int = 1
@@ -38,7 +38,7 @@ class ShardPosition:
         return f"shard-{self.index}"
 
     def range(self, parameters: int) -> tuple[int, int]:
-        """Return the first element of a vector of `parameters` that it owns, and one past its last."""
+        """Return the range of the shard in a vector of `parameters` elements: first element, and one past the last."""
         return shard_range(parameters, self.index, self.count)
 
     def __str__(self) -> str:
@@ -46,13 +46,20 @@ class ShardPosition:
 
 
 class ModelRefused(Exception):
-    """A worker's or a checkpoint's description does not fit this parameter server. The message says in what."""
+    """A worker or checkpoint does not fit this parameter server. The message names the difference."""
+
+
+def differs_from_worker(difference: str) -> ModelRefused:
+    """Return the error for a worker whose configuration is not this parameter server's."""
+    return ModelRefused(f"the configuration of the worker differs from this parameter server's: {difference}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model before its first update. `initial` is the flat vector, float32 [P]; `statistics` are name to length;
-    `target` is how often the target network is renewed, if there is one.
+    """A model before its first update.
+
+    initial: the flat vector, float32 [P]. statistics: lengths by name. target: the interval between two copies to the
+    target network; None without one.
     """
 
     initial: npt.NDArray[np.float32]
@@ -69,14 +76,12 @@ ModelFactory = Callable[[str], ModelSpec]
 """Return the model that a fingerprint describes. Raises ModelRefused."""
 
 Difference = Callable[[str, str], str | None]
-"""Return the first difference of two fingerprints, a worker's and ours; None if they agree."""
+"""Return the first difference between a worker's fingerprint and this server's; None if they are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is being trained. `spec.initial` is that of the shard's range; `parameters` is the whole vector's
-    length.
-    """
+    """A model in training. `spec.initial` is the shard's range; `parameters` is the length of the whole vector."""
 
     fingerprint: str
     spec: ModelSpec
@@ -85,7 +90,7 @@ class Model:
 
     @property
     def spaces(self) -> str:
-        """Return the spaces of the fingerprint, canonical JSON as that is."""
+        """The spaces of the fingerprint as canonical JSON."""
         description = json.loads(self.fingerprint)
         spaces = {name: description.get(name) for name in ("action_space", "observation_space")}
         return json.dumps(spaces, sort_keys=True, separators=(",", ":"))
@@ -94,8 +99,9 @@ class Model:
 def make_model(
     factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Allocator = own_memory
 ) -> Model:
-    """Return the model before its first update, with the shard's range of the vector. `empty` makes the memory of
-    snapshots. Raises ModelRefused.
+    """Return the model before its first update, with the shard's range of the vector.
+
+    `empty` allocates the memory of snapshots. Raises ModelRefused.
     """
     spec = factory(fingerprint)
     parameters = len(spec.initial)
@@ -104,11 +110,11 @@ def make_model(
     start, end = position.range(parameters)
     if end - start > MAX_PARAMETERS:
         raise ModelRefused(
-            f"the model has {parameters} parameters: one shard holds up to {MAX_PARAMETERS}, so at least "
-            f"{-(-parameters // MAX_PARAMETERS)} are needed"
+            f"the model has {parameters} parameters: a shard holds at most {MAX_PARAMETERS}; use at least "
+            f"{-(-parameters // MAX_PARAMETERS)} shards"
         )
     keep_freed_memory(4 * (end - start))
-    if position.count > 1:  # what other shards own is not kept; statistics are shard 0's
+    if position.count > 1:  # drop the ranges of other shards; only shard 0 has statistics
         own = spec.statistics if position.index == 0 else {}
         spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own)
     shard = Shard(
@@ -127,23 +133,23 @@ def make_model(
 
 
 class ModelAccess:
-    """Access to the model: open, held for a moment, or closed with a sentence. Thread-safe.
+    """Access to the model: open, held for a limited time, or closed with a reason. Thread-safe.
 
-    While it is held, updates wait and everything else passes; a hold ends by itself, so that who asked for it cannot
-    stop training by vanishing. While it is closed nothing passes, and callers are told to come back.
+    While it is held, updates wait and other calls proceed. A hold expires, so that training continues if the caller of
+    `hold` disappears. While it is closed, calls raise TryAgain with the reason.
     """
 
     def __init__(self, closed: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.closed = closed
-        """The reason why nothing passes; empty if it is open."""
+        """The reason why access is closed; empty if it is open."""
         self._clock = clock
         self._held_until = -math.inf
-        self._inside = [0, 0]  # calls that only read, and updates
+        self._inside = [0, 0]  # numbers of calls that only read, and of updates
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def passing(self, *, update: bool = False) -> Iterator[None]:
-        """Keep the access open while inside, for an update also not held. Raises TryAgain."""
+    def enter(self, *, update: bool = False) -> Iterator[None]:
+        """Enter a call. An update waits for the end of a hold. Raises TryAgain if access is closed."""
         with self._changed:
             while update and not self.closed and (left := self._held_until - self._clock()) > 0:
                 self._changed.wait(left)
@@ -158,13 +164,13 @@ class ModelAccess:
                 self._changed.notify_all()
 
     def hold(self, seconds: float) -> bool:
-        """Make updates wait for `seconds`. Return whether none is being applied any more."""
+        """Make updates wait for `seconds`. Return whether all running updates have ended by then."""
         with self._changed:
             self._held_until = self._clock() + seconds
             return self._changed.wait_for(lambda: not self._inside[True], seconds)
 
     def release(self) -> bool:
-        """Let updates pass again. Return False if the hold had already expired: some may have passed since."""
+        """End the hold. Return False if it had expired before, because updates may have been applied since."""
         with self._changed:
             unbroken = self._clock() < self._held_until
             self._held_until = -math.inf
@@ -172,7 +178,7 @@ class ModelAccess:
             return unbroken
 
     def close(self, sentence: str) -> None:
-        """Let nothing pass, and wait until nobody is inside. Callers get `sentence`."""
+        """Close the access with the reason `sentence`, and wait until all running calls have ended."""
         with self._changed:
             self.closed = sentence
             self._held_until = -math.inf
@@ -180,7 +186,7 @@ class ModelAccess:
             self._changed.wait_for(lambda: not any(self._inside))
 
     def open(self) -> None:
-        """Let everything pass."""
+        """Open the access."""
         with self._changed:
             self.closed = ""
             self._changed.notify_all()

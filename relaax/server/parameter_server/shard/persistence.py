@@ -1,4 +1,4 @@
-"""Convert a shard to its part of a checkpoint, and back, also from another number of shards."""
+"""Conversion of a shard to its part of a checkpoint, and back, also from another number of shards."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ SLOT = "slots/"
 
 
 def parts_for(manifest: Mapping[str, Any], position: ShardPosition) -> list[str]:
-    """Return the parts of a checkpoint that a shard reads: its own, or those that it overlaps. Raises Damaged."""
+    """Return the names of a checkpoint's parts that overlap the range of a shard. Raises Damaged."""
     start, end = position.range(vector_length(manifest))
     return [shard["part"] for shard in overlapping(manifest, start, end)]
 
 
 def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[np.float32], dict[str, Array]]:
-    """Return parameters and slots of the shard's range. Raises Damaged.
+    """Return the parameters and slots of the shard's range. Raises Damaged.
 
-    A slot with one float32 for each element of its part is cut like the parameters. Any other, such as Adam's count of
-    updates, is the largest of those that the parts have.
+    A slot with a float32 for each element of its part is cut like the parameters. For other slots, such as Adam's count
+    of updates, the largest value over the parts is used.
     """
     start, end = position.range(vector_length(checkpoint.manifest))
     shards = overlapping(checkpoint.manifest, start, end)
@@ -55,12 +55,12 @@ def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[
 
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
-"""Slots of which optimizers take the root, or by powers of which they divide."""
+"""Slots that must not be negative, because optimizers take their roots or divide by terms with them as exponents."""
 _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
 def shard_arrays(snapshot: Snapshot) -> Arrays:
-    """Return the arrays of a shard's part: parameters, slots of the optimizer, moments of statistics, target."""
+    """Return the arrays of a shard's part: parameters, optimizer slots, moments of statistics, target."""
     arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
     arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
     if snapshot.target is not None:
@@ -82,12 +82,11 @@ def describe_shard(position: ShardPosition, shard: Shard, snapshot: Snapshot) ->
 
 
 def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkpoint: Checkpoint) -> None:
-    """Restore parameters, slots, statistics, target network, counters and ledger; `parameters` is the length of the
-    whole vector.
+    """Restore parameters, slots, statistics, target network, counters and ledger.
 
-    A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
-    counted can be said of its own shards only. Raises ModelRefused if it does not fit, and Damaged if it is not
-    what a shard has ever written.
+    `parameters` is the length of the whole vector. A checkpoint of another number of shards is cut for this one. Its
+    ledgers are dropped then, because they record pushes of its own ranges only. Raises ModelRefused if the checkpoint
+    does not fit the configuration, and Damaged if its content is not what a shard writes.
     """
     manifest = checkpoint.manifest
     check_parts(checkpoint, "parameters")
@@ -107,8 +106,8 @@ def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkp
 
 
 @contextmanager
-def as_written(what: str) -> Iterator[None]:
-    """Turn errors while reading what a server has written into Damaged."""
+def errors_as_damaged(what: str) -> Iterator[None]:
+    """Convert errors inside into Damaged. `what`: the part of the checkpoint that is read."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -118,41 +117,41 @@ def as_written(what: str) -> Iterator[None]:
 def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Checkpoint) -> Snapshot:
     if (described["start"], described["end"]) != own:
         raise Damaged(
-            f"a shard of elements {own[0]} to {own[1]} has those of {described['start']} to {described['end']}"
+            f"a shard of elements {own[0]} to {own[1]} has a part of {described['start']} to {described['end']}"
         )
     arrays = checkpoint.parts[described["part"]]
     slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
-    _check(slots)
+    _check_slots(slots)
     parameters: npt.NDArray[np.float32] = np.asarray(vector_range(checkpoint, "parameters", *own), np.float32)
     counters = Counters.from_json(described["counters"])
-    with as_written("ledger"):
+    with errors_as_damaged("ledger"):
         Ledger().restore(described["ledger"])
-    with as_written("statistics"):
+    with errors_as_damaged("statistics"):
         return Snapshot(parameters, slots, counters, described["ledger"], from_arrays(arrays))
 
 
-def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Refuse values that no optimizer writes and none could continue from. Raises Damaged."""
+def _check_slots(slots: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raise Damaged if a slot has negative values, which optimizers do not write and cannot use."""
     for name in _NEVER_NEGATIVE:
         if name in slots and slots[name].size and (least := slots[name].min()) < 0:
-            raise Damaged(f"its optimizer's {name} has {least:g}, and no square or count is negative")
+            raise Damaged(f"its optimizer slot {name} contains {least:g}, but must not be negative")
 
 
 def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot:
     shards = checkpoint.manifest["shards"]
     parameters, slots = recut(checkpoint, position)
-    _check(slots)
+    _check_slots(slots)
     version = max(shard["version"] for shard in shards)
     if position.index:
         return Snapshot(parameters, slots, Counters(version=version), {})
     counters = _counters_of_shard_0(shards, position.count)
     first = checkpoint.parts.get(shards[0]["part"], {})
-    with as_written("statistics"):
+    with errors_as_damaged("statistics"):
         return Snapshot(parameters, slots, counters, {}, from_arrays(first))
 
 
 def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Counters:
-    """Return the counters with which the first of `count` shards continues."""
+    """Return the counters from which shard 0 of `count` shards continues."""
     counters = dict(shards[0]["counters"])
     if len(shards) != count:
         counters["version"] = max(shard["version"] for shard in shards)
@@ -160,25 +159,28 @@ def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Cou
 
 
 def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count: int) -> TargetCopy | None:
-    """Return the target network of the range of one of `count` shards, if there is one: the restored `parameters`, if
-    the parts do not hold one and the same. Raises Damaged.
+    """Return the target network of a shard's range; None if the algorithm declares none. Raises Damaged.
+
+    If the parts do not have the same generation of it, the restored `parameters` are the target network.
     """
     if shard.target_interval is None:
         return None
     shards = checkpoint.manifest["shards"]
     generation, whole = restored_generation(shards, _counters_of_shard_0(shards, count), shard.target_interval)
     if not whole:
-        _log.info("checkpoint %s has no target network: it is the parameters now", checkpoint.checkpoint_id)
+        _log.info(
+            "checkpoint %s has no target network: it starts as a copy of the parameters", checkpoint.checkpoint_id
+        )
         return TargetCopy(generation, parameters)
     vector = vector_range(checkpoint, TARGET, shard.start, shard.start + shard.size)
     return TargetCopy(generation, np.asarray(vector, np.float32))
 
 
 def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this server's") -> None:
-    """Refuse a checkpoint of another algorithm or other spaces. The algorithm's keys declare what else must not change
-    (see `relaax.hosting.fingerprint`).
+    """Refuse a checkpoint of another algorithm or with other spaces.
 
-    `whose`: the words for the spaces of the fingerprint. Raises ModelRefused that names all that differs.
+    The keys of the algorithm declare which other values must not change (see `relaax.hosting.fingerprint`). `whose`:
+    words for the owner of the spaces in `fingerprint`. Raises ModelRefused, whose message names all differences.
     """
     there: Mapping[str, Any] = checkpoint.manifest["fingerprint"]
     here: Mapping[str, Any] = json.loads(fingerprint)
@@ -191,7 +193,7 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str, whose: str = "this se
     if different:
         raise ModelRefused(
             f"checkpoint {checkpoint.checkpoint_id} is of another model: {'; '.join(different)}. Use the configuration "
-            "that it was made with, or begin anew at another checkpoint location (relaax run --fresh)"
+            "that it was made with, or start a new training at another checkpoint location (relaax run --fresh)"
         )
 
 

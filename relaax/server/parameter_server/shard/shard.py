@@ -40,45 +40,45 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DelayCompensation:
-    """The constants: `strength` is λ of Algorithm 2; `reach` is how many versions old a gradient may be."""
+    """Constants of delay compensation: `strength` is λ of Algorithm 2; `reach` is the maximum staleness."""
 
     strength: float
     reach: int
 
 
 class Compensator:
-    """Correct gradients (Zheng et al. 2017, Algorithm 2). Not thread-safe: it lives under its shard's lock.
+    """Delay compensation of gradients (Zheng et al. 2017, Algorithm 2). Not thread-safe: its shard's lock guards it.
 
-    g + λ·g·g·(θ_now − θ_base), element by element: g·g stands for the diagonal of the Hessian, so this is the gradient
-    at θ_now to first order. With λ = 0 it is g. θ_base comes from a ring of the newest `reach` + 1 versions, which are
-    snapshots that never change; a gradient older than that is too stale. The ring is no state: a restored shard has its
-    current version only, and gradients of an earlier life are refused anyway.
+    A corrected gradient is g + λ·g·g·(θ_now − θ_base), element by element: g·g approximates the diagonal of the
+    Hessian, so this is the gradient at θ_now to first order. With λ = 0 it is g. θ_base comes from a ring of immutable
+    snapshots of the newest `reach` + 1 versions; an older gradient is too stale. Checkpoints do not contain the ring: a
+    restored shard has only its current version, and gradients of an earlier incarnation are refused anyway.
     """
 
     def __init__(self, compensation: DelayCompensation) -> None:
         self._strength = np.float32(compensation.strength)
         self._ring: deque[tuple[int, FlatVector]] = deque(maxlen=compensation.reach + 1)
 
-    def begin(self, version: int, parameters: Vector) -> None:
-        """Start with these parameters as this version: initially, and after a restore."""
+    def reset(self, version: int, parameters: Vector) -> None:
+        """Start the ring with these parameters: initially, and after a restore."""
         self._ring.clear()
-        self.applied(version, parameters)
+        self.add_version(version, parameters)
 
-    def applied(self, version: int, parameters: Vector) -> None:
-        """Note that an update has made these parameters, as this version."""
+    def add_version(self, version: int, parameters: Vector) -> None:
+        """Add the parameters of a new version, after an update."""
         self._ring.append((version, parameters.snapshot()))
 
-    def reaches(self, base_version: int) -> bool:
-        """Tell whether a gradient that was computed on this version can be corrected; else it is too stale."""
+    def can_correct(self, base_version: int) -> bool:
+        """Return whether a gradient of this version can be corrected; otherwise it is too stale."""
         return base_version >= self._ring[0][0]
 
     def corrected(self, gradient: FlatVector, base_version: int) -> FlatVector:
-        """Return what is to be applied for a finite gradient, float32 [size]. It may not be finite."""
+        """Return the corrected form of a finite gradient, float32 [size]. The result may not be finite."""
         now = self._ring[-1][1]
         base = self._ring[base_version - self._ring[0][0]][1]
         if base is now or not self._strength:
             return gradient
-        with np.errstate(all="ignore"):  # what comes out is checked
+        with np.errstate(all="ignore"):  # the caller checks that the result is finite
             compensated: FlatVector = np.subtract(now, base)
             compensated *= gradient
             compensated *= self._strength
@@ -88,21 +88,22 @@ class Compensator:
 
 
 class CannotShare(Exception):
-    """Workers cannot change the shard's parameters themselves. The message says why, of "it"."""
+    """Workers cannot change the shard's parameters themselves. The message says why; its subject "it" is the shard."""
 
 
 class PushRefused(Exception):
-    """No correct worker sends such a push. The message says what is wrong."""
+    """The push is one that no correct worker sends. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """An update. `gradient` is float32 of the shard's length, or None to advance the counters only.
+    """An update. `gradient` is float32 [size of the shard], or None to advance only the counters.
 
-    `global_step` is what the worker last saw: the learning rate is annealed by it, so that all shards use the same.
-    `statistics`: samples of `client`, to be merged with the samples of other pushes. `withheld`: the worker keeps a
-    gradient back because its loss is an outlier. `applied`: the worker has applied it in memory that the shard shares
-    with it. `target_generation`: the newest generation of the target network that it knows.
+    global_step: the worker's latest value. All shards anneal the learning rate by it, and so use the same rate.
+    statistics: samples of `client`, which are merged with those of other pushes.
+    withheld: the worker does not send its gradient, because its loss is an outlier.
+    applied: the worker has applied its gradient itself, in memory that the shard shares with it.
+    target_generation: the newest generation of the target network that the worker has received.
     """
 
     worker: str
@@ -121,9 +122,11 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """The answer to a push. `parameters` are those of `counters.version`, None if they were not wanted; they and
-    `statistics` never change. `target_generation` is that of the target network now, None if there is none.
+class PushResult:
+    """The result of a push. `parameters` and `statistics` are immutable.
+
+    parameters: those of `counters.version`; None if they were not requested.
+    target_generation: the current generation of the target network; None without one.
     """
 
     outcome: Outcome
@@ -135,8 +138,8 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What a worker needs to apply gradients itself: parameters and slots, and the update (see `Fused`)."""
+class SharedState:
+    """The parameters, slots and update function (see `Fused`) with which a worker applies gradients itself."""
 
     vectors: tuple[FlatVector, ...]
     function: str
@@ -147,10 +150,10 @@ _PARAMETERS = "parameters"
 
 
 class Shard:
-    """Owns `[start, start + len(initial))` of the flat vector. Does not know how many shards there are.
+    """A shard: the range `[start, start + len(initial))` of the flat vector. Independent of the number of shards.
 
-    Thread-safe. Whatever is handed out is immutable. `on_device`: the vector and its optimizer are where TensorFlow
-    computes, such as on a GPU, and not in the host's memory. `empty` makes the memory of snapshots, in the host's.
+    Thread-safe. All returned values are immutable. `on_device`: the vector and its optimizer are on TensorFlow's
+    device, such as a GPU, instead of in the host's memory. `empty` allocates the memory of snapshots on the host.
     """
 
     def __init__(
@@ -173,8 +176,8 @@ class Shard:
         create = optimizer.create if on_device else partial(host_optimizers.create, optimizer)
         self._optimizer: Optimizer[Any] = create(self.size)
         self._compensator = None if compensation is None else Compensator(compensation)
-        self._begin(0)
-        # Whose range is the first is shard 0.
+        self._reset_compensator(0)
+        # Shard 0 has the first range.
         self._target = None if target is None else TargetNetwork(target, self._parameters, leads=start == 0)
         self._schedule = schedule
         self._max_staleness = max_staleness
@@ -187,46 +190,47 @@ class Shard:
 
     @property
     def counters(self) -> Counters:
-        """The present counters."""
+        """The current counters."""
         return self._counters
 
     @property
     def dropped_samples(self) -> int:
-        """Samples of statistics that could not be merged, in this process's life."""
+        """Number of samples of statistics that this process could not merge."""
         return self._statistics.dropped_samples
 
     @property
     def outlying_clients(self) -> int:
-        """How many clients have samples that are left out of the statistics now, as outliers."""
+        """The current number of clients whose samples are excluded from the statistics as outliers."""
         with self._lock:
             return self._statistics.outlying_clients
 
-    def push(self, push: Push) -> Applied:
+    def push(self, push: Push) -> PushResult:
         """Apply an update once, however often it is sent.
 
-        Raises PushRefused for a gradient of another length or one that is both there and withheld, statistics that do
-        not fit, or a base version that is yet to come, and PushOutOfOrder; then nothing has changed.
+        Raises PushRefused if the gradient has another length or is sent although it is withheld, if statistics do not
+        fit, or if the base version is newer than the current version. Raises PushOutOfOrder. If it raises, the state is
+        unchanged.
         """
         finite = self._check(push)
         with self._lock:
-            outcome = self._ledger.repeated(push.worker, push.push_id)
+            outcome = self._ledger.recorded_outcome(push.worker, push.push_id)
             repeated = outcome is not None
             if outcome is None:
                 outcome = self._count(push, finite)
             return self._applied(outcome, repeated, push.want_parameters)
 
-    def repeat(self, worker: str, push_id: int) -> Applied | None:
-        """Return the answer to a push that was counted before; None, without any change, if it was not."""
+    def repeated_result(self, worker: str, push_id: int) -> PushResult | None:
+        """Return the result of the worker's last push if it is this one; otherwise return None."""
         with self._lock:
             if not self._ledger.has(worker, push_id):
                 return None
-            outcome = self._ledger.repeated(worker, push_id)
+            outcome = self._ledger.recorded_outcome(worker, push_id)
             assert outcome is not None
             return self._applied(outcome, repeated=True, want_parameters=True)
 
     @property
     def target_interval(self) -> TargetInterval | None:
-        """How often the target network is renewed; None if the algorithm declares none."""
+        """The interval between two copies to the target network; None if the algorithm declares none."""
         return None if self._target is None else self._target.interval
 
     @property
@@ -239,11 +243,11 @@ class Shard:
         """See `TargetNetwork.age`; None without a target network."""
         return None if self._target is None else self._target.age(self._counters)
 
-    def hear(self, target_generation: int) -> TargetCopy | None:
-        """Renew the target network if this generation is newer, unless this is shard 0. Return it."""
+    def advance_target(self, target_generation: int) -> TargetCopy | None:
+        """Renew the target network if this generation is newer, unless this is shard 0. Return the network."""
         with self._lock:
             if self._target is not None:
-                self._target.hear(target_generation, self._parameters)
+                self._target.advance_to(target_generation, self._parameters)
             return self.target
 
     def pull(self) -> tuple[Counters, FlatVector, Statistics]:
@@ -251,17 +255,17 @@ class Shard:
         with self._lock:
             return self._counters, self._parameters.snapshot(), self._statistics.merged
 
-    def share(self, empty: Allocator) -> Shared:
-        """Let workers change parameters and slots themselves from now on, in memory that `empty` makes (hogwild).
+    def share(self, empty: Allocator) -> SharedState:
+        """Let workers change parameters and slots themselves from now on, in memory that `empty` allocates (hogwild).
 
-        Raises CannotShare if the shard promises what then nobody could keep, and what `empty` raises; then nothing
-        has changed.
+        Raises CannotShare if the shard's configuration does not allow it, and the errors of `empty`. If it raises, the
+        state is unchanged.
         """
         with self._lock:
             if not isinstance(self._parameters, HostVector):
                 raise CannotShare("its parameters are on a GPU")
             if not isinstance(self._optimizer, Fused):
-                raise CannotShare("its optimizer is none of rms_prop, momentum and adagrad")
+                raise CannotShare("its optimizer is not rms_prop, momentum or adagrad")
             if self._compensator is not None:
                 raise CannotShare("it corrects gradients (algorithm.combine)")
             if self._max_staleness is not None:
@@ -273,47 +277,46 @@ class Shard:
                     vector.move_to(its)
                 self._shared = True
             live = tuple(vector.writable() for vector in vectors)
-            return Shared(live, self._optimizer.function, self._optimizer.numbers)
+            return SharedState(live, self._optimizer.function, self._optimizer.numbers)
 
-    def forget_snapshots(self, snapshots: Iterable[FlatVector]) -> None:
-        """Release parameters whose readers have gone without a goodbye: they will not be written again."""
+    def release_snapshots(self, snapshots: Iterable[FlatVector]) -> None:
+        """Release parameters whose readers have disconnected without releasing them. Their memory is not reused."""
         with self._lock:
             for snapshot in snapshots:
                 if isinstance(self._parameters, HostVector):
                     self._parameters.discard_snapshot(snapshot)
 
-    def forget(self, worker: str) -> None:
-        """Forget a worker that will push no more."""
+    def remove_worker(self, worker: str) -> None:
+        """Remove the ledger's entry of a worker that does not push any more."""
         with self._lock:
-            self._ledger.forget(worker)
+            self._ledger.remove(worker)
 
     @property
     def mark(self) -> object:
-        """A value that is the same as long as the shard's state is. Nothing is copied."""
+        """A value that changes whenever the shard's state changes, without a copy of the state."""
         with self._lock:
             return mark(self._counters, self._statistics.merged, self.target)
 
     def prepare(self) -> None:
-        """Allocate the memory of the next snapshot, as much as the shard has itself: taking it then takes no longer
-        than copying.
+        """Allocate the memory of the next snapshot in advance, so that the snapshot takes only the time of copying.
 
-        It stays until the snapshot or `let_go`.
+        It is as large as the shard, and stays until the snapshot or `free_prepared`.
         """
         if self._prepared is None:
             self._prepared = self._copies()
 
-    def let_go(self) -> None:
+    def free_prepared(self) -> None:
         """Free the prepared memory."""
         self._prepared = None
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state at one moment. Pushes wait while it is copied, and for nothing afterwards."""
+        """Return the whole state at one moment. Pushes wait only while it is copied."""
         copies, self._prepared = self._prepared, None
         if copies is None:
             copies = self._copies()
         with self._lock:
             begun = time.perf_counter()
-            arrays = copies.take(self._arrays())
+            arrays = copies.fill(self._arrays())
             counters, ledger, statistics = self._counters, self._ledger.as_json(), self._statistics.merged
             target = self.target
             seconds = time.perf_counter() - begun
@@ -321,8 +324,9 @@ class Shard:
         return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics, target)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot; a statistic that cannot be merged with starts anew, with a warning. Raises
-        ValueError if its lengths, slots or statistics are not this shard's.
+        """Restore a snapshot. A statistic with unusable moments starts empty, and a warning is logged.
+
+        Raises ValueError if its lengths, slots or statistics are not those of this shard.
         """
         if snapshot.parameters.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")
@@ -331,7 +335,7 @@ class Shard:
             for statistics in (self._statistics.merged, snapshot.statistics)
         )
         if ours != theirs:
-            raise ValueError(f"the statistics are {ours}, those of the checkpoint {theirs}")
+            raise ValueError(f"the lengths of the statistics are {ours}, in the checkpoint {theirs}")
         target = snapshot.target or TargetCopy(0, snapshot.parameters)
         if target.vector.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint's target {len(target.vector)}")
@@ -340,7 +344,7 @@ class Shard:
             if self._target is not None:
                 self._target.restore(target, snapshot.counters, self._parameters)
             self._parameters.assign(snapshot.parameters)
-            self._begin(snapshot.counters.version)
+            self._reset_compensator(snapshot.counters.version)
             self._counters = snapshot.counters
             self._ledger.restore(snapshot.ledger)
             self._statistics.restore(snapshot.statistics)
@@ -352,37 +356,40 @@ class Shard:
         return copies
 
     def _arrays(self) -> Slots:
-        """Return parameters and slots, shared with the updater: to be dropped before the next push."""
+        """Return parameters and slots without a copy. The caller must drop them before the next push."""
         return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots()}
 
-    def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> Applied:
+    def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> PushResult:
         parameters = self._parameters.snapshot() if want_parameters else None
         generation = None if self._target is None else self._target.copy.generation
-        return Applied(outcome, repeated, self._counters, parameters, self._statistics.merged, generation)
+        return PushResult(outcome, repeated, self._counters, parameters, self._statistics.merged, generation)
 
     def _check(self, push: Push) -> bool:
-        """Check whether the gradient can be applied. Outside the lock, because it reads the whole vector."""
+        """Return whether the gradient is finite. Called outside the lock, because it reads the whole vector.
+
+        Raises PushRefused if the gradient contradicts the other fields.
+        """
         if push.applied and (push.gradient is not None or push.withheld or not self._shared):
-            raise PushRefused("a gradient that was applied is not sent, and memory for it is shared before")
+            raise PushRefused("a push that says applied must not have a gradient, and needs shared memory (hogwild)")
         if push.gradient is None:
             return True
         if push.withheld:
-            raise PushRefused("a gradient that is withheld is not sent")
+            raise PushRefused("a push that says withheld must not have a gradient")
         if push.gradient.shape != (self.size,):
-            raise PushRefused(f"a gradient of {self.size} elements is needed, not {push.gradient.size}")
+            raise PushRefused(f"a gradient must have {self.size} elements, not {push.gradient.size}")
         return is_finite(push.gradient)
 
     def _count(self, push: Push, finite: bool) -> Outcome:
         before = self._counters
         staleness = before.version - push.base_version
         if staleness < 0:
-            raise PushRefused(f"base version {push.base_version} is yet to come, the version is {before.version}")
+            raise PushRefused(f"base version {push.base_version} is newer than the current version {before.version}")
         try:
             self._statistics.check(push.statistics)
         except ValueError as error:
             raise PushRefused(str(error)) from None
         if self._target is not None:
-            self._target.hear(push.target_generation, self._parameters)
+            self._target.advance_to(push.target_generation, self._parameters)
         discard, version = Discard.NONE, before.version
         if push.applied:
             version += 1
@@ -404,7 +411,7 @@ class Shard:
                 version += 1
                 self._optimizer.apply(self._parameters, gradient, self._schedule(push.global_step))
                 if self._compensator is not None:
-                    self._compensator.applied(version, self._parameters)
+                    self._compensator.add_version(version, self._parameters)
         self._counters = Counters(
             version=version,
             env_steps=before.env_steps + push.env_steps,
@@ -415,7 +422,7 @@ class Shard:
         )
         self._statistics.add(push.client, push.statistics)
         if self._target is not None:
-            self._target.count(self._counters, self._parameters)
+            self._target.update(self._counters, self._parameters)
         outcome = Outcome(discard, staleness)
         self._ledger.record(push.worker, push.push_id, outcome)
         return outcome
@@ -423,8 +430,8 @@ class Shard:
     def _is_stale(self, base_version: int, staleness: int) -> bool:
         if self._max_staleness is not None and staleness > self._max_staleness:
             return True
-        return self._compensator is not None and not self._compensator.reaches(base_version)
+        return self._compensator is not None and not self._compensator.can_correct(base_version)
 
-    def _begin(self, version: int) -> None:
+    def _reset_compensator(self, version: int) -> None:
         if self._compensator is not None:
-            self._compensator.begin(version, self._parameters)
+            self._compensator.reset(version, self._parameters)

@@ -1,4 +1,4 @@
-"""Vectors of the parameter server that workers of its host read in shared memory."""
+"""Vectors of the parameter server in shared memory, which workers of the host read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from relaax.transport import segments
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A vector of shared memory, with the number and the descriptor that it keeps while its array is in use."""
+    """A vector in shared memory, with its number and loan, which are valid while its array is in use."""
 
     number: int
     loan: Loan
@@ -25,12 +25,12 @@ class Segment:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor to hand over."""
+        """The descriptor to send to other processes."""
         return self.loan.shared_descriptor
 
 
 class Segments:
-    """Makes vectors that other processes can read, and recognizes them. Thread-safe."""
+    """The allocator of vectors that other processes can read. It finds the segment of a vector. Thread-safe."""
 
     def __init__(self, budget: SharedBudget) -> None:
         self._budget = budget
@@ -42,23 +42,23 @@ class Segments:
 
     @property
     def alive(self) -> Set[int]:
-        """The numbers of the segments in use."""
+        """Numbers of the segments in use."""
         return frozenset(self._alive)
 
     def empty(self, size: int) -> FlatVector:
-        """Return a vector, float32 [size], for others to read: shared memory if any is left, else this process's."""
+        """Return a vector, float32 [size]: in shared memory if possible, else in this process's memory."""
         if not segments.SUPPORTED or not size:
             return np.empty(size, np.float32)
         try:
-            return self._known(*self._budget.lend(size, read_only=True, at_once=True))
+            return self._register(*self._budget.lend(size, read_only=True, at_once=True))
         except OSError:
             return np.empty(size, np.float32)
 
     def writable(self, size: int) -> FlatVector:
-        """Return a vector that others can write to as well. Raises OSError if no shared memory is left."""
-        return self._known(*self._budget.lend(size, read_only=False, at_once=True))
+        """Return a vector that other processes can write to. Raises OSError if no shared memory is left."""
+        return self._register(*self._budget.lend(size, read_only=False, at_once=True))
 
-    def _known(self, loan: Loan, array: FlatVector) -> FlatVector:
+    def _register(self, loan: Loan, array: FlatVector) -> FlatVector:
         segment = Segment(next(self._numbers), loan, array.size)
         address = _address(array)
         self._at[address] = segment
@@ -67,12 +67,12 @@ class Segments:
         return array
 
     def find(self, array: FlatVector) -> Segment | None:
-        """Return the segment whose whole vector this is, or a view of it; None if it is this process's own memory."""
+        """Return the segment whose whole vector `array` is or views; None for memory of this process."""
         segment = self._at.get(_address(array))
         return segment if segment is not None and segment.size == array.size else None
 
     def _free(self, address: int, segment: Segment) -> None:
-        # Before the memory goes, wherever the last reference does: a lock could be held there, and none is needed.
+        # A finalizer runs in any thread before the memory is freed. It takes no lock, because that thread may hold it.
         self._at.pop(address, None)
         self._alive.discard(segment.number)
         self.freed += 1

@@ -18,7 +18,7 @@ from relaax.parameters.moments import Moments
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters of a shard. `version` is the number of updates applied; the others are sums over pushes."""
+    """Counters of a shard. `version` is the number of applied updates; the others are sums over pushes."""
 
     version: int = 0
     env_steps: int = 0
@@ -29,20 +29,20 @@ class Counters:
 
     @classmethod
     def from_json(cls, counted: Mapping[str, int]) -> Counters:
-        """Read the counters of a checkpoint. Raises ValueError if it has others."""
+        """Convert the counters of a checkpoint. Raises ValueError if it has unknown ones."""
         unknown = sorted(set(counted) - {field.name for field in fields(cls)})
         if unknown:
-            raise ValueError(f"this version does not know what it counts as {', '.join(unknown)}")
+            raise ValueError(f"this version does not support its counters {', '.join(unknown)}")
         return cls(**counted)
 
     @property
     def discarded(self) -> int:
-        """Gradients discarded for any reason."""
+        """Number of gradients discarded for any reason."""
         return sum(self.discarded_for.values())
 
     @property
     def discarded_for(self) -> dict[str, int]:
-        """Gradients discarded, by reason."""
+        """Number of discarded gradients by reason."""
         return {
             "stale": self.discarded_stale,
             "not_finite": self.discarded_not_finite,
@@ -62,19 +62,20 @@ class Discard(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a push. `staleness` is in versions."""
+    """The outcome of a push. `staleness` is a number of versions."""
 
     discard: Discard
     staleness: int
 
 
 class PushOutOfOrder(Exception):
-    """The push number is neither the next one nor the last one again."""
+    """The push number is neither the next one nor a repetition of the last one."""
 
 
 class Ledger:
-    """The last push number of each worker and its outcome; beyond `capacity` workers, the longest silent is forgotten.
-    Not thread-safe: it is used under its shard's lock.
+    """The last push number of each worker and its outcome. Not thread-safe: its shard's lock guards it.
+
+    Beyond `capacity` workers, the entry of the longest silent worker is dropped.
     """
 
     def __init__(self, capacity: int = 16_384) -> None:
@@ -84,9 +85,10 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._last)
 
-    def repeated(self, worker: str, push_id: int) -> Outcome | None:
-        """Return the outcome of this push if it was counted before, None if it is the next. Raises PushOutOfOrder if
-        neither.
+    def recorded_outcome(self, worker: str, push_id: int) -> Outcome | None:
+        """Return the outcome of this push if it repeats the last one; None if it is the next one.
+
+        Raises PushOutOfOrder otherwise.
         """
         last, outcome = self._last.get(worker, (0, None))
         if push_id == last and outcome is not None:
@@ -96,22 +98,22 @@ class Ledger:
         return None
 
     def has(self, worker: str, push_id: int) -> bool:
-        """Return whether this push was the last that was counted."""
+        """Return whether this is the worker's last recorded push."""
         return worker in self._last and self._last[worker][0] == push_id
 
     def record(self, worker: str, push_id: int, outcome: Outcome) -> None:
-        """Remember the outcome of the worker's newest push."""
+        """Record the outcome of the worker's newest push."""
         self._last[worker] = (push_id, outcome)
         self._last.move_to_end(worker)
         if len(self._last) > self._capacity:
             self._last.popitem(last=False)
 
-    def forget(self, worker: str) -> None:
-        """Forget a worker that has left."""
+    def remove(self, worker: str) -> None:
+        """Remove the entry of a worker."""
         self._last.pop(worker, None)
 
     def as_json(self) -> dict[str, list[int]]:
-        """Return worker to [push number, discard, staleness], the longest silent first."""
+        """Return [push number, discard, staleness] by worker, the longest silent first."""
         return {
             worker: [push_id, int(outcome.discard), outcome.staleness]
             for worker, (push_id, outcome) in self._last.items()
@@ -130,7 +132,7 @@ Statistics = Mapping[str, Moments]
 
 @dataclass(frozen=True, slots=True)
 class TargetCopy:
-    """The target network, float32 [size], which never changes, and its generation."""
+    """An immutable copy of the target network, float32 [size], and its generation."""
 
     generation: int
     vector: FlatVector
@@ -154,7 +156,7 @@ class Snapshot:
 
 
 def mark(counters: Counters, statistics: Statistics, target: TargetCopy | None) -> object:
-    """Return a value that is the same as long as a shard's state is."""
+    """Return a value that changes whenever a shard's state changes."""
     return (counters, statistics) if target is None else (counters, statistics, target.generation)
 
 
@@ -162,22 +164,22 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class SnapshotMemory:
-    """Memory for copies of arrays like these, whose pages the kernel has already mapped.
+    """Memory for copies of arrays with the shapes of `like`. Its pages are mapped in advance.
 
-    Touching fresh pages costs several times what copying costs: measured for 200 MB, 165 ms instead of 25. So it is
-    made while nobody waits, and `take` is called under the lock.
+    Touching new pages takes several times as long as copying: for 200 MB, 165 ms instead of 25 ms (measured). Therefore
+    the memory is allocated without the lock, and only `fill` is called under it.
     """
 
     def __init__(self, like: Arrays) -> None:
         self._memory = {name: np.empty(array.shape, array.dtype) for name, array in like.items()}
 
     def touch(self) -> None:
-        """Make the kernel map the pages. Python's lock is free meanwhile."""
+        """Make the kernel map the pages. NumPy releases the interpreter's lock meanwhile."""
         for memory in self._memory.values():
             memory.fill(0)
 
-    def take(self, arrays: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Return read-only copies, once. Names, shapes and dtypes must be the same."""
+    def fill(self, arrays: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """Copy the arrays and return the read-only copies. Called once. Names, shapes and dtypes must match."""
         memory, self._memory = self._memory, {}
         for name, array in arrays.items():
             np.copyto(memory[name], array)

@@ -1,4 +1,4 @@
-"""A shard's part of the target network: a copy of its parameters, renewed now and then."""
+"""A shard's part of the target network: a copy of its parameters, renewed at intervals."""
 
 from __future__ import annotations
 
@@ -19,52 +19,53 @@ MAX_AHEAD = 8
 
 
 class TargetNetwork:
-    """The newest copy, and when the next one is due. Not thread-safe.
+    """The newest copy, and the schedule of the next one. Not thread-safe.
 
-    Shard 0 goes by its own counters: the generation grows by one for each multiple of the interval that they pass. The
-    others copy when they hear of a newer generation, so all have the same numbers. `copy` is a snapshot of the
-    parameters: nothing else is copied, and the memory of one that nobody has any more serves the next.
+    On shard 0, the generation increases by one for each multiple of the interval that its counters pass. The other
+    shards copy when they receive a newer generation, so the generations of all shards agree. `copy` is a snapshot of
+    the parameters. The memory of a snapshot without readers is reused.
     """
 
     def __init__(self, interval: TargetInterval, parameters: Vector, *, leads: bool) -> None:
-        """`leads`: this is shard 0."""
+        """`leads`: whether this is shard 0."""
         self.interval = interval
         self._leads = leads
-        self._more = 0
+        self._offset = 0  # generations beyond those that the counters have passed
         self._copied_at = 0
         self.copy = TargetCopy(0, parameters.snapshot())
 
-    def count(self, counters: Counters, parameters: Vector) -> None:
+    def update(self, counters: Counters, parameters: Vector) -> None:
         """Copy the parameters if these counters of shard 0 have passed a multiple of the interval."""
-        generation = _passed(self.interval, counters) + self._more
+        generation = _passed(self.interval, counters) + self._offset
         if self._leads and generation > self.copy.generation:
             self.copy = TargetCopy(generation, parameters.snapshot())
             self._copied_at = self._counted(counters)
 
-    def hear(self, generation: int, parameters: Vector) -> None:
-        """Copy the parameters if shard 0 is said to have a newer generation. Shard 0 itself knows better.
+    def advance_to(self, generation: int, parameters: Vector) -> None:
+        """Copy the parameters if this generation, which a worker reports of shard 0, is newer. No effect on shard 0.
 
-        The generation may be false, and the next copy is due when the true one has passed it. So one message advances
-        it by a few; a shard that is further behind advances again with the next message.
+        A worker may report a false generation, and then the next copy is due only after the true generation has passed
+        it. Therefore one message advances the generation by at most `MAX_AHEAD`. If a shard is further behind, the next
+        message advances it again.
         """
         if not self._leads and generation > self.copy.generation:
             generation = min(generation, self.copy.generation + MAX_AHEAD)
             self.copy = TargetCopy(generation, parameters.snapshot())
 
     def restore(self, copy: TargetCopy, counters: Counters, parameters: Vector) -> None:
-        """Continue from a checkpoint with these counters. `parameters` are overwritten, and are restored afterwards.
+        """Restore the copy of a checkpoint with these counters. `parameters` are overwritten; restore them afterwards.
 
-        The generation of the copy may be ahead of the counters, if the interval was shorter before: the next copy is
-        due at the next multiple of the interval all the same.
+        If the interval was shorter before, the copy's generation may be ahead of the counters. The next copy is due at
+        the next multiple of the interval in any case.
         """
-        parameters.assign(copy.vector)  # its snapshot lies in memory that workers can read
+        parameters.assign(copy.vector)  # so that the snapshot is in memory that workers can read
         self.copy = TargetCopy(copy.generation, parameters.snapshot())
-        self._more = copy.generation - _passed(self.interval, counters)
-        # When it was copied is not in the checkpoint: not before the last multiple of the interval.
+        self._offset = copy.generation - _passed(self.interval, counters)
+        # The checkpoint does not contain the time of the copy: assume the last multiple of the interval.
         self._copied_at = _passed(self.interval, counters) * self.interval.length
 
     def age(self, counters: Counters) -> tuple[str, int] | None:
-        """Return the interval's unit, and how many of it shard 0 has counted since the last copy; None elsewhere."""
+        """Return the interval's unit and shard 0's count of it since the last copy; None on other shards."""
         return (self.interval.unit, self._counted(counters) - self._copied_at) if self._leads else None
 
     def _counted(self, counters: Counters) -> int:
@@ -74,12 +75,11 @@ class TargetNetwork:
 def restored_generation(
     shards: Sequence[Mapping[str, Any]], counters: Counters, interval: TargetInterval
 ) -> tuple[int, bool]:
-    """Return the generation with which a checkpoint is continued, the same on every shard, and whether its parts hold
-    one target network.
+    """Return the restored generation, the same on every shard, and whether all parts have that one target network.
 
-    `shards` are the manifest's descriptions of all shards, `counters` those that shard 0 continues with. Parts that
-    were written between the copies of two shards, or without a target network, hold none: then it begins with the
-    restored parameters.
+    `shards` are the manifest's descriptions of all shards, `counters` the restored counters of shard 0. If the parts
+    were written between the copies of two shards, or without a target network, they do not have one. Then the target
+    network is a copy of the restored parameters.
     """
     stored = [shard.get(GENERATION) for shard in shards]
     known = [generation for generation in stored if generation is not None]

@@ -109,7 +109,7 @@ def test_a_hold_that_shard_0_forgets_ends_by_itself(monkeypatch: pytest.MonkeyPa
     with following() as (leader, shard):
         serve(leader, shard)
         assert not leader.order(hold=pb.Hold(cut=1)).failure
-        with shard.core.access.passing(update=True):  # waits until the hold has ended
+        with shard.core.access.enter(update=True):  # waits until the hold has ended
             pass
         answer = leader.order(resume=pb.Resume())
         assert (answer.failure, answer.sentence) == (

@@ -127,7 +127,7 @@ def test_a_shard_that_does_not_answer_makes_a_checkpoint_late_and_holds_nobody(
     wait_until(lambda: outcome, "the checkpoint is given up")
     assert outcome == [False]
     assert "shard 1 of 2 does not answer" in caplog.text
-    with leader.core.access.passing(update=True):
+    with leader.core.access.enter(update=True):
         pass
     raw.answer(hold, state="too late")
     raw.order("resume")
@@ -367,7 +367,7 @@ def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
         serve(first, shard)
         for number in (1, 2):
             assert first.core.model is not None
-            first.core.model.shard.forget("nobody")
+            first.core.model.shard.remove_worker("nobody")
             first.shards._saved = ()  # type: ignore[union-attr]
             assert first.checkpointer is not None
             first.checkpointer._saved_mark = None
