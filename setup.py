@@ -108,7 +108,7 @@ setup(
         "relaax.protocol": ["rlx/v1/rlx.proto", "clients/**"],
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
-        "relaax.docs": ["*.svg", "images/*.png", "images/*.svg", "results/*"],
+        "relaax.docs": ["*.svg", "images/*.png", "images/*.svg", "results/*", "results/archive/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "Dockerfile"],
     },
     # What clients build in their own folders.

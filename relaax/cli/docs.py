@@ -67,7 +67,9 @@ def _pages() -> dict[str, Path]:
     folder = bundled_folder("docs")
     pages = {name: path for name, (path, _) in _entries(folder).items()}
     pages |= _client_pages()
-    pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
+    pages |= {
+        f"results/{path.stem[len('YYYY-MM-DD-') :]}": path for path in sorted((folder / "results/archive").glob("*.md"))
+    }
     return pages
 
 

@@ -15,15 +15,15 @@ from relaax.planning.workload import Workload
 
 SHARED_US, SHARED_US_PER_PARAMETER = 134.0, 1.28e-3
 """Processor time of a push and pull through shared memory, both sides together: 1.0 ms for 677,747 parameters, 0.14 ms
-for 4,611 (docs/results/parameter-server.md)."""
+for 4,611 (relaax docs results/parameter-server)."""
 GRPC_US, GRPC_US_PER_PARAMETER = 616.0, 7.35e-3
 """Processor time of a push and pull by gRPC: 5.6 ms and 0.65 ms for the same sizes."""
 LARGE_MESSAGE_PARAMETERS, LARGE_MESSAGE_FACTOR = 5_000_000, 3.3
 """Number of parameters in a gRPC message, and the factor of cost for each one beyond it: 23 to 28 ns instead of 8
-(docs/results/growth.md)."""
+(relaax docs results/growth)."""
 SERVER_SHARE = 0.6
 """Share of an exchange's processor time that the parameter server uses. The worker uses the rest
-(docs/results/parameter-server.md, second table)."""
+(relaax docs results/parameter-server, second table)."""
 CLIENT_ACTION_US = 70.0
 """Processor time of the client for one action (tests/benchmarks/client_overhead.py)."""
 SHARED, GRPC = "shared_memory", "grpc"
@@ -102,9 +102,9 @@ SLOWDOWN_PER_DOUBLING = 0.2
 def process_slowdown(processes: float, cores: float, busy: float) -> float:
     """Return the factor by which many processes per core raise every cost. `busy`: the share of time, 0 to 1, they run.
 
-    Each doubling of processes per core beyond `COLD_PROCESSES` adds a fifth. This fits the table of
-    docs/results/scaling.md: with no fixed rate on two cores, a step of CartPole takes 0.39 ms with 4 connections, 0.6
-    with 64, 0.7 with 128.
+    Each doubling of processes per core beyond `COLD_PROCESSES` adds a fifth. This fits the study `scaling`
+    (relaax docs results/scaling): with no fixed rate on two cores, a step of CartPole takes 0.39 ms with 4 connections,
+    0.6 with 64, 0.7 with 128.
     """
     return 1.0 + SLOWDOWN_PER_DOUBLING * busy * math.log2(max(1.0, processes / cores / COLD_PROCESSES))
 
@@ -112,8 +112,8 @@ def process_slowdown(processes: float, cores: float, busy: float) -> float:
 def crowding(processes: float, cores: float) -> float:
     """Return how cold the caches are: 0 with at most 2 processes per core, 1 with at least 8, linear in between.
 
-    docs/results/growth.md: on two cores, a step of CartPole takes 0.25 to 0.37 ms with 2 connections (4 processes) and
-    0.78 ms with 8 (16 processes). More connections, up to 64, do not raise it.
+    On two cores, a step of CartPole takes 0.25 to 0.37 ms with 2 connections (4 processes) and 0.78 ms with 8 (16
+    processes). More connections, up to 64, do not raise it (relaax docs results/growth).
     """
     share = (processes / cores - WARM_PROCESSES) / (COLD_PROCESSES - WARM_PROCESSES)
     return min(1.0, max(0.0, share))

@@ -140,7 +140,7 @@ RLX_SERVER_MB = 150.0
 """Memory of an RLX server that its workers share (docs/tune.md)."""
 SERVER_MB = 150.0
 WORKER_MB = 13.0
-"""Memory of a worker without its network. With the network of CartPole: 14.5 MB (docs/results/speed.md)."""
+"""Memory of a worker without its network. With the network of CartPole: 14.5 MB (relaax docs results/speed)."""
 VECTORS_OF_A_WORKER = 4
 """Parameters, gradient, and temporary vectors: 35.5 MB with Atari's 677,747 numbers and 8 environments."""
 SNAPSHOTS = 2

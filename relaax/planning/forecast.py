@@ -30,7 +30,7 @@ CORES = "cores"
 MOST_CONNECTIONS = 16_384
 """Connections of a parameter server (docs/limits.md)."""
 COPY_BYTES, WRITE_BYTES = 8e9, 160e6
-"""Bytes per second of a snapshot in memory, and of a checkpoint to a disk (docs/results/parameter-server.md)."""
+"""Bytes per second of a snapshot in memory, and of a checkpoint to a disk (relaax docs results/parameter-server)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ to 30 steps/s, on 1, 2 and 4 machines. overload: 32 places of an RLX server, all
 knock, in turns.
 elastic: 0 environments, 128, 32, 0, with Ray's autoscaler. crashes: four machines, one of which dies each minute.
 cut-off: one of them is cut off for 30 seconds and for 5 minutes. Machines are network namespaces, which need root;
-they share the processors of this one. Writes cluster.csv, and the tables of docs/results/cluster.md.
+they share the processors of this one. Writes cluster.csv, and the tables of the study `cluster`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from ours import ROOT
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 
 from relaax import rlx
 from relaax.cli.run.progress import ProgressReader
@@ -233,7 +233,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of cost, linear and overload (%(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a window (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "cluster.md", help="(%(default)s)")
     given = parser.parse_args(arguments)
     if not is_possible():
         parser.error("network namespaces need root, and the command ip (iproute2)")
@@ -258,7 +257,7 @@ def main(arguments: list[str]) -> int:
     measure("cut-off", 2, 1, lambda: crashes(0, [30.0, 300.0], 0.0))
     for part in PARTS:
         if rows.cases(part):
-            write_tables(given.page, part, table(rows, part))
+            write_tables(study_page(given.output, "cluster"), part, table(rows, part))
     return 0
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ours import evaluated, plan_of, training
 from peers.venvs import DEFAULT
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 from speed import number
 from speed_parts import Figures
 from theirs import Peer, run
@@ -217,7 +217,7 @@ def main(arguments: list[str]) -> int:
                 rows.add(part, 0, round_, found)
                 say(f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items()))
     text = tables(rows)
-    write_tables(options.output / "replay.md", NAME, text)
+    write_tables(study_page(options.output, "replay"), NAME, text)
     print(text, end="")
     return 0
 

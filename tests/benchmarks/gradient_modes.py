@@ -3,8 +3,8 @@
 
 Every way is trained for the same number of environment steps with 1, 2, 4 and 8 workers of one environment each, and
 several seeds. With one worker no gradient is old, and there is nobody to average with: all ways are the same one then,
-which is run once. Writes gradient-modes.csv, .png and .md; a run that is in the CSV already is not run again, so that a
-study that was interrupted goes on.
+which is run once. Writes gradient-modes.csv, .png and the tables of the study's page. A
+run that is in the CSV already is not run again, so an interrupted study continues.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from rows import study_page, write_tables
 from training_runs import ROOT, Training, trained
 
 CONFIG = ROOT / "config" / "da3c_gym_cartpole.yaml"
 NAME = "gradient-modes"
-SEEN = "## What is seen\n"
 ALONE = "fifo"
 
 
@@ -132,65 +132,24 @@ def markdown_table(results: list[Result], value: Callable[[Result], float], form
     return "\n".join(lines)
 
 
-def page(options: argparse.Namespace, results: list[Result], command: str, seen: str) -> str:
-    """The page of the results."""
-    seeds = sorted({result.seed for result in results})
-    share = lambda r: r.discarded / max(1, r.updates + r.discarded)  # noqa: E731
-    return f"""# Ways to combine gradients, against the number of workers
-
-CartPole-v1 by da3c through the real ports, with the settings of `config/da3c_gym_cartpole.yaml`; each worker has one
-environment. Every run lasts {options.steps:,} environment steps, over all workers, at whose end the learning rate is
-zero. Seeds {", ".join(map(str, seeds))}. On a machine with {options.machine}, which runs the servers and all
-environments too.
-
-```sh
-{command}
-```
-
-The ways, see [optimizers](../optimizers.md): every gradient at once, in the order of arrival (fifo); the same, and
-gradients on parameters more than {options.max_staleness} versions old are discarded; the mean of as many gradients as
-there are workers is one update; gradients compensated for their delay, with lambda 0.04 and at most 16 versions. With
-one worker they are all the same, which was run once.
-
-![Score and staleness against the number of workers]({NAME}.png)
-
-Mean return of the last 100 training episodes, at the end, by the number of workers: the median of the seeds (least to
-most).
-
-{markdown_table(results, lambda r: r.score, ".0f", True)}
-
-Staleness, in versions: the mean over a run, median of the seeds.
-
-{markdown_table(results, lambda r: r.staleness, ".1f", False)}
-
-Staleness that 95 in 100 gradients did not exceed (of each last 100, mean over a run), median of the seeds.
-
-{markdown_table(results, lambda r: r.staleness_p95, ".1f", False)}
-
-Share of the gradients that was discarded as stale.
-
-{markdown_table(results, share, ".1%", False)}
-
-Environment steps per second.
-
-{markdown_table(results, lambda r: r.steps / r.seconds, ",.0f", False)}
-
-{SEEN}
-{seen}
-"""
-
-
-def sentences(results: list[Result]) -> str:
-    """What the numbers say of themselves, until somebody writes more."""
-    most = max(result.workers for result in results)
-    score, stale = cells(results, lambda r: r.score), cells(results, lambda r: r.staleness)
-    lines = [
-        f"- {mode}: {statistics.median(score[mode][most]):.0f} with {most} workers, at a staleness of "
-        f"{statistics.median(stale[mode][most]):.1f} versions."
-        for mode in score
-        if most in score[mode]
-    ]
-    return "\n".join(lines)
+def tables(results: list[Result]) -> str:
+    """The tables of the study's page."""
+    shown = {
+        "Mean return of the last 100 training episodes, at the end: the median of the seeds (least to most).": (
+            markdown_table(results, lambda r: r.score, ".0f", True)
+        ),
+        "Staleness in versions: the mean over a run, median of the seeds.": (
+            markdown_table(results, lambda r: r.staleness, ".1f", False)
+        ),
+        "Staleness that 95 in 100 gradients do not exceed, median of the seeds.": (
+            markdown_table(results, lambda r: r.staleness_p95, ".1f", False)
+        ),
+        "Share of the gradients that is discarded as stale.": (
+            markdown_table(results, lambda r: r.discarded / max(1, r.updates + r.discarded), ".1%", False)
+        ),
+        "Environment steps per second.": markdown_table(results, lambda r: r.steps / r.seconds, ",.0f", False),
+    }
+    return "\n\n".join(f"{about}\n\n{table}" for about, table in shown.items()) + "\n"
 
 
 def draw(path: Path, results: list[Result]) -> None:
@@ -224,11 +183,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first-seed", type=int, default=200, help="the first of them (%(default)s)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of workers (1 2 4 8)")
     parser.add_argument("--max-staleness", type=int, default=4, help="of the second way, in versions (%(default)s)")
-    parser.add_argument("--machine", default="2 cores", help="what the page says of the machine (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
-    table, text = options.output / f"{NAME}.csv", options.output / f"{NAME}.md"
+    table = options.output / f"{NAME}.csv"
     results = read_results(table)
     done = {(result.mode, result.workers, result.seed) for result in results}
     runs = [run for run in plan(options) if run[:3] not in done]
@@ -244,10 +202,7 @@ def main(arguments: list[str]) -> int:
             f"about {left / 60:.0f} min left",
             flush=True,
         )
-    before = text.read_text("utf-8") if text.is_file() else ""
-    seen = before.partition(SEEN)[2].strip() or sentences(results)
-    command = " ".join(["python tests/benchmarks/gradient_modes.py", *arguments])
-    text.write_text(page(options, results, command, seen), encoding="utf-8")
+    write_tables(study_page(options.output, NAME), NAME, tables(results))
     draw(options.output / f"{NAME}.png", results)
     print(f"written into {options.output}")
     return 0

@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ours import ROOT, plan_of, training
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
@@ -209,7 +209,7 @@ def main(arguments: list[str]) -> int:
                 print(f"{time.monotonic() - begun:6.0f} s  {name} {case:,}, round {round_}: {shown}", flush=True)
         draw(given.output / f"growth-{name}.png", name, rows)
         text = table(name, rows)
-        write_tables(given.output / "growth.md", name, f"![{study.label}](growth-{name}.png)\n\n{text}")
+        write_tables(study_page(given.output, "growth"), name, f"![{study.label}](../growth-{name}.png)\n\n{text}")
         print(text)
     return 0
 

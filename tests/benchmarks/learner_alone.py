@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 from speed import number
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -232,7 +232,7 @@ def main(arguments: list[str]) -> int:
             shown = ", ".join(f"{key} {number(value)}" for key, value in found.items())
             print(f"{time.monotonic() - begun:6.0f} s  round {round_}: {shown}", file=sys.stderr, flush=True)
     text = table(rows)
-    write_tables(options.output / "replay.md", NAME, text)
+    write_tables(study_page(options.output, "replay"), NAME, text)
     print(text, end="")
     return 0
 

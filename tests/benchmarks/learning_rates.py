@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 from training_runs import ROOT, Trained, Training, train_all
 from workers import METHODS
 
@@ -46,7 +46,9 @@ def table(rows: Rows) -> str:
         best = max(found, key=lambda r: r["score"])
         span = f"{good[0]:.2g} | {good[-1]:.2g}" if good else "– | –"
         lines.append(f"| {title} | {len(found)} | {len(good)} | {span} | {best['rate']:.2g} | {best['score']:.0f} |")
-    return "\n".join([f"Learned: a score of {BETTER:g} or more.", "", *lines, "", f"![Score against rate]({NAME}.png)"])
+    return "\n".join(
+        [f"Learned: a score of {BETTER:g} or more.", "", *lines, "", f"![Score against rate](../{NAME}.png)"]
+    )
 
 
 def draw(path: Path, rows: Rows) -> None:
@@ -100,7 +102,7 @@ def main(arguments: list[str]) -> int:
 
     titles = [(f"{method} at {rate:g}", training) for method, _, rate, training in runs]
     train_all(titles, 1.0, done, options.output / f"{NAME}.log")
-    write_tables(options.output / "value.md", NAME, table(rows))
+    write_tables(study_page(options.output, "value"), NAME, table(rows))
     draw(options.output / f"{NAME}.png", rows)
     return 0
 

@@ -5,7 +5,7 @@ storm: so many clients come to an RLX server in the same moment, and wait as cli
 workers: so many workers register at a parameter server, over gRPC, and each sends a report of its metrics; then how
 large and how slow are the list of workers, the status and the page for Prometheus.
 shards: a checkpoint of so many shards of a small model, all in this process; shards of real size take longer to write,
-and no longer to agree. Prints one line a case; docs/results/scaling.md has the figures.
+and no longer to agree. Prints one line a case; the study `scaling` has the figures.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -62,6 +63,13 @@ class Rows:
     def cases(self, part: str) -> list[int]:
         """Those of a part that were measured, from the least on."""
         return sorted({row.case for row in self.rows if row.part == part})
+
+
+def study_page(results: Path, name: str) -> Path:
+    """Return the newest page of a study in `results/archive`; if there is none, one with the date of today."""
+    archive = results / "archive"
+    archive.mkdir(parents=True, exist_ok=True)
+    return max(archive.glob(f"????-??-??-{name}.md"), default=archive / f"{time.strftime('%Y-%m-%d')}-{name}.md")
 
 
 def write_tables(page: Path, name: str, text: str) -> None:

@@ -5,7 +5,7 @@ Machines are network namespaces, each with an address, 1 Gbit/s and an environme
 connection for each environment; servers stand outside. All share the processors of this machine, and the model is told
 so. CartPole by da3c. `--measured` is what `relaax bench da3c_gym_cartpole --clients 2 --envs-per-client 8 --json FILE`
 has measured on this machine; nothing of it was measured here. Writes scaling.csv, scaling.json (machine, command,
-date), scaling.png and the table of docs/results/scaling.md. A case that is in the CSV already is not measured again.
+date), scaling.png and the table of the study `scaling`. A case that is in the CSV already is not measured again.
 Needs root, for namespaces.
 """
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 from ours import ROOT, plan_of
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 
 from relaax.cli.bench import results
 from relaax.cli.bench.programs import Programs, processor_seconds
@@ -250,7 +250,6 @@ def main(arguments: list[str]) -> int:
         "--delay", type=float, default=1.0, help="milliseconds there and back, with netem (%(default)s)"
     )
     parser.add_argument("--output", type=Path, default=results_folder, help="folder (docs/results)")
-    parser.add_argument("--page", type=Path, default=results_folder / "scaling.md", help="for the table (%(default)s)")
     given = parser.parse_args(arguments)
     if not is_possible():
         parser.error("network namespaces need root, and the command ip (iproute2)")
@@ -283,7 +282,9 @@ def main(arguments: list[str]) -> int:
     (given.output / "scaling.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
     draw(given.output / "scaling.png", rows, parts, models)
     text = table(rows, parts, models)
-    write_tables(given.page, "measured", f"![environments on machines](scaling.png)\n\n{text}")
+    write_tables(
+        study_page(given.output, "scaling"), "measured", f"![environments on machines](../scaling.png)\n\n{text}"
+    )
     print(text)
     return 0
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peers.venvs import DEFAULT, PEERS
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 from speed_parts import PARTS, UPDATES, Figures, Study
 
 from relaax.cli.bench import results
@@ -161,7 +161,7 @@ def main(arguments: list[str]) -> int:
                 rows.add(part, 0, round_, found)
                 say(f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items()))
     text = tables(rows)
-    write_tables(options.output / f"{NAME}.md", "figures", text)
+    write_tables(study_page(options.output, NAME), "figures", text)
     print(text, end="")
     return 0
 

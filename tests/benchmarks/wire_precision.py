@@ -3,8 +3,8 @@
 
 CartPole by da3c through the real ports and gRPC, until it is solved, with several seeds for each precision; then pushes
 that take the parameters with the answer, in turns, each precision by a worker of its own at one real parameter server.
-Writes wire-precision.md, .csv and .png. A run that is in the folder of runs already is not run again, so that a study
-that was interrupted goes on.
+Writes wire-precision.csv, .png and the tables of the study's page. A run that is in the folder of runs already is not
+run again, so an interrupted study continues.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ import numpy as np
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from rows import study_page, write_tables
 
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
@@ -36,7 +39,6 @@ from support.processes import Processes
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config" / "da3c_gym_cartpole.yaml"
 NAME = "wire-precision"
-SEEN = "## What is seen\n"
 TARGET = 475
 TOGETHER = 25
 """Pushes of one precision, after which it is the next one's turn."""
@@ -160,41 +162,6 @@ def table_of_exchanges(found: list[Exchange]) -> str:
     return "\n".join(lines)
 
 
-def page(options: argparse.Namespace, command: str, runs: str, exchanges: str, seen: str) -> str:
-    """The page of the results."""
-    return f"""# Gradients and parameters in 16 bits
-
-`relaax-rlx-server.wire-precision` rounds gradients on their way to the parameter server, and parameters on their way
-back; the parameter server keeps float32. It is for what travels by gRPC.
-
-```sh
-{command}
-```
-
-On a machine with {options.machine}, which runs the servers and all environments too.
-
-## Learning
-
-CartPole-v1 by da3c with the settings of `config/da3c_gym_cartpole.yaml` and `bridge: grpc`: environment steps until
-the mean return of the last 100 training episodes reached {TARGET}, at most {options.steps:,}.
-
-{runs}
-
-![Mean return of the last 100 episodes against environment steps]({NAME}.png)
-
-## Bytes and time
-
-A push that takes the parameters with its answer, over loopback: one parameter server, a worker for each precision,
-{TOGETHER} pushes each in turns. Bytes are those of the vectors, both ways. The last column is arithmetic: what a
-network of that speed takes for these bytes alone, at full speed.
-
-{exchanges}
-
-{SEEN}
-{seen}
-"""
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), default=list(PRECISIONS), help="all")
@@ -203,7 +170,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=200_000, help="after which a run is given up (%(default)s)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[677_747, 5_000_000], help="of vectors (678 k, 5 M)")
     parser.add_argument("--seconds", type=float, default=15.0, help="of pushes of each length (%(default)s)")
-    parser.add_argument("--machine", default="2 cores", help="what the page says of the machine (%(default)s)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / NAME, help="folder of the runs (runs/...)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
@@ -215,12 +181,9 @@ def main(arguments: list[str]) -> int:
             found[precision, seed] = run = trained(options.runs, precision, seed, options.steps)
             print(f"{precision}, seed {seed}: {run['status']} after {run['env_steps']:,} steps, {run['seconds']:.0f} s")
     exchanges = [exchange for length in options.lengths for exchange in exchanged(length, options.seconds)]
-    text = options.output / f"{NAME}.md"
-    before = text.read_text("utf-8") if text.is_file() else ""
-    seen = before.partition(SEEN)[2].strip() or "-"
-    command = " ".join(["python tests/benchmarks/wire_precision.py", *arguments])
-    runs = table_of_runs(options.precisions, found)
-    text.write_text(page(options, command, runs, table_of_exchanges(exchanges), seen), encoding="utf-8")
+    page = study_page(options.output, NAME)
+    write_tables(page, "runs", table_of_runs(options.precisions, found) + "\n")
+    write_tables(page, "exchanges", table_of_exchanges(exchanges) + "\n")
     drawing = [
         *(sys.executable, "-m", "relaax.cli.main", "plot", "--target", str(TARGET)),
         *("--output", str(options.output / f"{NAME}.png"), "--csv", str(options.output / f"{NAME}.csv")),

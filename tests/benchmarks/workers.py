@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from minatar.gym import register_envs
-from rows import Rows, write_tables
+from rows import Rows, study_page, write_tables
 from training_runs import ROOT, Trained, Training, train_all
 
 METHODS = {"async_q": "one-step Q", "async_sarsa": "one-step Sarsa", "n_step_q": "n-step Q", "da3c": "A3C"}
@@ -131,7 +131,7 @@ def tables(rows: Rows, options: argparse.Namespace) -> str:
             f"| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up:\n\n"
             f"| workers {head}\n"
             + "\n".join(factors)
-            + f"\n\n![Score against steps and against time]({NAME}-{name}.png)"
+            + f"\n\n![Score against steps and against time](../{NAME}-{name}.png)"
         )
     return "\n\n".join(text)
 
@@ -198,7 +198,7 @@ def main(arguments: list[str]) -> int:
 
     titles = [(f"{part}, {workers} workers, seed {seed}", training) for part, workers, seed, training in runs]
     train_all(titles, 1.0, done, options.output / f"{NAME}.log")
-    write_tables(options.output / "value.md", NAME, tables(rows, options))
+    write_tables(study_page(options.output, "value"), NAME, tables(rows, options))
     for name in options.games:
         draw(options.output / f"{NAME}-{name}.png", curves, name, options)
     return 0

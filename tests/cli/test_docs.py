@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from relaax.bundled import bundled_names
 from relaax.cli.app import app
-from support.pages import DOCS, ROOT, parts
+from support.pages import DOCS, ROOT, parts, study
 from support.processes import project_command
 
 
@@ -40,7 +40,7 @@ def test_a_page_in_a_pipe_is_the_file() -> None:
         assert docs(name).stdout == (DOCS / "seeds.md").read_text(encoding="utf-8")
     assert docs("RLX").stdout == (ROOT / "protocol" / "RLX.md").read_text(encoding="utf-8")
     assert docs("clients/go").stdout == (ROOT / "protocol/clients/go/README.md").read_text(encoding="utf-8")
-    assert docs("results/cartpole").stdout == (DOCS / "results" / "cartpole.md").read_text(encoding="utf-8")
+    assert docs("results/cartpole").stdout == study("cartpole").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_page_in_a_pipe_is_the_file() -> None:
         ("protocol/clients/README.md", "protocol/clients/README.md"),
         ("algorithms/da3c/README.md", "algorithms/da3c/README.md"),
         ("environments/ALE/README.md", "environments/ALE/README.md"),
-        ("results/soak.md", "docs/results/soak.md"),
+        ("results/archive/2026-11-23-soak.md", "docs/results/archive/2026-11-23-soak.md"),
     ],
 )
 def test_target_of_a_link_in_the_pages_is_shown(link: str, file: str) -> None:

@@ -1,16 +1,16 @@
-"""Mistakes of a first hour: each is made, and its message is the one of docs/results/first-hour.md."""
+"""Mistakes of a first hour: each is made, and its message is the one of the study `first-hour`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from support.mistakes import MISTAKES, message_of
+from support.pages import study
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "first-hour.md"
 ROWS = dict(
-    line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ") and "`" in line
+    line.strip("| \n").split(" | ")
+    for line in study("first-hour").read_text("utf-8").splitlines()
+    if line.startswith("| ") and "`" in line
 )
 
 

@@ -11,7 +11,7 @@ from algorithms.da3c.model import Config as Da3c
 from algorithms.da3c_cont.model import Config as Da3cCont
 from algorithms.gorila.model import Config as Gorila
 from relaax.configuration import load_configuration
-from support.pages import ROOT
+from support.pages import ROOT, study
 
 CONFIGURATIONS = ROOT / "config"
 STEPS, FRAME_SKIP = 5, 4  # of the paper's pushes, and of an action
@@ -71,9 +71,9 @@ def test_the_lab_has_the_settings_that_learn_a_maze() -> None:
     )
     keys = ("optimizer", "initial_learning_rate", "gae_lambda", "value_loss_weight", "entropy_beta", "lstm", "Adam")
     assert {key: lab[key] for key in keys} == {key: maze[key] for key in keys}
-    assert "RMSProp" not in lab  # 1e-3, epsilon 4e-3: what docs/results/atari.md says did not learn
+    assert "RMSProp" not in lab  # 1e-3, epsilon 4e-3: what the study `atari` says did not learn
 
 
 def test_published_scores_of_dqn_are_said_to_be_of_random_actions_too() -> None:
-    for name in ("docs/evaluation.md", "docs/results/atari.md", "docs/results/replay.md"):
-        assert "5 % of the actions random" in page(name)
+    for path in (ROOT / "docs" / "evaluation.md", study("atari"), study("replay")):
+        assert "5 % of the actions random" in path.read_text("utf-8")

@@ -323,7 +323,7 @@ def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pyte
 
 @torcs
 def test_it_learns_to_drive(runs: Runs, short: bool) -> None:
-    """Of docs/results/torcs.md. At random: -13, 7 metres and 20 for standing still."""
+    """Of the study `torcs`. At random: -13, 7 metres and 20 for standing still."""
     target = "150" if short else "600"
     run = runs.start("--target-return", target, "--seed", "1", "--no-progress", config="da3c_torcs")
     assert run.running.wait(1100) == 0, run.running.report()

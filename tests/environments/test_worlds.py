@@ -125,7 +125,7 @@ def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> No
 def test_a_small_world_is_learned_through_the_port(
     runs: Runs, config: str, name: str, target: float, short_target: float | None, short: bool
 ) -> None:
-    """With the settings of the mazes of docs/results/mazes.md, which take longer. At random: 0.57 and -176."""
+    """With the settings of the study `mazes`, which take longer. At random: 0.57 and -176."""
     if short and short_target is None:
         pytest.skip("the long form: two minutes and more")
     chosen = "--target-return", str(short_target if short else target), "--set", f"relaax-run.name={name}"

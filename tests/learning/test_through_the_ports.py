@@ -23,7 +23,7 @@ WITHOUT_LOCKS = pytest.param(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bridge", ["auto", WITHOUT_LOCKS])
 def test_cartpole_is_solved(runs: Runs, short: bool, bridge: str) -> None:
-    """Random play returns 20; docs/results/cartpole.md has what other seeds needed."""
+    """Random play returns 20; the study `cartpole` has what other seeds needed."""
     target = 300 if short else 475
     options = "--clients", "4", "--target-return", str(target), "--set", f"rlx-server.bridge={bridge}"
     run = runs.start(*options, "--seed", "11", "--no-progress")
@@ -75,7 +75,7 @@ def test_what_it_values_most_is_what_to_do(runs: Runs, short: bool, config: str)
 
 
 UNTUNED = {
-    # Likewise, for the defaults alone: docs/results/first-contact.md has more. Random play is what they begin with.
+    # Likewise, for the defaults alone: the study `first-contact` has more. Random play is what they begin with.
     "FrozenLake-v1": (0.3, 0.6),  # random play returns 0.01
     "CliffWalking-v1": (-100, -20),  # random play falls off a hundred times in an episode
     "Acrobot-v1": (-250, -100),  # random play returns -500

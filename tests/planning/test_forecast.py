@@ -200,7 +200,7 @@ def test_staleness_counts_updates_of_other_writers() -> None:
 
 def test_memory_grows_with_parameters() -> None:
     atari = replace(SMALL, environments=16, per_connection=8, parameters=677_747, observation_bytes=7056.0, rollout=20)
-    assert worker_mb(atari, COSTS) == pytest.approx(35.5, rel=0.3), "docs/results/speed.md"
+    assert worker_mb(atari, COSTS) == pytest.approx(35.5, rel=0.3), "study `speed`"
     assert worker_mb(replace(SMALL, parameters=9155), COSTS) == pytest.approx(14.5, rel=0.3)
     assert worker_mb(atari, replace(COSTS, worker_mb=99.0)) == 99.0
     assert checkpoint_bytes(atari) == 2 * 4 * 677_747

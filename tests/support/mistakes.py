@@ -1,6 +1,6 @@
 """Mistakes of a first hour: each is made, and what the user reads is returned.
 
-python tests/support/mistakes.py          the rows of docs/results/first-hour.md
+python tests/support/mistakes.py          the rows of the study first-hour
 """
 
 from __future__ import annotations

@@ -23,6 +23,11 @@ _SOURCE = re.compile(r"<(?:img|a)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"")
 _HEADING = re.compile(r"^#{1,6} +(.*?) *#* *$", re.MULTILINE)
 
 
+def study(name: str) -> Path:
+    """Return the newest page of a study in `docs/results/archive`."""
+    return max((DOCS / "results" / "archive").glob(f"????-??-??-{name}.md"))
+
+
 def block(page: Path, name: str) -> str:
     """The blocks of a page that have this name, one below the other."""
     return "".join(parts(page, name))

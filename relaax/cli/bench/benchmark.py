@@ -17,8 +17,8 @@ from relaax.cli.run.plan import Plan
 ROUNDS = 3
 STARTS = 5
 CROWD = 4
-"""Connections per core, of one environment each, from which a step costs as much as with more (docs/results/growth.md).
-"""
+"""Connections per core, of one environment each, from which a step costs as much as with more
+(relaax docs results/growth)."""
 PACE = 30.0
 """Steps per second of each environment that is held to a rate."""
 LARGEST_CROWD = 32
