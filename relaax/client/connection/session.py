@@ -209,7 +209,7 @@ class Session:
         if isinstance(answer, kind):
             return answer
         raise ConnectionInterrupted(
-            f"the server answered {type(message).__name__} with {type(answer).__name__}", retryable=False
+            f"the server sent a wrong answer to {type(message).__name__}: {type(answer).__name__}", retryable=False
         )
 
     def _ping_before(self, wire: ClientWire, messages: Sequence[rlx.ClientMessage]) -> None:
@@ -218,7 +218,9 @@ class Session:
         wire.send(rlx.Ping(1), *messages)
         echo = wire.receive()
         if not isinstance(echo, rlx.Pong):
-            raise ConnectionInterrupted(f"the server answered Ping with {type(echo).__name__}", retryable=False)
+            raise ConnectionInterrupted(
+                f"the server sent a wrong echo of a ping: {type(echo).__name__}", retryable=False
+            )
         self._latency.add_ping(self._latency.clock() - before)
 
     def _open(self) -> None:

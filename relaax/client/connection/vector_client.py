@@ -16,6 +16,7 @@ from relaax.client.connection.failure import require_known
 from relaax.client.connection.values import fill_rows
 
 Autoreset = Literal["same_step", "next_step", "disabled"]
+_FINAL_STATES_MISSING = "a truncated episode needs its final state: give final_states"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class VectorClient(ClientBase):
         rewards = _rewards(rewards)
         cut = _mask(truncated)
         if cut is not None and final_states is None:
-            raise ValueError("a truncated episode needs its final state: give final_states")
+            raise ValueError(_FINAL_STATES_MISSING)
         final = None if final_states is None else self._observe.to_leaves(final_states, 1)
         if self._between is not None:
             rewards = np.where(self._between, 0.0, rewards)
@@ -158,7 +159,7 @@ class VectorClient(ClientBase):
         if self._autoreset is not rlx.Autoreset.SAME_STEP:
             return None
         if final_states is None:
-            raise ValueError("a truncated episode needs its final state: give final_states")
+            raise ValueError(_FINAL_STATES_MISSING)
         if isinstance(final_states, np.ndarray) and final_states.dtype == object:
             for index in np.flatnonzero(cut):
                 if final_states[index] is None:

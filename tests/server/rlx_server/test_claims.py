@@ -218,11 +218,11 @@ def test_logged_refusals_are_bounded_per_client(server: Server, caplog: pytest.L
     for _ in range(2 * LOGGED_REFUSALS):
         server.refused("lab")
     server.refused("room")
-    assert caplog.text.count("refused client lab") == LOGGED_REFUSALS
-    assert caplog.text.count("refused client room") == 1
+    assert caplog.text.count("refused the claim of client lab") == LOGGED_REFUSALS
+    assert caplog.text.count("refused the claim of client room") == 1
     server.now += LOG_SECONDS
     server.refused("lab")
-    assert caplog.text.count("refused client lab") == LOGGED_REFUSALS + 1
+    assert caplog.text.count("refused the claim of client lab") == LOGGED_REFUSALS + 1
     assert server.claims.sample()["lab"]["refusals"] == 2 * LOGGED_REFUSALS + 1, "all are counted"
 
 

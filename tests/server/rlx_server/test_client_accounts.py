@@ -139,7 +139,7 @@ def test_environments_of_a_connection_and_of_an_address_are_bounded(serve) -> No
         with Line(address, source="127.0.0.2") as other:
             other.open(environments=10)
     assert "actors [0-9]" in server.stderr, "in short"
-    assert server.stderr.count("refused unnamed client (127.0.0.1)") == 2
+    assert server.stderr.count("refused the claim of unnamed client (127.0.0.1)") == 2
 
 
 @pytest.mark.slow

@@ -121,7 +121,7 @@ class Claims:
         if refusal is not None:
             totals.refusals += 1
             if totals.refused.should_log(self._clock()):
-                _log.warning("refused %s: %s", name_of(claim.client, host), refusal.sentence)
+                _log.warning("refused the claim of %s: %s", name_of(claim.client, host), refusal.sentence)
             return refusal
         row = self._free.pop()
         self.meters.clear(row)

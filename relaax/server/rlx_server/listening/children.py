@@ -271,14 +271,14 @@ class Children:
             return
         if code == EXIT_TRAINING_FINISHED:
             if not self.training_finished:
-                _log.info("training has finished")
+                _log.info("training has finished, as worker %d reported", child.pid)
             self.training_finished = True
         elif code == EXIT_DONE:
-            _log.debug("worker %d ended normally", child.pid)
+            _log.debug("worker %d ended as expected", child.pid)
         else:
             self.counts["worker_failures"] += 1
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
-            _log.error("worker %d %s", child.pid, how)
+            _log.error("lost a worker process: worker %d %s", child.pid, how)
 
     def close_descriptors(self) -> None:
         """Close the report sockets of all workers, and keep the workers."""

@@ -107,7 +107,7 @@ class CheckpointClient(ParameterClientBase):
             except (Damaged, StoreError, ValueError, LookupError) as error:
                 _log.warning("skipped unusable checkpoint %s: %s", checkpoint_id, error)
                 continue
-            _log.info("serving checkpoint %s at global step %d", checkpoint_id, pulled.global_step)
+            _log.info("serving parameters from checkpoint %s at global step %d", checkpoint_id, pulled.global_step)
             self._pulled, self._checkpoint_id = pulled, checkpoint_id
             return
 

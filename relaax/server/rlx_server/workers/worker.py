@@ -135,7 +135,7 @@ class Worker:
         except PeerTimeout:
             self._peer.refuse(rlx.ErrorCode.TIMEOUT, "the server received no message from the client in time")
         except ServerStopping:
-            self._peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
+            self._peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the RLX server is stopping", RETRY_SECONDS)
         except PlaceReclaimed:
             _log.info("evicted the client: it sent no init after its welcome, and others wait")
             self._peer.refuse(rlx.ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
@@ -152,10 +152,10 @@ class Worker:
             self._finish(end.global_step)
             return EXIT_TRAINING_FINISHED
         except (ParameterServerUnavailable, ReplayUnavailable) as error:
-            _log.warning("%s", error)
+            _log.warning("disconnected the client, as a server is unavailable: %s", error)
             self._peer.refuse(rlx.ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
         except (ParameterServerUnauthenticated, ParameterServerUnusable, ReplayError) as error:
-            _log.error("%s", error)
+            _log.error("disconnected the client, as a server is unusable: %s", error)
             what = "replay memory" if isinstance(error, ReplayError) else "parameter server"
             self._peer.refuse(rlx.ErrorCode.AGENT_FAILED, f"this server cannot use its {what}: {error}")
         except ParameterServerError as error:
@@ -201,7 +201,9 @@ class Worker:
         self._source = plan.algorithm.source
         refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
-            _log.info("refused %s of %s: %s", hello.environment, client_label(hello, who), refused.sentence)
+            _log.info(
+                "refused the spaces of %s from %s: %s", hello.environment, client_label(hello, who), refused.sentence
+            )
             code = rlx.ErrorCode.SPACE_MISMATCH if refused.supported else rlx.ErrorCode.UNSUPPORTED_SPACE
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
