@@ -24,7 +24,7 @@ from support.unanswered import Unanswered
 
 
 @pytest.fixture(autouse=True, params=["grpc", "shared_memory"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_servers, "SHARE_MEMORY", request.param == "shared_memory")
 
 
@@ -36,17 +36,17 @@ def sampled(client: ReplayClient, count: int, timeout: float = 30.0) -> Sampled:
     return found
 
 
-def settle(client: ReplayClient) -> None:
-    """Wait until everything that was inserted is there."""
+def flush(client: ReplayClient) -> None:
+    """Wait until all inserts are stored."""
     for writer in client._writers:
         writer._deliver_pending()
 
 
-def held(shard: Shard) -> Any:
+def table_of(shard: Shard) -> Any:
     return next(iter(shard.service._tables.values()))
 
 
-def test_what_is_inserted_is_sampled() -> None:
+def test_inserted_items_are_sampled() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         assert client.sample(1, 0.0) is None
         (writer,) = client.writers
@@ -59,40 +59,40 @@ def test_what_is_inserted_is_sampled() -> None:
         np.testing.assert_allclose(weights, np.where(found.columns["number"] == 3, 1 / 3, 1.0), rtol=1e-6)
 
 
-def test_priorities_are_given_back_without_waiting() -> None:
+def test_priorities_are_updated_without_waiting() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         client.writers[0].insert(numbers(1, 2))
         found = sampled(client, 64)
         client.update_priorities(found, np.where(found.columns["number"] == 1, 0.0, 5.0))
-        table = held(shards[0])
-        wait_until(lambda: table.total_priority == 5.0, "the priorities are there")
+        table = table_of(shards[0])
+        wait_until(lambda: table.total_priority == 5.0, "the priorities are updated")
         assert set(sampled(client, 64).columns["number"].tolist()) == {2}
         with pytest.raises(ValueError, match="a priority must be between 0"):
             client.update_priorities(found, np.full(64, np.nan))
         client.writers[0].insert(numbers(*range(1000)))
-        wait_until(lambda: table.statistics.inserts == 1002, "the new items are there")
+        wait_until(lambda: table.statistics.inserts == 1002, "the new items are stored")
         client.update_priorities(found, np.ones(64))
-        wait_until(lambda: table.statistics.stale_updates == 64, "what is gone is counted")
+        wait_until(lambda: table.statistics.stale_updates == 64, "updates of evicted items are counted")
 
 
-def test_updates_that_come_while_one_is_under_way_go_together_and_the_last_counts() -> None:
+def test_updates_during_a_call_are_merged_and_the_last_applies() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         client.writers[0].insert(numbers(1, 2))
         found = sampled(client, 8)
         for number in range(200):
             client.update_priorities(found, np.full(8, float(number)))
-        table = held(shards[0])
-        there = len(set(found.keys.tolist()))
-        wait_until(lambda: table.total_priority == there * 199.0 + (2 - there), "the last one is there")
+        table = table_of(shards[0])
+        distinct = len(set(found.keys.tolist()))
+        wait_until(lambda: table.total_priority == distinct * 199.0 + (2 - distinct), "the last update is applied")
         calls = shards[0].server._port.protection.reader
         assert calls.ended == {"late": 0, "crowded": 0}
         assert client.dropped_updates == 0
 
 
-def test_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         updates: PriorityUpdates = client._updates[0]
-        updates._call = object()  # one that never ends
+        updates._call = object()  # a call that never ends
         for _ in range(3):
             updates.put("", np.zeros(30_000, np.uint64), np.zeros(30_000))
         assert client.dropped_updates == 30_000
@@ -109,15 +109,15 @@ def test_frames_are_sent_once_and_stacked() -> None:
             writer.insert(
                 Insertion({"number": np.array([last]), "stack": stack}, None, frames[first : last + 1], first)
             )
-        table = held(shards[0])
-        settle(client)
+        table = table_of(shards[0])
+        flush(client)
         assert table._table.frames == 6
         found = sampled(client, 200)
         for number, stack in zip(found.columns["number"], found.columns["stack"], strict=True):
             np.testing.assert_array_equal(stack[0, 0], [max(0, number - 1) if number else 0, number])
 
 
-def test_a_writer_that_was_forgotten_sends_its_frames_anew() -> None:
+def test_removed_writer_sends_its_frames_again() -> None:
     with serving() as shards, client_of(shards, pictured()) as client:
         (writer,) = client.writers
         frames = np.arange(3, dtype=np.uint8)[:, None, None, None] + np.zeros((3, 2, 2, 1), np.uint8)
@@ -128,24 +128,24 @@ def test_a_writer_that_was_forgotten_sends_its_frames_anew() -> None:
             )
 
         insert(1)
-        held(shards[0]).deregister(writer._name)  # type: ignore[attr-defined]
+        table_of(shards[0]).deregister(writer._name)  # type: ignore[attr-defined]
         insert(2)
         found = sampled(client, 50)
         assert set(found.columns["stack"][:, 0, 0, 1].tolist()) == {1, 2}
         assert client.lost == 0
 
 
-def test_environments_are_spread_over_the_shards() -> None:
+def test_environments_are_distributed_over_shards() -> None:
     with serving(2) as shards, client_of(shards, numbered(), actors=[3, 4, 5, 8]) as client:
         assert [writer.environments.tolist() for writer in client.writers] == [[1, 3], [0, 2]]
         for number, writer in enumerate(client.writers):
             writer.insert(numbers(number))
-        assert [held(shard).size for shard in shards] == [1, 1]
+        assert [table_of(shard).size for shard in shards] == [1, 1]
     with serving(2) as shards, client_of(shards, numbered(), actors=[1]) as client:
         assert [writer.environments.tolist() for writer in client.writers] == [[0]]
         client.writers[0].insert(numbers(7))
-        assert [held(shard).size for shard in shards] == [0, 1]
-        assert set(sampled(client, 20).places.tolist()) == {1}, "an empty shard is left out"
+        assert [table_of(shard).size for shard in shards] == [0, 1]
+        assert set(sampled(client, 20).places.tolist()) == {1}, "an empty shard is not drawn from"
     with serving() as shards, client_of(shards, numbered(), actors=()) as client:
         assert client.writers == []
 
@@ -156,7 +156,7 @@ def chi_squared(counts: np.ndarray, expected: np.ndarray) -> float:
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
 def test_shards_draw_as_one(shards: int) -> None:
-    """Items with priorities 1 to 12, spread unevenly: each is drawn in proportion to its own over all shards."""
+    """Items with priorities 1 to 12, distributed unevenly, are drawn in proportion to priority over all shards."""
     priorities = np.arange(1.0, 13.0)
     with serving(shards) as started, client_of(started, numbered(), actors=range(shards)) as client:
         for item, priority in enumerate(priorities):
@@ -176,10 +176,10 @@ def test_shards_draw_as_one(shards: int) -> None:
         assert inverse / draws == pytest.approx(12, rel=0.05)
 
 
-def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_and_learners_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 600.0)
     declaration = numbered(samples_per_insert=1.0, min_size=4, error_buffer=4.0)
-    patient = {"timeout": 60.0}  # what a slow machine draws twice would count twice
+    patient = {"timeout": 60.0}  # on a slow machine, a repeated sample would count twice
     with (
         serving() as shards,
         client_of(shards, declaration, **patient) as client,
@@ -203,15 +203,15 @@ def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.Monke
             assert learner.sample(2, 30.0) is not None
             drawn += 2
         thread.join(60)
-        wait_until(lambda: held(shards[0]).limiter.inserts == 40, "all inserts, the last ones of which were sent ahead")
-        assert held(shards[0]).limiter.overruns == client.overruns == 0
-        assert abs(held(shards[0]).limiter.balance - 4) <= 4
+        wait_until(lambda: table_of(shards[0]).limiter.inserts == 40, "all inserts are stored")
+        assert table_of(shards[0]).limiter.overruns == client.overruns == 0
+        assert abs(table_of(shards[0]).limiter.balance - 4) <= 4
         while learner.sample(2, 0.0) is not None:
             drawn += 2
-        assert drawn == 40, "neither more than the writers have paid for"
+        assert drawn == 40, "exactly the samples that the inserts allow"
 
 
-def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_without_learners_wait_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 0.3)
     monkeypatch.setattr(served_table, "UNDRAWN_SECONDS", 0.3)
     monkeypatch.setattr(remote_writer, "CALL_WAIT", 0.1)
@@ -222,11 +222,11 @@ def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest
             writer.insert(numbers(number))
         began = time.monotonic()
         writer.insert(numbers(3, 4))
-        settle(client)
+        flush(client)
         assert 0.2 < time.monotonic() - began < 30
-        assert (client.overruns, held(shards[0]).limiter.overruns, held(shards[0]).size) == (2, 2, 5)
+        assert (client.overruns, table_of(shards[0]).limiter.overruns, table_of(shards[0]).size) == (2, 2, 5)
         monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 10**9)
-        writer.insert(numbers(5))  # who has waited once for nobody does not wait again
+        writer.insert(numbers(5))  # after one wait without a learner, the writer does not wait again
         assert client.overruns == 3
         sampled(client, 2)  # a learner is back
         for number in range(6, 8):
@@ -234,14 +234,14 @@ def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest
         assert client.overruns == 3
 
 
-def test_a_shard_that_allows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_whose_limiter_refuses_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_sampler, "CALL_WAIT", 0.1)
     declaration = numbered(samples_per_insert=1.0, min_size=2, error_buffer=200.0)
     with serving(2) as shards, client_of(shards, declaration, actors=[0, 1]) as client:
         for number in range(40):
             client.writers[0].insert(numbers(number))
         client.writers[1].insert(numbers(100))
-        while held(shards[1]).limiter.await_sample(1, 0):  # nothing is left there; the first has paid for 139 samples
+        while table_of(shards[1]).limiter.await_sample(1, 0):  # shard 1 allows no more samples; shard 0 allows 139
             pass
         for _ in range(6):
             found = sampled(client, 20)
@@ -250,13 +250,13 @@ def test_a_shard_that_allows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch
         assert client.sample(20, 0.3) is None
 
 
-def test_another_declaration_is_refused_by_its_first_difference() -> None:
-    says = "table 'numbers' has another declaration: alpha is 1.0 there and 0.5 here"
-    with serving() as shards, client_of(shards, numbered()), pytest.raises(ReplayError, match=says):
+def test_different_declaration_is_rejected_with_the_difference() -> None:
+    message = "table 'numbers' has another declaration: alpha is 1.0 there and 0.5 here"
+    with serving() as shards, client_of(shards, numbered()), pytest.raises(ReplayError, match=message):
         ReplayClient([shards[0].address], numbered(alpha=0.5))
 
 
-def test_a_table_that_does_not_fit_is_refused() -> None:
+def test_table_beyond_the_memory_limit_is_rejected() -> None:
     with (
         serving(memory=1000) as shards,
         pytest.raises(ReplayError, match="replay server .*relaax-replay-server.memory"),
@@ -264,7 +264,7 @@ def test_a_table_that_does_not_fit_is_refused() -> None:
         ReplayClient([shards[0].address], numbered())
 
 
-def test_addresses_in_another_order_are_refused() -> None:
+def test_addresses_in_wrong_order_are_rejected() -> None:
     with serving(2) as shards:
         addresses = [shard.address for shard in shards]
         with pytest.raises(ReplayError, match="is shard 1, but it is listed as shard 0"):
@@ -273,16 +273,16 @@ def test_addresses_in_another_order_are_refused() -> None:
             ReplayClient(addresses[:1], numbered())
 
 
-def test_nobody_there_is_said_after_patience() -> None:
+def test_unreachable_servers_are_reported_after_patience() -> None:
     with nobody() as address, nobody() as other:
         with pytest.raises(ReplayUnavailable, match=f"replay server {address} was unreachable for 0.3 s: start"):
             ReplayClient([address], numbered(), patience=0.3)
-        none = f"all replay servers were unreachable for 0.3 s: start one of {address}, {other}"
-        with pytest.raises(ReplayUnavailable, match=none):
+        message = f"all replay servers were unreachable for 0.3 s: start one of {address}, {other}"
+        with pytest.raises(ReplayUnavailable, match=message):
             ReplayClient([address, other], numbered(), patience=0.3)
 
 
-def test_sessions_have_tables_of_their_own() -> None:
+def test_sessions_have_separate_tables() -> None:
     with (
         serving() as shards,
         client_of(shards, numbered(), session="a") as one,
@@ -294,7 +294,7 @@ def test_sessions_have_tables_of_their_own() -> None:
         assert set(sampled(other, 10).columns["number"].tolist()) == {2}
 
 
-def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insert_with_a_lost_answer_is_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as shards, client_of(shards, numbered(), share_memory=False) as client:
         (writer,) = client.writers
         stub = client._group.links[0].stub
@@ -308,66 +308,66 @@ def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypat
         stub.Insert = once
         writer.insert(numbers(1, 2))
         writer.insert(numbers(3))
-        table = held(shards[0])
+        table = table_of(shards[0])
         assert (table.size, table.statistics.duplicates, client.lost) == (3, 1, 0)
 
 
-def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shard takes an insert, and goes away before it has answered."""
+def test_possibly_stored_insert_is_not_sent_to_another_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard stores an insert, and becomes unavailable before it answers."""
     monkeypatch.setattr(remote_writer, "GRACE_SECONDS", 0.1)
     with serving(2) as shards, client_of(shards, numbered(), actors=[1], share_memory=False) as client:
         (writer,) = client.writers
         link = client._group.links[1]
         real = link.stub.Insert
 
-        def away(request: replay_pb2.InsertRequest, timeout: float) -> Any:
+        def lose_answer(request: replay_pb2.InsertRequest, timeout: float) -> Any:
             real(request, timeout=timeout)
             monkeypatch.setattr(link, "poll_registration", lambda timeout: None)
             raise Unanswered
 
-        link.stub.Insert = away
+        link.stub.Insert = lose_answer
         writer.insert(numbers(1, 2))
-        assert [held(shard).size for shard in shards] == [0, 2]
+        assert [table_of(shard).size for shard in shards] == [0, 2]
         assert client.lost == 2
         writer.insert(numbers(3))
-        assert [held(shard).size for shard in shards] == [1, 2]
+        assert [table_of(shard).size for shard in shards] == [1, 2]
 
 
-def test_a_dropped_table_is_registered_again() -> None:
+def test_dropped_table_is_registered_again() -> None:
     with serving(session_timeout=600.0) as shards, client_of(shards, numbered(), session="s") as client:
         client.writers[0].insert(numbers(1))
         found = sampled(client, 4)
-        held(shards[0]).last_request = -1e9
+        table_of(shards[0]).last_request = -1e9
         shards[0].service.sweep()
         client.update_priorities(found, np.ones(4))
-        wait_until(lambda: shards[0].service.lost_updates == 4, "they are counted")
+        wait_until(lambda: shards[0].service.lost_updates == 4, "the updates are counted")
         client.writers[0].insert(numbers(2))
         assert set(sampled(client, 10).columns["number"].tolist()) == {2}
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/replay", "relaax/server/replay_server")
-def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
-    """Keys begin anew: the priority of an item that is gone would be given to another one."""
+def test_incomplete_batch_is_dropped_with_its_table() -> None:
+    """The keys of a new table restart, so an old key would refer to another item."""
     declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=200.0)
     with serving(2) as shards, client_of(shards, declaration, actors=[0, 1], session="s") as client:
         for shard, writer, left in zip(shards, client.writers, (6, 0), strict=True):
             writer.insert(numbers(1))
-            limiter = held(shard).limiter
+            limiter = table_of(shard).limiter
             while limiter.await_sample(1, 0):
                 pass
             limiter.undo_sample(left)
-        while not client._sampler._samples:  # until the first has its part of it, and not the rest
+        while not client._sampler._samples:  # until shard 0 has returned its part of the batch
             assert client.sample(8, 0.0) is None
-        held(shards[0]).last_request = -1e9
+        table_of(shards[0]).last_request = -1e9
         shards[0].service.sweep()
         client.writers[0].insert(numbers(2))
         found = sampled(client, 8)
         assert set(found.columns["number"][found.places == 0].tolist()) == {2}
-        assert found.incarnations[0] == held(shards[0]).incarnation
+        assert found.incarnations[0] == table_of(shards[0]).incarnation
 
 
-def test_what_does_not_fit_the_declaration_is_refused_here() -> None:
+def test_undeclared_items_are_rejected_by_the_client() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         (writer,) = client.writers
         with pytest.raises(ValueError, match="items of table 'numbers' must have the fields"):
@@ -376,39 +376,42 @@ def test_what_does_not_fit_the_declaration_is_refused_here() -> None:
             writer.insert(numbers(1, priorities=[-1.0]))
 
 
-def test_too_many_items_at_once_are_refused_by_the_shard() -> None:
+def test_too_many_items_are_rejected_by_the_shard() -> None:
     with serving() as shards, client_of(shards, numbered(10**5)) as client:
         with pytest.raises(ReplayError, match="an insert may have at most 65536 items, not 70000"):
             client.writers[0].insert(numbers(*range(70_000)))
         client.writers[0].insert(numbers(1))
 
 
-def test_a_writer_leaves_with_its_client() -> None:
+def test_closed_client_deregisters_its_writer() -> None:
     with serving() as shards:
         with client_of(shards, numbered()) as client:
             client.writers[0].insert(numbers(1))
-            assert len(held(shards[0])._writers) == 1
-        assert (len(held(shards[0])._writers), held(shards[0]).size) == (0, 1)
+            assert len(table_of(shards[0])._writers) == 1
+        assert (len(table_of(shards[0])._writers), table_of(shards[0]).size) == (0, 1)
         client.close()
 
 
-def test_what_goes_in_and_out_is_heard_of_by_everybody() -> None:
+def test_all_clients_see_the_traffic_of_all_clients() -> None:
     with serving(2) as shards, client_of(shards, numbered(), actors=(0, 1)) as client:
         assert client.traffic == ReplayTraffic()
         for writer in client.writers:
             writer.insert(numbers(1, 2, 3))
         with client_of(shards, numbered(), actors=()) as learner:
-            assert learner.traffic == ReplayTraffic(), "what was before it is not its"
+            assert learner.traffic == ReplayTraffic(), "earlier traffic does not count"
             sampled(learner, 10)
-            wait_until(lambda: learner.sample(1, 1.0) and learner.traffic.samples >= 11, "it hears of its own")
+            wait_until(lambda: learner.sample(1, 1.0) and learner.traffic.samples >= 11, "its own samples count")
             client.writers[0].insert(numbers(4))
-            wait_until(lambda: learner.sample(64, 1.0) and learner.traffic.inserts == 1, "and of what others do")
-            wait_until(lambda: client.sample(64, 1.0) and client.traffic.inserts == 7, "so does who came first")
-        asked = [held(shard).limiter.samples for shard in shards]
+            wait_until(lambda: learner.sample(64, 1.0) and learner.traffic.inserts == 1, "inserts of others count")
+            wait_until(
+                lambda: client.sample(64, 1.0) and client.traffic.inserts == 7,
+                "also for the first client",
+            )
+        asked = [table_of(shard).limiter.samples for shard in shards]
         assert client.traffic.samples <= sum(asked)
 
 
-def test_answers_that_overtake_each_other_count_nothing_twice() -> None:
+def test_answers_out_of_order_are_not_counted_twice() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         (link,) = client._group.links
         for inserts in (5, 3, 5, 8):
@@ -416,5 +419,5 @@ def test_answers_that_overtake_each_other_count_nothing_twice() -> None:
             link.update_state(link.incarnation or "", state)
         assert client.traffic == ReplayTraffic(8, 16)
         assert link.state.size == 8
-        link.update_state("of another life", replay_pb2.TableState(inserts=100))
+        link.update_state("of another incarnation", replay_pb2.TableState(inserts=100))
         assert client.traffic == ReplayTraffic(8, 16)

@@ -1,4 +1,4 @@
-"""Replay servers that are killed, hang and return, while writers and samplers go on."""
+"""Clients of replay servers that are killed, hang or restart."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.checks("relaax/replay", "relaax/server/replay_server")
 
 
 def restarted(processes: Processes, config: Path, address: str, *arguments: str) -> Running:
-    """A server at the address of one that is gone."""
+    """Start a server at the address of a killed one."""
     server, again = start_replay_server(processes, config, "--bind", address, *arguments)
     assert again == address
     return server
 
 
 @pytest.mark.slow
-def test_a_shard_is_killed_and_returns_while_both_sides_go_on(processes: Processes, tmp_path: Path) -> None:
+def test_clients_continue_while_a_shard_restarts(processes: Processes, tmp_path: Path) -> None:
     config = write_replay_configuration(tmp_path)
     started = [start_replay_server(processes, config, "--shard", f"{shard}/2") for shard in range(2)]
     addresses = [address for _, address in started]
@@ -68,30 +68,30 @@ def test_a_shard_is_killed_and_returns_while_both_sides_go_on(processes: Process
         wait_until(lambda: places == {0, 1}, "both shards are drawn from", 60)
         started[1][0].kill()
         at = batches[0], len(inserted)
-        wait_until(lambda: batches[0] > at[0] + 50 and len(inserted) > at[1] + 50, "both sides go on", 60)
+        wait_until(lambda: batches[0] > at[0] + 50 and len(inserted) > at[1] + 50, "both sides continue", 60)
         second = client.writers[1]
-        wait_until(lambda: second._link is client._group.links[0], "the writer has moved", 60)  # type: ignore[attr-defined]
+        wait_until(lambda: second._link is client._group.links[0], "the writer has switched to shard 0", 60)  # type: ignore[attr-defined]
         lost_by_death = client.lost
         again = restarted(processes, config, addresses[1], "--shard", "1/2")
         places.clear()
-        wait_until(lambda: places == {0, 1}, "the shard is back for samplers", 60)
-        wait_until(lambda: second._link is client._group.links[1], "and for its writer", 60)  # type: ignore[attr-defined]
+        wait_until(lambda: places == {0, 1}, "samplers use the shard again", 60)
+        wait_until(lambda: second._link is client._group.links[1], "its writer uses it again", 60)  # type: ignore[attr-defined]
         stop.set()
         for thread in threads:
             thread.join(60)
             assert not thread.is_alive()
-        assert lost_by_death <= 1, "one insert at most was on its way"
+        assert lost_by_death <= 1, "at most one insert was in flight"
         assert client.lost == lost_by_death
         assert max(longest) < 30
         owners: dict[int, tuple[int, int]] = {}
         size = -1
-        for _ in range(300):  # until every item was drawn
+        for _ in range(300):  # until all items were drawn
             found = other.sample(2000, 30.0)
             assert found is not None
             size = found.size
             columns = (found.columns["number"], found.places, found.keys)
             for value, *place in zip(*(column.tolist() for column in columns), strict=True):
-                assert owners.setdefault(value, tuple(place)) == tuple(place), "no item is there twice"
+                assert owners.setdefault(value, tuple(place)) == tuple(place), "no item is stored twice"
             if len(owners) == size:
                 break
         assert len(owners) == size
@@ -99,7 +99,7 @@ def test_a_shard_is_killed_and_returns_while_both_sides_go_on(processes: Process
     assert again.stop() == 0
 
 
-def test_the_only_server_returns_with_nothing_and_goes_on(processes: Processes, tmp_path: Path) -> None:
+def test_clients_continue_with_a_restarted_empty_server(processes: Processes, tmp_path: Path) -> None:
     config = write_replay_configuration(tmp_path)
     server, address = start_replay_server(processes, config)
     with client_of([address], numbered()) as client:
@@ -126,11 +126,11 @@ def test_the_only_server_returns_with_nothing_and_goes_on(processes: Processes, 
         client.update_priorities(before, np.full(1, 7.0))
         writer.insert(numbers(3))
         found = client.sample(64, 30.0)
-        assert found is not None and set(found.probabilities.tolist()) == {0.5}, "what was before changes nothing"
+        assert found is not None and set(found.probabilities.tolist()) == {0.5}, "old priorities have no effect"
         assert client.lost == 0
 
 
-def test_nobody_waits_for_ever_where_the_only_server_stays_away(processes: Processes, tmp_path: Path) -> None:
+def test_clients_raise_if_the_only_server_stays_unreachable(processes: Processes, tmp_path: Path) -> None:
     server, address = start_replay_server(processes, write_replay_configuration(tmp_path))
     with client_of([address], numbered(), patience=0.5) as client:
         client.writers[0].insert(numbers(1))
@@ -138,10 +138,10 @@ def test_nobody_waits_for_ever_where_the_only_server_stays_away(processes: Proce
         with pytest.raises(ReplayUnavailable, match="was unreachable for 0.5 s: start it"):
             client.writers[0].insert(numbers(2))
         with pytest.raises(ReplayUnavailable, match="was unreachable for 0.5 s: start it"):
-            wait_until(lambda: client.sample(1, 0.1), "it is never there", 60)
+            wait_until(lambda: client.sample(1, 0.1), "the server stays unreachable", 60)
 
 
-def test_a_shard_that_hangs_is_left_out(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_shard_is_excluded(processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_writer, "GRACE_SECONDS", 0.2)
     config = write_replay_configuration(tmp_path)
     started = [start_replay_server(processes, config, "--shard", f"{shard}/2") for shard in range(2)]
@@ -162,4 +162,4 @@ def test_a_shard_that_hangs_is_left_out(processes: Processes, tmp_path: Path, mo
             assert found is not None and set(found.places.tolist()) == {0}
         finally:
             started[1][0].send_signal(signal.SIGCONT)
-        wait_until(lambda: (found := client.sample(8, 10.0)) and 1 in found.places, "it is back", 60)
+        wait_until(lambda: (found := client.sample(8, 10.0)) and 1 in found.places, "the shard is used again", 60)

@@ -1,4 +1,4 @@
-"""Copies of a table that goes on meanwhile."""
+"""Copies of a table that is in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEC = TableSpec(
 
 
 def insert(table: Table, sequence: int, count: int = 4, writer: str = "w") -> None:
-    """Items whose frames and rewards follow from their numbers."""
+    """Insert items whose frames and rewards depend only on their numbers."""
     first = sequence * 100
     numbers = first + np.arange(count)
     columns = {"number": numbers, "stack": np.stack([numbers, numbers + 1], 1), "reward": rewards(numbers)}
@@ -43,7 +43,7 @@ def pixels(first: int, count: int) -> Any:
 
 
 def check(table: Table) -> dict[int, int]:
-    """Each item is what was inserted; return keys and numbers."""
+    """Check that each item is as inserted; return its number by key."""
     if not table.size:
         return {}
     sample = table.sample(2000)
@@ -56,7 +56,7 @@ def check(table: Table) -> dict[int, int]:
 
 @pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
 @pytest.mark.parametrize("between", [0, 1, 3])
-def test_what_is_overwritten_while_a_copy_is_made_is_left_out(remover: str, between: int) -> None:
+def test_items_overwritten_during_a_copy_are_dropped(remover: str, between: int) -> None:
     table = Table(replace(SPEC, remover=remover), seed=1)
     for sequence in range(1, 20):
         insert(table, sequence)
@@ -75,22 +75,22 @@ def test_what_is_overwritten_while_a_copy_is_made_is_left_out(remover: str, betw
     restored.restore(head, iter(pieces))
     there, now = check(restored), check(table)
     assert len(there) == restored.size
-    assert there.items() <= before.items(), "nothing that came later"
-    assert (before.keys() & now.keys()) <= there.keys(), "nothing that is still there is missing"
+    assert there.items() <= before.items(), "no later item is in the copy"
+    assert (before.keys() & now.keys()) <= there.keys(), "no present item is missing"
     totals = restored.totals
     assert totals.inserted - totals.removed == restored.size
     assert restored.size == 64 if between == 0 else 0 < restored.size < 64
     state = state_of(restored)
     named = {int(slot) for slot in state["columns/stack"].reshape(-1)} | {int(slot) for slot in state["writers/frames"]}
     assert set(state["frames/slots"].tolist()) == named - {80}
-    for _ in range(40):  # it goes on as any table
+    for _ in range(40):  # the restored table is usable
         expected = restored.next_sequence("w")
         insert(restored, expected)
         check(restored)
     assert restored.size == 64
 
 
-def test_items_without_frames_are_left_out_by_their_slots() -> None:
+def test_overwritten_items_without_frames_are_dropped() -> None:
     table = Table(TableSpec("plain", {"number": Field("int64")}, 64), seed=1)
     table.insert("w", 1, {"number": np.arange(64)})
     copy, pieces = table.copy(), []
@@ -102,7 +102,7 @@ def test_items_without_frames_are_left_out_by_their_slots() -> None:
     restored = Table(table.spec, seed=1)
     restored.restore(head, pieces)
     assert len(pieces) == 7
-    # Ten are copied at a time, and three of the oldest are removed after each time: none that was copied is lost.
+    # Ten items are copied at a time, and the three oldest are evicted after each step: all copied items stay complete.
     assert set(restored.sample(2000).columns["number"].tolist()) == set(range(64))
     pieces.clear()
     copy = table.copy()
@@ -114,18 +114,18 @@ def test_items_without_frames_are_left_out_by_their_slots() -> None:
     copy.close()
     restored = Table(table.spec, seed=1)
     restored.restore(head, pieces)
-    # Ten are copied at a time and fifteen removed: of the second ten five are there, of the third none.
+    # Ten are copied at a time and fifteen evicted: five of the second ten are copied, and none of the third.
     assert set(restored.sample(2000).columns["number"].tolist()) == set(before[[*range(10), *range(15, 20)]].tolist())
 
 
-def test_frames_of_a_writer_that_were_overwritten_are_asked_for_anew() -> None:
+def test_overwritten_frames_of_a_writer_are_requested_again() -> None:
     table = Table(SPEC, seed=1)
     columns: dict[str, Any] = {
         "number": np.array([5]),
         "stack": np.array([[5, 6]]),
         "reward": rewards(np.array([5])),
     }
-    table.insert("w", 1, columns, None, pixels(5, 4), 5, 5)  # it keeps frames 5 to 8
+    table.insert("w", 1, columns, None, pixels(5, 4), 5, 5)  # the writer keeps frames 5 to 8
     copy = table.copy()
     pieces = copy.pieces(1)
     kept = [next(pieces), next(pieces)]  # the item, and the first frame
@@ -145,7 +145,7 @@ def test_frames_of_a_writer_that_were_overwritten_are_asked_for_anew() -> None:
     assert restored.sample(1).columns["stack"][0, 0, 0].tolist() == [5, 6]
 
 
-def test_copies_while_threads_insert_and_sample() -> None:
+def test_copies_are_consistent_during_inserts_and_samples() -> None:
     spec = replace(SPEC, capacity=3000, frame_slots=4000)
     table = Table(spec, seed=1)
     insert(table, 1)
@@ -175,7 +175,7 @@ def test_copies_while_threads_insert_and_sample() -> None:
     assert not writer.is_alive()
 
 
-def test_a_copy_that_is_not_whole_is_refused() -> None:
+def test_incomplete_copy_is_rejected() -> None:
     table = Table(SPEC, seed=1)
     insert(table, 1)
     copy = table.copy()

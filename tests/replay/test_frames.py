@@ -20,7 +20,7 @@ SPEC = TableSpec(
 
 
 def frame(number: int) -> np.ndarray:
-    """A frame by which its number is known; none is all zeros."""
+    """A frame that encodes its number; it is never all zeros."""
     return np.random.default_rng(number).integers(1, 256, FRAME, dtype=np.uint8)
 
 
@@ -33,12 +33,12 @@ def stack(numbers: list[int]) -> np.ndarray:
 
 
 def numbers(last: int, start: int) -> list[int]:
-    """The frames of a stack that ends with `last`, in an episode that starts with the frame `start`."""
+    """The frame numbers of a stack that ends with `last`, in an episode that starts with frame `start`."""
     return [number if number >= start else -1 for number in range(last - H + 1, last + 1)]
 
 
 def items(*steps: tuple[int, int]) -> dict[str, np.ndarray]:
-    """Transitions, each from its step's frame to the next one: (frame, the episode's first frame)."""
+    """Transitions from (frame, first frame of the episode) to the next frame."""
     return {
         "observation": np.array([numbers(step, start) for step, start in steps], np.int64).reshape(-1, H),
         "following": np.array([numbers(step + 1, start) for step, start in steps], np.int64).reshape(-1, H),
@@ -67,7 +67,7 @@ def test_stacks_are_concatenated_frames(shape: tuple[int, int, int], length: int
     np.testing.assert_array_equal(store.stacks(wanted), expected)
 
 
-def test_stacks_never_reach_over_an_episodes_start() -> None:
+def test_stacks_do_not_cross_the_start_of_an_episode() -> None:
     table = Table(SPEC, seed=0)
     starts: dict[int, int] = {}
     rng = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def test_stacks_never_reach_over_an_episodes_start() -> None:
     assert table.size > 10
 
 
-def test_a_frame_is_kept_once_and_goes_with_the_last_that_needs_it() -> None:
+def test_frame_is_stored_once_and_freed_after_its_last_use() -> None:
     table = Table(SPEC, seed=0)
     table.insert("w", 1, items(*((step, 0) for step in range(10))), None, frames(0, 11), 0, 8)
     assert table.frames == 11  # not 60
@@ -96,19 +96,19 @@ def test_a_frame_is_kept_once_and_goes_with_the_last_that_needs_it() -> None:
     table.remove_writer("w")
     assert table.frames == 12
     table.insert("v", 1, items(*((step, 100) for step in range(100, 120))), None, frames(100, 21), 100, 121)
-    assert (table.size, table.frames) == (20, 21)  # everything of before is gone
+    assert (table.size, table.frames) == (20, 21)  # the earlier items and frames are gone
     table.remove_writer("v")
     assert table.frames == 21
 
 
-def test_a_writer_keeps_frames_that_no_item_names() -> None:
+def test_writer_keeps_frames_that_no_item_uses() -> None:
     table = Table(SPEC, seed=0)
     table.insert("w", 1, items(), None, frames(0, 5), 0, 3)
     assert table.frames == 2
     table.insert("w", 2, items((3, 3)), keep_from=4)
     assert table.frames == 2
     table.insert("w", 3, items(), keep_from=50)
-    assert table.frames == 2  # the item's
+    assert table.frames == 2  # those of the item
     check_stacks(table, {3: 3})
     table.insert("w", 4, items((5, 5)), None, frames(5, 2), 5, 7)
     check_stacks(table, {3: 3, 5: 5})
@@ -119,7 +119,7 @@ def test_a_writer_keeps_frames_that_no_item_names() -> None:
     [(5, 0, 0, 3), (3, 0, 0, 1), (4, 4, 0, 5), (4, 4, 1, None)],
     ids=["newer than any", "older than kept", "not yet sent", "there"],
 )
-def test_unknown_frames_are_refused_and_nothing_changes(
+def test_unknown_frames_are_rejected_without_a_change(
     step: int, start: int, frame_count: int, missing: int | None
 ) -> None:
     table = Table(SPEC, seed=0)
@@ -132,12 +132,12 @@ def test_unknown_frames_are_refused_and_nothing_changes(
         table.insert(*arguments)
     assert refused.value.expected == 2
     assert (table.size, table.frames, table.totals) == (4, 5, Totals(inserted=4))
-    # The writer begins anew: it sends everything that it names, under numbers of its choice.
+    # The writer restarts its frames: it sends all that it refers to, with new numbers.
     table.insert("w", 2, items((step, start)), None, frames(start, step + 2 - start), start, step)
     check_stacks(table, {0: 0, 1: 0, 2: 0, 3: 0} | {step: start})
 
 
-def test_a_writer_that_nobody_knows_names_no_frames_of_before() -> None:
+def test_unknown_writer_cannot_use_earlier_frames() -> None:
     table = Table(SPEC, seed=0)
     with pytest.raises(UnknownFrames, match="the writer has 0 frames"):
         table.insert("w", 1, items((7, 5)))
@@ -148,7 +148,7 @@ def test_a_writer_that_nobody_knows_names_no_frames_of_before() -> None:
     check_stacks(table, {7: 5})
 
 
-def test_a_writer_that_begins_anew_gives_back_what_it_kept() -> None:
+def test_writer_that_restarts_its_frames_releases_the_old_ones() -> None:
     table = Table(SPEC, seed=0)
     table.insert("w", 1, items(), None, frames(0, 40), 0)
     assert table.frames == 40
@@ -158,9 +158,9 @@ def test_a_writer_that_begins_anew_gives_back_what_it_kept() -> None:
         table.insert("w", 3, items((38, 38)))
 
 
-def test_the_oldest_items_go_if_frames_have_no_room() -> None:
+def test_oldest_items_are_evicted_if_the_frame_store_is_full() -> None:
     table = Table(replace(SPEC, frame_slots=10), seed=0)
-    for sequence in range(1, 30):  # an episode of one step takes two frames
+    for sequence in range(1, 30):  # an episode of one step needs two frames
         step = 2 * (sequence - 1)
         table.insert("w", sequence, items((step, step)), None, frames(step, 2), step, step + 2)
         check_stacks(table, {earlier: earlier for earlier in range(0, step + 1, 2)}, 5)
@@ -168,7 +168,7 @@ def test_the_oldest_items_go_if_frames_have_no_room() -> None:
     assert table.sample(200).ages.max() == 4
 
 
-def test_frames_that_writers_keep_leave_no_room_and_nothing_changes() -> None:
+def test_frames_beyond_the_store_are_rejected_without_a_change() -> None:
     table = Table(replace(SPEC, frame_slots=10), seed=0)
     table.insert("v", 1, items((0, 0)), None, frames(0, 2), 0, 2)
     table.insert("w", 1, items(), None, frames(0, 6), 0)
@@ -179,7 +179,7 @@ def test_frames_that_writers_keep_leave_no_room_and_nothing_changes() -> None:
     assert (table.size, table.frames) == (0, 10)
 
 
-def test_malformed_frames_are_refused() -> None:
+def test_malformed_frames_are_rejected() -> None:
     table = Table(SPEC, seed=0)
     with pytest.raises(ValueError, match="frames must be uint8 \\['F', 4, 3, 2\\], not uint8 \\[1, 4, 3, 1\\]"):
         table.insert("w", 1, items(), None, np.zeros((1, 4, 3, 1), np.uint8))
@@ -194,8 +194,8 @@ def test_malformed_frames_are_refused() -> None:
 
 
 @pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
-def test_random_writers_leave_no_frame_behind(remover: str) -> None:
-    """After random inserts of several writers the frames are those that items and writers need, no more and no less."""
+def test_random_inserts_leak_no_frames(remover: str) -> None:
+    """After random inserts of several writers, exactly the frames that items and writers need are stored."""
     table = Table(replace(SPEC, remover=remover, sampler="prioritized", frame_slots=60), seed=0)
     rng = np.random.default_rng(0)
     ends, sequences = [0, 1000, 2000], [0, 0, 0]  # each writer's next frame

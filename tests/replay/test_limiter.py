@@ -11,17 +11,17 @@ from relaax.replay.table.limiter import RateLimiter
 from support.processes import wait_until
 
 
-def begun(ratio: float, min_size: int, buffer: float) -> RateLimiter:
-    """A limiter whose samplers may just begin."""
+def ready(ratio: float, min_size: int, buffer: float) -> RateLimiter:
+    """A limiter that has just reached `min_size`."""
     limiter = RateLimiter(ratio, min_size, buffer)
     for _ in range(min_size):
         assert limiter.await_insert(1, 0)
     return limiter
 
 
-def tried(book: Callable[[int, float], bool], undo: Callable[[int], None], count: int) -> bool:
-    """Whether so many items may pass now; nothing is booked afterwards."""
-    allowed = book(count, 0)
+def is_allowed(count_items: Callable[[int, float], bool], undo: Callable[[int], None], count: int) -> bool:
+    """Return whether `count` items are allowed now, without counting them."""
+    allowed = count_items(count, 0)
     if allowed:
         undo(count)
     return allowed
@@ -31,14 +31,14 @@ def tried(book: Callable[[int, float], bool], undo: Callable[[int], None], count
     ("ratio", "min_size", "buffer", "batch", "drawn"),
     [(8.0, 100, 64.0, 4, 32), (0.25, 10, 8.0, 32, 8), (1.0, 1, 1.0, 1, 1), (3.7, 50, 40.0, 7, 11)],
 )
-def test_both_sides_stay_within_the_buffer_and_one_can_always_go_on(
+def test_one_side_can_always_continue_within_the_buffer(
     ratio: float, min_size: int, buffer: float, batch: int, drawn: int
 ) -> None:
     limiter = RateLimiter(ratio, min_size, buffer)
     rng = np.random.default_rng(0)
     for _ in range(3000):
-        may_insert = tried(limiter.await_insert, limiter.undo_insert, batch)
-        may_sample = tried(limiter.await_sample, limiter.undo_sample, drawn)
+        may_insert = is_allowed(limiter.await_insert, limiter.undo_insert, batch)
+        may_sample = is_allowed(limiter.await_sample, limiter.undo_sample, drawn)
         assert may_insert or may_sample
         assert not (may_sample and limiter.inserts < min_size)
         if may_sample and (not may_insert or rng.random() < 0.5):
@@ -51,7 +51,7 @@ def test_both_sides_stay_within_the_buffer_and_one_can_always_go_on(
     assert limiter.samples / (limiter.inserts - min_size) == pytest.approx(ratio, rel=0.1)
 
 
-def test_the_bounds_are_those_of_the_buffer() -> None:
+def test_balance_stays_within_the_error_buffer() -> None:
     limiter = RateLimiter(2.0, 10, 4.0)
     for _ in range(10):
         assert not limiter.await_sample(1, 0)
@@ -64,7 +64,7 @@ def test_the_bounds_are_those_of_the_buffer() -> None:
     assert limiter.await_insert(1, 0)
 
 
-def test_without_a_ratio_only_the_first_items_are_waited_for() -> None:
+def test_only_min_size_applies_without_a_ratio() -> None:
     limiter = RateLimiter(None, 5)
     assert not limiter.await_sample(1, 0)
     assert limiter.await_insert(4, 0)
@@ -73,24 +73,24 @@ def test_without_a_ratio_only_the_first_items_are_waited_for() -> None:
     assert all(limiter.await_sample(10_000, 0) for _ in range(100))
 
 
-def test_an_insert_waits_for_a_bounded_time_and_samplers_do_not_run_away_later() -> None:
-    limiter = begun(2.0, 10, 4.0)
+def test_forced_inserts_do_not_raise_the_balance() -> None:
+    limiter = ready(2.0, 10, 4.0)
     assert limiter.await_insert(2, 0)
     started = time.monotonic()
     assert not limiter.await_insert(1, 0.05)
     assert time.monotonic() - started >= 0.05
     assert limiter.inserts == 12
     assert not limiter.force_insert(1)
-    for _ in range(1000):  # nobody learns: actors go on
+    for _ in range(1000):  # without learners, actors continue
         assert not limiter.force_insert(2)
     assert (limiter.overruns, limiter.inserts) == (2001, 2013)
     samples = 0
     while limiter.await_sample(1, 0):
         samples += 1
-    assert samples == 8  # as if no insert had gone on
+    assert samples == 8  # as if there had been no forced inserts
 
 
-def test_who_waits_is_woken_by_the_other_side() -> None:
+def test_waiting_caller_is_woken_by_the_other_side() -> None:
     limiter = RateLimiter(1.0, 10, 2.0)
     results = []
     sampler = threading.Thread(target=lambda: results.append(limiter.await_sample(2, 60)))
@@ -129,31 +129,31 @@ def test_threads_on_both_sides_keep_the_ratio() -> None:
     assert limiter.balance == 4 * 800 - 3120
 
 
-def test_who_waits_is_served_in_turn_and_small_inserts_starve_no_large_one() -> None:
-    limiter = begun(1.0, 10, 4.0)
+def test_small_inserts_do_not_starve_a_large_one() -> None:
+    limiter = ready(1.0, 10, 4.0)
     assert limiter.await_insert(4, 0)
     large = threading.Thread(target=lambda: served.append(limiter.await_insert(3, 60)))
     served: list[bool] = []
     large.start()
-    wait_until(lambda: len(limiter._inserting) == 1, "an insert that waits")
+    wait_until(lambda: len(limiter._inserting) == 1, "an insert waits")
     for _ in range(2):
         assert limiter.await_sample(1, 0)
-        assert not limiter.await_insert(1, 0), "it would overtake"
+        assert not limiter.await_insert(1, 0), "it must not overtake"
     assert limiter.await_sample(1, 0)
     large.join(60)
     assert (served, limiter.inserts, len(limiter._inserting) + len(limiter._sampling)) == ([True], 17, 0)
 
 
-def test_who_gives_up_leaves_the_queue() -> None:
-    limiter = begun(1.0, 10, 4.0)
+def test_caller_after_its_timeout_leaves_the_queue() -> None:
+    limiter = ready(1.0, 10, 4.0)
     assert limiter.await_insert(4, 0)
     assert not limiter.await_insert(4, 0.01)
     assert limiter.await_sample(1, 0)
     assert limiter.await_insert(1, 0)
 
 
-def test_what_did_not_happen_is_taken_back() -> None:
-    limiter = begun(2.0, 10, 4.0)
+def test_undone_inserts_and_samples_are_not_counted() -> None:
+    limiter = ready(2.0, 10, 4.0)
     limiter.await_insert(2, 0)
     limiter.undo_insert(2)
     assert (limiter.inserts, limiter.balance) == (10, 20.0)
@@ -162,8 +162,8 @@ def test_what_did_not_happen_is_taken_back() -> None:
     assert (limiter.samples, limiter.balance) == (0, 20.0)
 
 
-def test_accounts_are_restored() -> None:
-    limiter, other = begun(2.0, 10, 4.0), RateLimiter(2.0, 10, 4.0)
+def test_state_is_restored() -> None:
+    limiter, other = ready(2.0, 10, 4.0), RateLimiter(2.0, 10, 4.0)
     limiter.await_sample(3, 0)
     for _ in range(5):
         limiter.force_insert(1)
@@ -174,19 +174,19 @@ def test_accounts_are_restored() -> None:
     assert other.await_sample(1, 0)
 
 
-def test_restored_balance_is_moved_into_the_bounds() -> None:
-    loose = begun(2.0, 10, 400.0)
+def test_restored_balance_is_clamped_to_the_bounds() -> None:
+    loose = ready(2.0, 10, 400.0)
     assert loose.await_insert(150, 0)
     tight = RateLimiter(2.0, 10, 4.0)
     tight.restore(loose.state())
     assert (tight.inserts, tight.balance) == (160, 24.0)
-    starved = begun(2.0, 10, 400.0)
+    starved = ready(2.0, 10, 400.0)
     assert starved.await_sample(300, 0)
     tight.restore(starved.state())
     assert tight.balance == 16.0
     few = RateLimiter(2.0, 100, 400.0)
     few.restore(starved.state())
-    assert few.balance == -280.0, "bounds hold once sampling has begun"
+    assert few.balance == -280.0, "the bounds apply only after min_size"
 
 
 def waiting(queue: object, call: Callable[[], bool], answers: list[bool]) -> threading.Thread:
@@ -209,7 +209,7 @@ def test_restore_wakes_waiting_samplers() -> None:
 
 
 def test_timeout_wakes_the_next_in_the_queue() -> None:
-    limiter, first, second = begun(1.0, 10, 4.0), list[bool](), list[bool]()
+    limiter, first, second = ready(1.0, 10, 4.0), list[bool](), list[bool]()
     assert limiter.await_insert(3, 0)
     large = waiting(limiter._inserting, lambda: limiter.await_insert(4, 1.0), first)
     small = waiting(limiter._inserting, lambda: limiter.await_insert(1, 60), second)
@@ -229,12 +229,12 @@ def test_timeout_wakes_the_next_in_the_queue() -> None:
         ((0.5, 1, float("nan")), "error_buffer must be a finite number of at least 1.0"),
     ],
 )
-def test_limits_that_cannot_be_are_refused(arguments: tuple[float, int, float], why: str) -> None:
+def test_invalid_limits_are_rejected(arguments: tuple[float, int, float], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         RateLimiter(*arguments)
 
 
-def test_batches_that_could_wait_for_ever_are_refused() -> None:
+def test_batches_beyond_the_buffer_are_rejected() -> None:
     limiter = RateLimiter(8.0, 100, 16.0)
     with pytest.raises(ValueError, match="3 items at a time need an error_buffer of at least 24, not 16"):
         limiter.await_insert(3, 0)

@@ -20,13 +20,13 @@ def frames(first: int, end: int) -> np.ndarray:
     return np.arange(first, end, dtype=np.uint8)[:, None, None, None] * np.ones(FRAME, np.uint8)
 
 
-def test_environments_are_spread_over_the_writers() -> None:
+def test_environments_are_distributed_over_writers() -> None:
     replay = LocalReplay(TableDeclaration(NUMBERS), 5, groups=2)
     assert [writer.environments.tolist() for writer in replay.writers] == [[0, 2, 4], [1, 3]]
     assert LocalReplay(TableDeclaration(NUMBERS)).writers == []
 
 
-def test_what_is_drawn_is_what_was_inserted_in_proportion_to_its_priority() -> None:
+def test_items_are_drawn_in_proportion_to_their_priorities() -> None:
     replay = LocalReplay(TableDeclaration(NUMBERS), 2, groups=2)
     first, second = replay.writers
     assert replay.sample(1, timeout=0.0) is None
@@ -43,7 +43,7 @@ def test_what_is_drawn_is_what_was_inserted_in_proportion_to_its_priority() -> N
     assert set(again.columns["x"].tolist()) == {2}
 
 
-def test_neither_side_runs_ahead() -> None:
+def test_inserts_and_samples_keep_to_the_limits() -> None:
     declaration = TableDeclaration(NUMBERS, samples_per_insert=2.0, min_size=4, error_buffer=4.0)
     replay = LocalReplay(declaration, 1)
     (writer,) = replay.writers
@@ -53,12 +53,12 @@ def test_neither_side_runs_ahead() -> None:
     assert replay.sample(4, timeout=0.0) is not None
     assert replay.sample(1, timeout=0.0) is None
     for _ in range(3):
-        writer.insert(numbers(5, 6))  # goes on, though the learner does not
+        writer.insert(numbers(5, 6))  # continues without the learner
     assert replay.limiter.overruns == 2
     assert replay.sample(4, timeout=0.0) is not None
 
 
-def test_a_writer_sends_each_frame_once() -> None:
+def test_writer_sends_each_frame_once() -> None:
     replay = LocalReplay(TableDeclaration(STACKS), 1)
     (writer,) = replay.writers
     writer.insert(Insertion({"image": np.array([[0, 1], [1, 2]])}, frames=frames(0, 3), first_frame=0))
@@ -70,10 +70,10 @@ def test_a_writer_sends_each_frame_once() -> None:
     seen = {tuple(stack[0, 0].tolist()) for stack in sampled.columns["image"]}
     assert seen == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 4)}
     replay.close()
-    assert replay.table.frames == 5, "what items need stays"
+    assert replay.table.frames == 5, "frames that items use stay"
 
 
-def test_a_refused_insert_is_not_counted() -> None:
+def test_rejected_insert_is_not_counted() -> None:
     replay = LocalReplay(TableDeclaration(NUMBERS), 1)
     (writer,) = replay.writers
     with pytest.raises(ValueError, match="fields"):

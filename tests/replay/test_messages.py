@@ -19,7 +19,7 @@ from support.replay_servers import numbered, pictured
         TableDeclaration(TableSpec("t", {"a": Field("float32", (3, 4))}, 7, remover="lowest_priority")),
     ],
 )
-def test_a_declaration_survives_the_wire(declaration: TableDeclaration) -> None:
+def test_declaration_is_unchanged_by_encoding(declaration: TableDeclaration) -> None:
     message = pb.TableDescription.FromString(declaration_to_message(declaration).SerializeToString())
     assert declaration_from_message(message) == declaration
     assert declaration_difference(declaration, declaration_from_message(message)) is None
@@ -42,7 +42,7 @@ def test_a_declaration_survives_the_wire(declaration: TableDeclaration) -> None:
         ),
     ],
 )
-def test_the_first_difference_is_named(other: TableDeclaration, says: str) -> None:
+def test_first_difference_of_declarations_is_returned(other: TableDeclaration, says: str) -> None:
     assert declaration_difference(numbered(), other) == says
 
 
@@ -83,7 +83,7 @@ def _twice(message: pb.TableDescription) -> None:
         (lambda m: m.frame.extend([2, 2, 1]), "no field is a stack"),
     ],
 )
-def test_what_cannot_be_is_refused(spoil: Callable[[pb.TableDescription], object], says: str) -> None:
+def test_invalid_declarations_are_rejected(spoil: Callable[[pb.TableDescription], object], says: str) -> None:
     message = declaration_to_message(numbered())
     spoil(message)
     with pytest.raises(ValueError, match=says):
@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused(spoil: Callable[[pb.TableDescription], object
 
 
 @pytest.mark.parametrize("shards", [1, 3, 4])
-def test_a_shard_takes_its_part(shards: int) -> None:
+def test_shard_gets_its_part_of_the_limits(shards: int) -> None:
     declaration = numbered(1000, samples_per_insert=8.0, min_size=100, error_buffer=800.0)
     spec = declaration.spec_of_shard(shards)
     assert spec.capacity == -(-1000 // shards)
@@ -101,11 +101,11 @@ def test_a_shard_takes_its_part(shards: int) -> None:
         limiter.await_sample(800 // shards + 1, 0)
 
 
-def test_shards_take_as_large_requests_as_one_does_where_nothing_is_said() -> None:
+def test_default_limits_of_shards_allow_large_requests() -> None:
     declaration = numbered(10**6, samples_per_insert=0.5, min_size=1000)
     for shards in (1, 2, 16):
         assert not declaration.limiter(shards).await_sample(1000, 0)
     small = numbered(100, samples_per_insert=8.0, error_buffer=16.0)
-    assert small.limiter(16).await_insert(1, 0), "an insert always passes"
+    assert small.limiter(16).await_insert(1, 0), "an insert of one item is always possible"
     with pytest.raises(ValueError, match=r"error_buffer must be a finite number of at least"):
         numbered(100, samples_per_insert=8.0, error_buffer=4.0)

@@ -24,7 +24,7 @@ def columns(count: int = 3) -> dict[str, np.ndarray]:
     }
 
 
-def test_columns_survive_the_wire() -> None:
+def test_columns_are_unchanged_by_encoding() -> None:
     for count in (3, 0):
         given = columns(count)
         read = inserted_columns(SPEC, count, to_messages(given))
@@ -34,14 +34,14 @@ def test_columns_survive_the_wire() -> None:
             np.testing.assert_array_equal(read[name], column)
 
 
-def test_samples_have_stacks_instead_of_numbers() -> None:
+def test_samples_have_stacks_instead_of_frame_numbers() -> None:
     given = columns() | {"s": np.arange(24, dtype=np.uint8).reshape(3, 2, 2, 2)}
     read = sampled_columns(SPEC, 3, to_messages(given))
     np.testing.assert_array_equal(read["s"], given["s"])
     assert sampled_bytes(SPEC) == 24 + 24 + 1 + 8
 
 
-def test_numbers_are_little_endian_whatever_they_were() -> None:
+def test_numbers_are_encoded_as_little_endian() -> None:
     assert to_bytes(np.array([1], ">i4")) == b"\1\0\0\0"
     assert to_bytes(np.arange(6, dtype=np.int16).reshape(2, 3).T) == np.array([0, 3, 1, 4, 2, 5], "<i2").tobytes()
 
@@ -56,19 +56,19 @@ def test_numbers_are_little_endian_whatever_they_were() -> None:
         ("s", bytes(24), "'s' must be 48 bytes of int64"),
     ],
 )
-def test_other_lengths_are_refused(name: str, data: bytes, says: str) -> None:
+def test_wrong_lengths_are_rejected(name: str, data: bytes, says: str) -> None:
     messages = [pb.Column(name=one.name, data=data if one.name == name else one.data) for one in to_messages(columns())]
     with pytest.raises(ValueError, match=says):
         inserted_columns(SPEC, 3, messages)
 
 
 @pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "s", "s"], ["a", "b", "x"], []])
-def test_other_columns_are_refused(names: list[str]) -> None:
+def test_wrong_columns_are_rejected(names: list[str]) -> None:
     with pytest.raises(ValueError, match=r"must be \['a', 'b', 's'\], each exactly once"):
         inserted_columns(SPEC, 0, [pb.Column(name=name) for name in names])
 
 
-def test_what_is_read_is_a_view_that_nobody_can_change() -> None:
+def test_decoded_numbers_are_a_read_only_view() -> None:
     read = from_bytes(bytes(8), ((), np.dtype(np.int64)), 1, "x")
     with pytest.raises(ValueError, match="read-only"):
         read[0] = 1

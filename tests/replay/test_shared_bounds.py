@@ -1,4 +1,4 @@
-"""Memory that callers of the host share with a replay server: bounded in all, and given back."""
+"""Bounds and release of the memory that local callers share with a replay server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_memory(shard: Shard) -> int:
 
 @contextmanager
 def greedy(shard: Shard, what: str, wanted: int, folder: Path) -> Iterator[list[Running]]:
-    """Four real callers that have touched all that they can get; they end when the block does."""
+    """Four callers, as processes, that have touched all the memory that they can get. They end with the block."""
     with Processes(folder) as processes:
         callers = []
         for _ in range(4):
@@ -55,7 +55,7 @@ def greedy(shard: Shard, what: str, wanted: int, folder: Path) -> Iterator[list[
         yield callers
 
 
-def test_samples_of_local_callers_take_no_more_than_a_part_of_memory(tmp_path: Path) -> None:
+def test_samples_of_local_callers_stay_within_the_budget(tmp_path: Path) -> None:
     with serving(memory=MEMORY) as (shard,), client_of([shard], numbered()) as honest:
         honest.writers[0].insert(numbers(*range(100)))
         with greedy(shard, "samples", 3 * BIG, tmp_path) as callers:
@@ -69,40 +69,38 @@ def test_samples_of_local_callers_take_no_more_than_a_part_of_memory(tmp_path: P
             assert by_memory(shard) >= 1
 
 
-def test_local_callers_that_fill_memory_of_inserts_go_on_by_grpc(tmp_path: Path) -> None:
+def test_local_callers_beyond_the_budget_continue_by_grpc(tmp_path: Path) -> None:
     with serving(memory=MEMORY) as (shard,), client_of([shard], numbered()) as honest:
         honest.writers[0].insert(numbers(*range(100)))
         with greedy(shard, "inserts", BIG, tmp_path) as callers:
             assert sum(int(caller.wait_for_line("")) for caller in callers) > MOST
-            wait_until(
-                lambda: by_memory(shard) <= 2, "the largest connections are ended until the rest is within bounds"
-            )
+            wait_until(lambda: by_memory(shard) <= 2, "the largest connections are closed")
             with pytest.raises(NoSharedMemory, match="bytes of shared memory are taken"):
                 ShardMemory(offer(shard), numbered().spec)
             assert honest.sample(32, 30.0) is not None
-            assert by_memory(shard) >= 1, "the honest writer has its memory"
+            assert by_memory(shard) >= 1, "the honest writer uses shared memory"
         wait_until(lambda: shard.server.shared.taken() < BIG // 8, "memory comes back when callers end")
         ShardMemory(offer(shard), numbered().spec).close()
 
 
-def test_sixty_four_honest_writers_share_memory() -> None:
+def test_64_honest_writers_share_memory() -> None:
     with serving(memory=MEMORY) as (shard,), ExitStack() as opened:
         for _ in range(64):
             memory = opened.enter_context(closing(ShardMemory(offer(shard), numbered().spec)))
             memory._inserts[: 2**20] = bytes(2**20)
-        wait_until(lambda: by_memory(shard) == 64, "the server has let them all in")
+        wait_until(lambda: by_memory(shard) == 64, "the server has accepted all")
         shard.server.shared.sweep()
         assert by_memory(shard) == 64
         assert 64 * 2**20 <= shard.server.shared.taken() <= MOST
 
 
 def held_of(shard: Shard) -> int:
-    """The number of loans that were returned and that a caller still has."""
+    """The number of returned loans that a caller still has mapped."""
     shard.server.shared.taken()  # brings _held up to date
     return len(shard.server.shared._held)
 
 
-def test_a_caller_that_keeps_the_memory_of_many_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_kept_after_connections_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_budget, "MAX_HELD", 3)
     with serving(memory=MEMORY) as (shard,):
         made = offer(shard)
@@ -121,12 +119,12 @@ def test_a_caller_that_keeps_the_memory_of_many_connections_is_bounded(monkeypat
         frames.close()
 
 
-def test_memory_counts_until_the_caller_has_let_go_of_it() -> None:
+def test_memory_counts_until_the_caller_releases_it() -> None:
     with serving(memory=MEMORY) as (shard,):
         made = offer(shard)
         who = Introduction(made.name, made.caller_proof, made.server_proof)
         kept = []
-        for _ in range(2):  # a second connection does not bring more
+        for _ in range(2):  # a second connection does not get more
             frames, _ = connect(made.socket, who, INSERT_NUMBERS, 10.0)
             with closing(frames):
                 frames.send(Frame(SAMPLE, b"", vector=BIG))
@@ -141,4 +139,4 @@ def test_memory_counts_until_the_caller_has_let_go_of_it() -> None:
         assert shard.server.shared.taken() == BIG
         np.testing.assert_array_equal(kept[0][:4], 0)
         kept.clear()
-        wait_until(lambda: shard.server.shared.taken() == 0, "the caller has let go")
+        wait_until(lambda: shard.server.shared.taken() == 0, "the caller has released the memory")

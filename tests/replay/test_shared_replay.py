@@ -1,4 +1,4 @@
-"""Inserts and samples through memory: the same as by gRPC, who is let in, and what happens when a connection ends."""
+"""Inserts and samples through shared memory: results, authentication, and ended connections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has n
 
 
 def varied() -> TableDeclaration:
-    """A table of fields of all kinds, whose lengths are no multiples of anything."""
+    """A table with fields of all kinds and unaligned lengths."""
     fields = {
         "stack": Field("uint8", (5, 3, 4), frames=2),
         "going_on": Field("bool", (3,)),
@@ -57,7 +57,7 @@ def varied() -> TableDeclaration:
 
 
 def insertions() -> Iterator[Insertion]:
-    """Steps of one environment, 7 at a time, more than the table holds."""
+    """Steps of one environment, 7 at a time, more than the capacity."""
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (85, 5, 3, 2), dtype=np.uint8)
     for first in range(0, 84, 7):
@@ -74,10 +74,10 @@ def insertions() -> Iterator[Insertion]:
 
 
 def table_of(shard: Shard, session: str = "") -> Any:
-    return next(held for (_, whose), held in shard.service._tables.items() if whose == session)._table
+    return next(table for (_, owner), table in shard.service._tables.items() if owner == session)._table
 
 
-def talks(shard: Shard) -> list[ReplaySession]:
+def sessions_of(shard: Shard) -> list[ReplaySession]:
     return list(shard.server._local._sessions.values())  # type: ignore[arg-type]
 
 
@@ -96,13 +96,13 @@ def drawn(client: ReplayClient, count: int) -> Sampled:
 
 
 def end_all(shard: Shard) -> None:
-    """End the connections through memory, from the server's side."""
-    for talk in talks(shard):
-        talk.close()
+    """Close the shared-memory connections, on the server's side."""
+    for session in sessions_of(shard):
+        session.close()
     wait_until(lambda: by_memory(shard) == 0, "the server has seen their end")
 
 
-def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
+def test_shared_memory_and_grpc_give_identical_results() -> None:
     with (
         serving() as (shard,),
         client_of([shard], varied(), session="memory") as memory,
@@ -128,13 +128,13 @@ def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
         assert by_memory(shard) == 2
 
 
-def test_a_sample_stays_as_it_is_while_it_is_in_use_and_its_memory_is_used_again() -> None:
+def test_sample_in_use_is_unchanged_and_its_memory_is_reused() -> None:
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(*range(100)))
         held = [drawn(client, 32) for _ in range(MAX_BATCHES + 4)]
         before = [found.columns["number"].copy() for found in held]
-        sampler = next(talk for talk in talks(shard) if talk._batches)
-        assert len(sampler._batches) == MAX_BATCHES, "what is more came by gRPC"
+        sampler = next(session for session in sessions_of(shard) if session._batches)
+        assert len(sampler._batches) == MAX_BATCHES, "further samples came by gRPC"
         with pytest.raises(ValueError, match="read-only"):
             held[0].columns["number"][0] = 7
         del held[5]
@@ -150,14 +150,14 @@ def test_a_sample_stays_as_it_is_while_it_is_in_use_and_its_memory_is_used_again
         for count in (1, 30, 32, 3, 31, 700, 2):
             for _ in range(5):
                 drawn(client, count)
-        sampler = next(talk for talk in talks(shard) if talk._batches)
+        sampler = next(session for session in sessions_of(shard) if session._batches)
         assert len(sampler._batches) <= 2
 
 
-def answerless(
+def lose_answer(
     monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[ReplaySession, Frame], None], before: int = 0
 ) -> list[int]:
-    """Let an answer of a kind be lost, the first after so many; return a list that has an element then."""
+    """Lose one answer of a kind, after `before` answers. Return a list that is not empty after the loss."""
     real, lost = getattr(ReplaySession, name), []
     kept = iter(range(before))
 
@@ -175,14 +175,14 @@ def answerless(
 
 @pytest.mark.parametrize("arrived", [True, False])
 @pytest.mark.parametrize("before", range(5))
-def test_an_insert_whose_answer_is_lost_goes_by_grpc_and_is_there_once(
+def test_insert_without_an_answer_is_stored_once_by_grpc(
     monkeypatch: pytest.MonkeyPatch, before: int, arrived: bool
 ) -> None:
-    def take(talk: ReplaySession, frame: Frame) -> None:
+    def take(session: ReplaySession, frame: Frame) -> None:
         if arrived:
-            talk._insert(frame)
+            session._insert(frame)
 
-    lost = answerless(monkeypatch, "_answer_insert", take, before)
+    lost = lose_answer(monkeypatch, "_answer_insert", take, before)
     with serving() as (shard,), client_of([shard], pictured()) as client:
         frames = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
         for last in range(1, 6):
@@ -195,7 +195,7 @@ def test_an_insert_whose_answer_is_lost_goes_by_grpc_and_is_there_once(
             np.testing.assert_array_equal(stack[..., 1], frames[number, ..., 0])
 
 
-def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_is_forced() -> None:
+def test_refused_inserts_keep_order_and_are_forced_on_close() -> None:
     limited = numbered(samples_per_insert=1.0, error_buffer=4.0)
     with serving() as (shard,), client_of([shard], limited) as client, client_of([shard], limited) as learner:
         table, writer = table_of(shard), client.writers[0]
@@ -215,21 +215,21 @@ def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_
             done.set()
             learning.join()
         held = next(iter(shard.service._tables.values()))
-        assert held.limiter.overruns == 0, "nobody ran ahead"
-        learner.sample(1, 0.0)  # now there is room for one, if there was none
+        assert held.limiter.overruns == 0, "no insert was forced"
+        learner.sample(1, 0.0)  # allows one more insert
         while held.limiter.await_insert(1, 0):
             held.limiter.undo_insert(1)
             writer.insert(numbers(100))
             writer_of(client)._deliver_pending()
         writer.insert(numbers(101))
-        assert writer_of(client)._in_flight, "it has not waited for the learner"
+        assert writer_of(client)._in_flight, "the insert is in flight and does not wait"
         client.close()
         assert client.overruns == held.limiter.overruns == client.lost + 1 == 1
         columns = state_of(table)["columns/number"]
         assert columns[:100].tolist() == list(range(100)) and columns[-1] == 101
 
 
-def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inserts_are_pipelined(monkeypatch: pytest.MonkeyPatch) -> None:
     may, real = threading.Semaphore(1), ReplaySession._insert
 
     def slowly(self: ReplaySession, frame: Frame) -> pb.InsertResponse:
@@ -249,20 +249,20 @@ def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -
         assert table_of(shard).size == 1 + 2 * MAX_PENDING_INSERTS
 
 
-def test_a_sample_whose_answer_is_lost_goes_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = answerless(monkeypatch, "_answer_sample", lambda talk, frame: None)
+def test_sample_without_an_answer_is_repeated_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = lose_answer(monkeypatch, "_answer_sample", lambda session, frame: None)
     monkeypatch.setattr(shard_link, "RETRY_SECONDS", 0.0)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         assert set(drawn(client, 8).columns["number"].tolist()) == {1}
         assert lost == [1]
         drawn(client, 8)
-        assert by_memory(shard) == 2, "memory is tried again"
+        assert by_memory(shard) == 2, "shared memory is tried again"
 
 
-def test_an_answer_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_answer_is_replaced_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
     enough = threading.Event()
-    answerless(monkeypatch, "_answer_sample", lambda talk, frame: enough.wait(60) and None)
+    lose_answer(monkeypatch, "_answer_sample", lambda session, frame: enough.wait(60) and None)
     with serving() as (shard,), client_of([shard], numbered(), timeout=0.5) as client:
         client.writers[0].insert(numbers(1))
         try:
@@ -271,7 +271,7 @@ def test_an_answer_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.Mon
             enough.set()
 
 
-def test_who_wants_none_or_is_offered_none_goes_by_grpc() -> None:
+def test_client_without_an_offer_of_memory_uses_grpc() -> None:
     with serving() as (shard,), client_of([shard], numbered(), share_memory=False) as client:
         client.writers[0].insert(numbers(1))
         drawn(client, 4)
@@ -284,7 +284,7 @@ def test_who_wants_none_or_is_offered_none_goes_by_grpc() -> None:
             assert by_memory(shard) == 0
 
 
-def test_without_room_for_connections_or_memory_there_is_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_uses_grpc_beyond_connection_or_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_session, "MAX_CONNECTIONS", 1)
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
@@ -305,7 +305,7 @@ def test_without_room_for_connections_or_memory_there_is_grpc(monkeypatch: pytes
 
 
 def offer(shard: Shard, **changes: Any) -> pb.ReplayMemoryOffer:
-    """What a client is told, and after it other values of some of it."""
+    """Return an offer of shared memory, with some fields replaced by `changes`."""
     name = "0" * 32
     made = shard.server._local._offers.offer(name)
     assert made is not None
@@ -317,8 +317,8 @@ def offer(shard: Shard, **changes: Any) -> pb.ReplayMemoryOffer:
 
 
 @contextmanager
-def stranger(offered: pb.ReplayMemoryOffer, length: int = 4 * INSERT_NUMBERS) -> Iterator[FrameSocket]:
-    """Who has introduced itself."""
+def caller(offered: pb.ReplayMemoryOffer, length: int = 4 * INSERT_NUMBERS) -> Iterator[FrameSocket]:
+    """A caller that has sent its hello."""
     with closing(FrameSocket(socket.socket(socket.AF_UNIX), descriptors=True)) as frames:
         frames.socket.settimeout(10.0)
         frames.socket.connect(b"\0" + offered.socket)
@@ -327,8 +327,8 @@ def stranger(offered: pb.ReplayMemoryOffer, length: int = 4 * INSERT_NUMBERS) ->
 
 
 @contextmanager
-def let_in(shard: Shard) -> Iterator[FrameSocket]:
-    with stranger(offer(shard)) as frames:
+def admitted(shard: Shard) -> Iterator[FrameSocket]:
+    with caller(offer(shard)) as frames:
         _, descriptor = frames.receive()
         assert descriptor is not None
         os.close(descriptor)
@@ -336,20 +336,20 @@ def let_in(shard: Shard) -> Iterator[FrameSocket]:
 
 
 @pytest.mark.parametrize("wrong", [{"caller_proof": bytes(32)}, {"name": "1" * 32}, {"length": 4}])
-def test_a_stranger_is_not_heard(wrong: dict[str, Any]) -> None:
+def test_unauthenticated_caller_is_refused(wrong: dict[str, Any]) -> None:
     more = {"length": wrong.pop("length")} if "length" in wrong else {}
-    with serving() as (shard,), stranger(offer(shard, **wrong), **more) as frames:
+    with serving() as (shard,), caller(offer(shard, **wrong), **more) as frames:
         with pytest.raises(BrokenFrame, match="the other side closed the connection"):
             frames.receive()
         assert by_memory(shard) == 0
 
 
-def test_who_answers_must_prove_to_be_the_server() -> None:
+def test_server_must_prove_its_identity() -> None:
     with serving() as (shard,), pytest.raises(NoSharedMemory, match="did not prove that it is the server"):
         ShardMemory(offer(shard, server_proof=bytes(32)), numbered().spec)
 
 
-def test_who_says_nothing_has_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_caller_is_closed_after_the_handshake_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 0.1)
     with serving() as (shard,), closing(socket.socket(socket.AF_UNIX)) as silent:
         silent.settimeout(30.0)
@@ -358,7 +358,7 @@ def test_who_says_nothing_has_a_bounded_time(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_memory_of_samples_is_sealed() -> None:
-    with serving() as (shard,), client_of([shard], numbered()) as client, let_in(shard) as frames:
+    with serving() as (shard,), client_of([shard], numbered()) as client, admitted(shard) as frames:
         client.writers[0].insert(numbers(1))
         incarnation = client._group.links[0].incarnation or ""
         request = pb.SampleRequest(incarnation=incarnation, count=2)
@@ -376,7 +376,7 @@ def test_memory_of_samples_is_sealed() -> None:
             os.close(descriptor)
 
 
-def test_nonsense_ends_its_own_connection_only() -> None:
+def test_malformed_frame_ends_only_its_connection() -> None:
     with serving() as (shard,), client_of([shard], numbered()) as client:
         client.writers[0].insert(numbers(1))
         incarnation = client._group.links[0].incarnation or ""
@@ -389,12 +389,12 @@ def test_nonsense_ends_its_own_connection_only() -> None:
             Frame(SAMPLE, sample, vector=2**40),
             Frame(SAMPLE, sample, segment=7),
         ):
-            with let_in(shard) as frames:
+            with admitted(shard) as frames:
                 frames.send(frame)
                 with pytest.raises(BrokenFrame, match="the other side closed the connection"):
                     frames.receive()
         head = {"incarnation": incarnation, "writer": "a" * 32, "sequence": 1, "count": 1}
-        with let_in(shard) as frames:
+        with admitted(shard) as frames:
             for frame, says in (
                 (Frame(INSERT, b"\xff"), "arsing"),
                 (
@@ -417,7 +417,7 @@ def test_nonsense_ends_its_own_connection_only() -> None:
         assert table_of(shard).size == 1
 
 
-def test_what_is_checked_does_not_lie_in_memory_of_others() -> None:
+def test_checked_columns_are_not_in_shared_memory() -> None:
     spec = varied().spec
     layout = InsertLayout(spec)
     memory = memoryview(bytearray(layout.length(3, 2)))
@@ -444,7 +444,7 @@ with client_of([sys.argv[1]], numbered()) as client:
 """
 
 
-def test_a_client_that_is_killed_leaves_nothing_behind(processes: Processes, tmp_path: Path) -> None:
+def test_killed_client_leaks_nothing(processes: Processes, tmp_path: Path) -> None:
     server, address = start_replay_server(processes, write_replay_configuration(tmp_path))
     with client_of([address], numbered()) as client:
         client.writers[0].insert(numbers(1))
@@ -460,7 +460,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind(processes: Processes, tmp
             maps = psutil.Process(server.pid).memory_maps(grouped=False)
             return descriptors(server), sum("memfd:relaax" in m.path for m in maps)
 
-        wait_until(lambda: all(now <= then for now, then in zip(left(), before, strict=True)), "all was given back", 60)
+        wait_until(lambda: all(now <= then for now, then in zip(left(), before, strict=True)), "all is released", 60)
         drawn(client, 4)
     assert server.stop() == 0
 
@@ -470,7 +470,7 @@ def path() -> list[str]:
     return [str(root), str(root / "tests")]
 
 
-def test_a_server_that_is_killed_leaves_samples_as_they_are(processes: Processes, tmp_path: Path) -> None:
+def test_samples_are_unchanged_after_the_server_is_killed(processes: Processes, tmp_path: Path) -> None:
     server, address = start_replay_server(processes, write_replay_configuration(tmp_path))
     with client_of([address], numbered(), patience=0.5) as client:
         client.writers[0].insert(numbers(*range(50)))

@@ -13,7 +13,7 @@ STACK = Field("uint8", (84, 84, 4), frames=4)
 
 
 def arrays(thing: Any) -> Iterator[np.ndarray]:
-    """All arrays that a table's own objects hold memory by."""
+    """All arrays that a table's own objects refer to."""
     if isinstance(thing, np.ndarray):
         if thing.base is None:
             yield thing
@@ -33,15 +33,15 @@ def arrays(thing: Any) -> Iterator[np.ndarray]:
     ],
     ids=["vectors", "frames"],
 )
-def test_the_memory_is_as_computed_beforehand(options: dict[str, Any], remover: Any) -> None:
+def test_memory_matches_the_computed_bytes(options: dict[str, Any], remover: Any) -> None:
     spec = TableSpec("replay", capacity=1000, remover=remover, **options)
     assert spec.bytes() == sum(array.nbytes for array in arrays(Table(spec, seed=0)))
 
 
-def test_a_million_atari_transitions_take_seven_gigabytes() -> None:
+def test_a_million_atari_transitions_need_seven_gigabytes() -> None:
     fields = {"observation": STACK, "following": STACK, "action": Field("int64"), "reward": Field("float32")}
     spec = TableSpec("replay", fields, 1_000_000, sampler="prioritized", frame=(84, 84, 1))
-    assert 7.0e9 < spec.bytes() < 7.5e9  # two stacks each would take 56
+    assert 7.0e9 < spec.bytes() < 7.5e9  # with two full stacks per item it would be 56
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_million_atari_transitions_take_seven_gigabytes() -> None:
         ({"fields": {"observation": Field("int8", (84, 84, 4), 4)}, "frame": (84, 84, 1)}, "its dtype uint8"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, Any], why: str) -> None:
+def test_invalid_specifications_are_rejected(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         TableSpec(**({"name": "replay", "fields": {"reward": Field("float32")}, "capacity": 10} | options))
 
@@ -77,6 +77,6 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], why: str) -> None:
         (("u1", (), -1), "-1"),
     ],
 )
-def test_fields_that_cannot_be_are_refused(arguments: Any, why: str) -> None:
+def test_invalid_fields_are_rejected(arguments: Any, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Field(*arguments)

@@ -20,11 +20,11 @@ SPEC = TableSpec(
     frame_slots=40,
 )
 PLACES = {"frames/slots", "frames/whole", "pixels", "columns/observation", "writers/frames"}
-"""What is said of frames by their places: free ones may be used in another order."""
+"""Arrays that depend on frame slots: free slots may be used in another order."""
 
 
-def go_on(table: Table, sequence: int, rounds: int) -> list[Sample]:
-    """Insert, sample and update; what is inserted depends on the numbers only."""
+def use(table: Table, sequence: int, rounds: int) -> list[Sample]:
+    """Insert, sample and update; the inserted items depend only on the arguments."""
     samples = []
     for number in range(sequence, sequence + rounds):
         rng = np.random.default_rng(number)
@@ -57,45 +57,45 @@ def assert_equal(one: list[Sample], other: list[Sample]) -> None:
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 @pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
 @pytest.mark.parametrize("rounds", [1, 3, 25])
-def test_a_restored_table_goes_on_with_the_same_samples(sampler: str, remover: str, rounds: int) -> None:
+def test_restored_table_draws_the_same_samples(sampler: str, remover: str, rounds: int) -> None:
     spec = replace(SPEC, sampler=sampler, remover=remover)
     table = Table(spec, seed=1)
-    go_on(table, 1, rounds)
+    use(table, 1, rounds)
     state = state_of(table)
     restored = Table(spec, seed=2)
-    go_on(restored, 1, 7)  # what it had before is gone
+    use(restored, 1, 7)  # `restore` replaces this content
     restore(restored, state)
     assert (restored.size, restored.frames, restored.totals) == (table.size, table.frames, table.totals)
     assert largest_priority(restored) == largest_priority(table)
-    assert_equal(go_on(table, rounds + 1, 20), go_on(restored, rounds + 1, 20))
+    assert_equal(use(table, rounds + 1, 20), use(restored, rounds + 1, 20))
     again = state_of(restored)
     for name, array in state_of(table).items():
         if name not in PLACES:
             np.testing.assert_array_equal(array, again[name], err_msg=name)
 
 
-def test_an_empty_table_is_restored_as_well() -> None:
+def test_empty_table_is_restored() -> None:
     table, other = Table(SPEC, seed=1), Table(SPEC, seed=2)
-    go_on(other, 1, 5)
+    use(other, 1, 5)
     restore(other, state_of(table))
     assert other.size == other.frames == 0
-    assert_equal(go_on(table, 1, 5), go_on(other, 1, 5))
+    assert_equal(use(table, 1, 5), use(other, 1, 5))
 
 
-def test_a_state_is_a_copy_that_a_checkpoint_can_hold() -> None:
+def test_state_is_a_copy_that_a_checkpoint_can_store() -> None:
     table = Table(SPEC, seed=1)
-    go_on(table, 1, 3)
+    use(table, 1, 3)
     state = state_of(table)
     before = {name: array.copy() for name, array in state.items()}
-    go_on(table, 4, 20)
+    use(table, 4, 20)
     for name, array in before.items():
         np.testing.assert_array_equal(state[name], array)
     assert to_buffers(state)
 
 
-def test_the_state_of_another_table_is_refused() -> None:
+def test_state_of_another_table_is_rejected() -> None:
     table = Table(SPEC, seed=1)
-    go_on(table, 1, 1)
+    use(table, 1, 1)
     for other in (replace(SPEC, capacity=31), replace(SPEC, remover="lowest_priority"), replace(SPEC, alpha=0.5)):
         with pytest.raises(ValueError, match="the state belongs to another table"):
             restore(Table(other, seed=1), state_of(table))

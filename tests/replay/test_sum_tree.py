@@ -17,13 +17,13 @@ def filled(priorities: np.ndarray) -> SumTree:
 
 
 def chi_squared_limit(freedom: int) -> float:
-    """What a chi-squared number exceeds once in a million: Wilson and Hilferty 1931."""
+    """The value that a chi-squared statistic exceeds with probability 1e-6 (Wilson and Hilferty 1931)."""
     share = 2 / (9 * freedom)
     return freedom * (1 - share + 4.7534 * share**0.5) ** 3
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_the_total_is_the_sum_and_priorities_are_as_they_were_set(capacity: int) -> None:
+def test_total_is_the_sum_of_the_set_priorities(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     expected = np.zeros(capacity)
     tree = SumTree(capacity)
@@ -39,9 +39,9 @@ def test_the_total_is_the_sum_and_priorities_are_as_they_were_set(capacity: int)
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_values_are_found_where_cumulative_sums_have_them(capacity: int) -> None:
+def test_values_are_found_by_cumulative_sums(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
-    priorities = rng.integers(0, 4, capacity).astype(float)  # whole: their sums are exact
+    priorities = rng.integers(0, 4, capacity).astype(float)  # integers, so that sums are exact
     priorities[rng.integers(capacity)] = 3.0
     tree = filled(priorities)
     values = np.concatenate([np.arange(tree.total), rng.random(1000) * tree.total])
@@ -51,7 +51,7 @@ def test_values_are_found_where_cumulative_sums_have_them(capacity: int) -> None
 
 
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_draws_have_the_distribution_of_the_priorities(capacity: int) -> None:
+def test_draws_follow_the_distribution_of_priorities(capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     priorities = rng.random(capacity) + 0.1
     priorities[::3] = 0 if capacity > 1 else 1
@@ -79,7 +79,7 @@ def test_priority_zero_is_never_found() -> None:
         assert (priorities[found] > 0).all()
 
 
-def test_the_smallest_numbers_are_found_too() -> None:
+def test_smallest_priorities_are_found() -> None:
     tiny = np.array([0, 5e-324, 0, 0, 1e-310, 0])
     tree = filled(tiny)
     assert set(tree.find(np.linspace(0, tree.total, 1000))) <= {1, 4}
@@ -94,12 +94,12 @@ def without_drift(updates: int) -> None:
     tree = SumTree(capacity)
     for _ in range(updates // batch):
         tree.set(rng.integers(capacity, size=batch), 10 ** rng.uniform(-12, 12, batch))
-    # The same priorities in a fresh tree: nothing of what was there before is left in any sum.
+    # Equal to a new tree with the same priorities: earlier priorities leave no error in any sum.
     fresh = filled(tree.get(np.arange(capacity)))
     assert tree.total == fresh.total
     values = rng.random(100_000) * tree.total
     np.testing.assert_array_equal(tree.find(values), fresh.find(values))
-    # Large ones leave nothing behind when they go.
+    # Removed large priorities leave no error.
     tree.set(np.arange(capacity), np.full(capacity, 1e-12))
     assert tree.total == pytest.approx(1e-9, rel=1e-12)
 
@@ -114,15 +114,15 @@ def test_a_hundred_million_updates_do_not_drift(short: bool) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1e-9, np.nan, np.inf, -np.inf, 2 * LARGEST_PRIORITY])
-def test_what_is_no_priority_is_refused_and_nothing_changes(wrong: float) -> None:
+def test_invalid_priority_is_rejected_without_a_change(wrong: float) -> None:
     tree = filled(np.array([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match="a priority must be between 0"):
         tree.set([0, 1], [5.0, wrong])
     np.testing.assert_array_equal(tree.get([0, 1, 2]), [1, 2, 3])
 
 
-def test_calls_that_cannot_be_are_refused() -> None:
-    tree = filled(np.array([1.0, 2.0, 3.0]))  # its tree has a fourth leaf
+def test_invalid_calls_are_rejected() -> None:
+    tree = filled(np.array([1.0, 2.0, 3.0]))  # the tree has a fourth leaf without a slot
     with pytest.raises(ValueError, match="slots must be between 0 and 2, not 3 to 3"):
         tree.set([3], [1.0])
     with pytest.raises(ValueError, match="slots must be between 0 and 2, not -1 to 0"):

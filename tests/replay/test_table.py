@@ -25,12 +25,12 @@ def columns(*values: float) -> dict[str, np.ndarray]:
 
 
 def draws_of(table: Table, draws: int) -> dict[float, float]:
-    """How often each value was drawn, as a share."""
+    """Return the fraction of draws of each value."""
     values, counts = np.unique(table.sample(draws).columns["value"], return_counts=True)
     return dict(zip(values.tolist(), (counts / draws).tolist(), strict=True))
 
 
-def test_items_come_back_as_they_went_in() -> None:
+def test_sampled_items_equal_the_inserted_ones() -> None:
     table = Table(spec(), seed=0)
     keys = table.insert("w", 1, columns(1, 2, 3)).keys
     assert table.size == 3
@@ -59,7 +59,7 @@ def test_a_million_draws_are_uniform() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_million_draws_are_as_priorities_to_the_power_of_alpha(alpha: float) -> None:
+def test_a_million_draws_follow_priorities_to_the_power_of_alpha(alpha: float) -> None:
     table = Table(spec(sampler="prioritized", alpha=alpha), seed=1)
     priorities = np.array([0.5, 1, 2, 4, 8])
     table.insert("w", 1, columns(*range(5)), priorities)
@@ -72,7 +72,7 @@ def test_a_million_draws_are_as_priorities_to_the_power_of_alpha(alpha: float) -
     np.testing.assert_allclose(sample.probabilities, expected[sample.columns["value"].astype(int)])
 
 
-def test_priority_zero_is_drawn_if_there_is_nothing_else() -> None:
+def test_priority_zero_is_drawn_if_all_priorities_are_zero() -> None:
     table = Table(spec(sampler="prioritized"), seed=0)
     keys = table.insert("w", 1, columns(1, 2, 3), [0.0, 1.0, 0.0]).keys
     assert set(draws_of(table, 10_000)) == {2.0}
@@ -84,7 +84,7 @@ def test_priority_zero_is_drawn_if_there_is_nothing_else() -> None:
 
 
 def test_shards_draw_as_one() -> None:
-    """Draws from a shard are as many as its share of all priorities; probabilities by the global sum are then p / Σ."""
+    """If each shard is drawn in proportion to its sum, an item has probability p / Σ over all shards."""
     priorities = np.array([0.1, 3.0, 1.0, 0.7])
     shards = [Table(spec(sampler="prioritized", alpha=1.0), seed=seed) for seed in range(2)]
     for index, shard in enumerate(shards):
@@ -103,7 +103,7 @@ def test_shards_draw_as_one() -> None:
         )
 
 
-def test_new_items_get_the_largest_priority_that_is_there() -> None:
+def test_new_items_get_the_largest_present_priority() -> None:
     table = Table(spec(capacity=3, sampler="prioritized", alpha=1.0), seed=0)
     assert largest_priority(table) == 1.0
     keys = table.insert("w", 1, columns(1)).keys
@@ -111,11 +111,11 @@ def test_new_items_get_the_largest_priority_that_is_there() -> None:
     table.update_priorities(keys, [9.0])
     more = table.insert("w", 2, columns(2, 3), [0.25, 0.5]).keys
     assert largest_priority(table) == 9.0
-    table.insert("w", 3, columns(4), [0.125])  # the one with 9 is gone
+    table.insert("w", 3, columns(4), [0.125])  # the item with priority 9 is evicted
     assert largest_priority(table) == 0.5
     table.insert("w", 4, columns(5))
     assert table.total_priority == 0.5 + 0.125 + 0.5
-    table.update_priorities(more, [7.0, 0.0])  # the first is gone
+    table.update_priorities(more, [7.0, 0.0])  # the first item is evicted
     assert largest_priority(table) == 0.5
     assert table.totals.stale_updates == 1
 
@@ -154,14 +154,14 @@ class Oracle:
 
 @pytest.mark.parametrize("capacity", [1, 2, 5, 50])
 @pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
-def test_random_operations_do_what_a_list_does(remover: str, capacity: int) -> None:
+def test_random_operations_match_a_list(remover: str, capacity: int) -> None:
     rng = np.random.default_rng(capacity)
     table = Table(spec(capacity, sampler="prioritized", alpha=1.0, remover=remover), seed=0)
     oracle = Oracle(capacity, remover)
     seen: list[int] = []
     for sequence in range(1, 150):
         count = int(rng.integers(0, min(capacity, 5) + 1))
-        # Few different ones: ties are common.
+        # Few distinct priorities, so that ties are common.
         priorities = None if rng.random() < 0.5 else (rng.integers(0, 5, count) / 4).tolist()
         keys = table.insert("w", sequence, columns(*rng.random(count)), priorities).keys.tolist()
         assert len(keys) == count
@@ -188,7 +188,7 @@ def test_random_operations_do_what_a_list_does(remover: str, capacity: int) -> N
     assert (totals.inserted, totals.removed) == (len(seen), oracle.removed)
 
 
-def test_keys_are_never_given_twice() -> None:
+def test_keys_are_unique() -> None:
     table = Table(spec(capacity=2), seed=0)
     keys = [int(key) for sequence in range(1, 50) for key in table.insert("w", sequence, columns(1)).keys]
     assert keys == sorted(set(keys))
@@ -196,7 +196,7 @@ def test_keys_are_never_given_twice() -> None:
     assert table.totals.stale_updates == 50
 
 
-def test_an_insert_that_was_there_changes_nothing() -> None:
+def test_duplicate_insert_changes_nothing() -> None:
     table = Table(spec(), seed=0)
     table.insert("w", 1, columns(1))
     table.insert("w", 2, columns(2))
@@ -208,7 +208,7 @@ def test_an_insert_that_was_there_changes_nothing() -> None:
     assert table.size == 3
 
 
-def test_a_gap_is_refused_and_says_what_is_missing() -> None:
+def test_gap_is_rejected_with_the_missing_number() -> None:
     table = Table(spec(), seed=0)
     with pytest.raises(SequenceGap, match="received insert 2, but 1 is missing") as new:
         table.insert("w", 2, columns(1))
@@ -220,7 +220,7 @@ def test_a_gap_is_refused_and_says_what_is_missing() -> None:
     table.insert("w", 2, columns(1))
 
 
-def test_a_removed_writer_begins_at_one_and_its_items_stay() -> None:
+def test_removed_writer_restarts_at_one_and_its_items_stay() -> None:
     table = Table(spec(), seed=0)
     table.insert("w", 1, columns(1, 2))
     table.remove_writer("w")
@@ -240,7 +240,7 @@ def test_a_removed_writer_begins_at_one_and_its_items_stay() -> None:
         ({"more": np.zeros(2)}, "have the fields \\['action', 'done', 'value'\\]"),
     ],
 )
-def test_malformed_items_are_refused(change: dict[str, np.ndarray], why: str) -> None:
+def test_malformed_items_are_rejected(change: dict[str, np.ndarray], why: str) -> None:
     table = Table(spec(), seed=0)
     with pytest.raises(ValueError, match=why):
         table.insert("w", 1, columns(1, 2) | change)
@@ -248,7 +248,7 @@ def test_malformed_items_are_refused(change: dict[str, np.ndarray], why: str) ->
     table.insert("w", 1, columns(1, 2))
 
 
-def test_calls_that_cannot_be_are_refused() -> None:
+def test_invalid_calls_are_rejected() -> None:
     table = Table(spec(capacity=2), seed=0)
     with pytest.raises(ValueError, match="table 'replay' is empty"):
         table.sample(1)
@@ -269,8 +269,8 @@ def test_calls_that_cannot_be_are_refused() -> None:
     assert table.totals == Totals(inserted=1)
 
 
-def test_writers_and_samplers_in_threads() -> None:
-    """Each item is consistent in itself, whoever writes, samples and updates at the same time."""
+def test_items_are_consistent_with_concurrent_writers() -> None:
+    """Each item is consistent although threads write, sample and update at the same time."""
     writers, inserts = 3, 300
     table = Table(spec(capacity=100, sampler="prioritized"), seed=0)
     table.insert("first", 1, columns(0))

@@ -1,4 +1,4 @@
-"""Signals to a learner: none is lost, and none comes in the middle of a step or of cleaning up."""
+"""Signals to a learner: no signal is lost or interrupts a step or the cleanup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.server.learner.learning import Interruption, SignalReceived
 
 
 def spin(seconds: float) -> None:
-    """Be busy in Python: a signal is handled in the midst of it."""
+    """Run Python code for `seconds`, during which signals are handled."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass
@@ -34,17 +34,17 @@ def test_a_step_is_finished() -> None:
     assert done
 
 
-def test_what_takes_long_is_interrupted() -> None:
+def test_long_wait_is_interrupted() -> None:
     interrupted = Interruption()
     with interrupted.signals(), pytest.raises(SignalReceived, match="SIGINT"), interrupted.armed():
         os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)  # the first counts
+        os.kill(os.getpid(), signal.SIGTERM)  # only the first signal is used
         time.sleep(20)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_what_c_code_has_dropped_is_raised_again() -> None:
-    """As in a compiler's callback, where Python prints an exception and goes on."""
+def test_exception_discarded_by_c_code_is_raised_again() -> None:
+    """A callback from C, such as a compiler's: Python prints an exception in it and continues."""
     interrupted, called = Interruption(), 0
 
     @ctypes.CFUNCTYPE(None)
@@ -57,12 +57,12 @@ def test_what_c_code_has_dropped_is_raised_again() -> None:
 
     with interrupted.signals(), pytest.raises(SignalReceived), interrupted.armed():
         callback()
-        assert called == 1, "it was interrupted, and nobody heard of it"
+        assert called == 1, "the callback was interrupted, and its exception discarded"
         time.sleep(20)
 
 
-def test_a_compiler_is_left_alone() -> None:
-    """An exception in what it has C code call may crash the process."""
+def test_compiler_is_not_interrupted() -> None:
+    """An exception in a callback of the compiler may crash the process."""
     interrupted, name = Interruption(), {"__name__": "llvmlite.binding.executionengine", "wait": spin}
     exec("def compiled():\n    wait(0.5)\n    return True", name)
     with interrupted.signals(), pytest.raises(SignalReceived), interrupted.armed():
@@ -73,7 +73,7 @@ def test_a_compiler_is_left_alone() -> None:
     assert not name
 
 
-def test_cleaning_up_is_not_disturbed() -> None:
+def test_cleanup_is_not_interrupted() -> None:
     interrupted, cleaned = Interruption(), False
     with interrupted.signals(), pytest.raises(SignalReceived):
         try:
@@ -87,7 +87,7 @@ def test_cleaning_up_is_not_disturbed() -> None:
     assert cleaned
 
 
-def test_a_signal_before_it_begins_is_not_forgotten() -> None:
+def test_signal_before_the_start_is_raised() -> None:
     interrupted = Interruption()
     with interrupted.signals():
         os.kill(os.getpid(), signal.SIGTERM)

@@ -43,7 +43,7 @@ def fill(replay: LocalReplay, count: int) -> None:
 
 
 class CountingReplay(LocalReplay):
-    """Notes what was asked of it."""
+    """A replay memory that counts its calls."""
 
     samples = 0
     given_back = 0
@@ -59,7 +59,7 @@ class CountingReplay(LocalReplay):
 
 
 class BusyReplay(CountingReplay):
-    """An actor goes on inserting."""
+    """A replay memory into which an actor inserts continuously."""
 
     @property
     def dropped_updates(self) -> int:
@@ -77,7 +77,7 @@ def learner_of(replay: LocalReplay, parameters: FakeParameters) -> Learner:
 
 
 class EndsAfter(FakeParameters):
-    """Training ends with the push of this number."""
+    """Parameters with which training ends after `pushes` pushes."""
 
     def __init__(self, pushes: int) -> None:
         super().__init__(np.zeros(SIZE, np.float32))
@@ -90,7 +90,7 @@ class EndsAfter(FakeParameters):
         return super().push(*arguments, **options)
 
 
-def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "METRICS_SECONDS", 0.0)
     replay = BusyReplay(TableDeclaration(SPEC, min_size=8), environments=1)
     fill(replay, 10)
@@ -107,14 +107,14 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     assert state.replay_size in range(10, 16)
     assert replay.given_back == 5
     assert state.dropped_priorities == 5
-    assert replay.samples <= 5 + MAX_PREFETCHED + 2, "no further ahead than that"
+    assert replay.samples <= 5 + MAX_PREFETCHED + 2, "prefetching is bounded"
     told = {name for name, _ in parameters.scalars}
     by_the_algorithm = {"replay/left_out", "replay/masked"}
     assert told == {name for name in documented() if name.startswith(("learner/", "replay/"))} - by_the_algorithm
     assert min(value for name, value in parameters.scalars if name == "replay/inserts_per_second") >= 0
 
 
-def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
+def test_learner_without_samples_polls_the_parameter_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(learning, "IDLE_SECONDS", 0.01)
@@ -138,7 +138,7 @@ def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
     assert parameters.pushes == []
 
 
-def test_what_sampling_raises_reaches_the_loop_once_ready_batches_are_learned_from() -> None:
+def test_sampling_error_is_raised_after_ready_batches() -> None:
     class Gone(LocalReplay):
         def sample(self, count: int, timeout: float) -> Sampled | None:
             raise ReplayUnavailable("no replay server was there for 60 s")
@@ -152,18 +152,18 @@ def test_what_sampling_raises_reaches_the_loop_once_ready_batches_are_learned_fr
         samples.close()
 
 
-def test_it_samples_only_so_far_ahead_and_ends_while_nobody_takes() -> None:
+def test_prefetching_is_bounded_and_can_be_closed() -> None:
     replay = CountingReplay(TableDeclaration(SPEC, min_size=1), environments=1)
     fill(replay, 4)
     samples = SamplePrefetcher(replay, 4)
-    wait_until(lambda: replay.samples == MAX_PREFETCHED + 1, "two are ready, and one more waits")
+    wait_until(lambda: replay.samples == MAX_PREFETCHED + 1, "two batches are ready, and one waits")
     assert samples.next_batch(30.0) is not None
-    wait_until(lambda: replay.samples == MAX_PREFETCHED + 2, "the next one takes its place")
+    wait_until(lambda: replay.samples == MAX_PREFETCHED + 2, "one more batch is sampled")
     samples.close()
     assert not samples._thread.is_alive()
 
 
-def test_the_meter_tells_rates_once_a_second() -> None:
+def test_meter_records_rates_once_a_second() -> None:
     now = [100.0]
     state = LearnerState(0)
     parameters = FakeParameters(np.zeros(SIZE, np.float32))
@@ -190,7 +190,7 @@ def test_the_meter_tells_rates_once_a_second() -> None:
     assert (state.updates, state.waited_seconds) == (4, 1.0)
 
 
-def test_a_memory_into_which_nothing_goes_has_no_ratio() -> None:
+def test_no_ratio_is_recorded_without_inserts() -> None:
     now = [0.0]
     parameters = FakeParameters(np.zeros(SIZE, np.float32))
     parameters.register(Registration("", environments=0, purpose=LEARN))

@@ -50,7 +50,7 @@ def start(processes: Processes, tmp_path: Path, address: str, *more: str) -> Run
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGTERM, 0, marks=pytest.mark.slow), (signal.SIGINT, 130)]
 )
-def test_a_signal_ends_it_while_it_waits_for_the_first_worker(
+def test_signal_ends_learner_that_waits_for_the_first_worker(
     processes: Processes, tmp_path: Path, address: str, number: int, code: int
 ) -> None:
     learner = start(processes, tmp_path, address)
@@ -61,7 +61,7 @@ def test_a_signal_ends_it_while_it_waits_for_the_first_worker(
     assert learner.lines == [READY]
 
 
-def test_a_signal_ends_it_while_the_parameter_server_is_away(processes: Processes, tmp_path: Path) -> None:
+def test_signal_ends_learner_without_a_parameter_server(processes: Processes, tmp_path: Path) -> None:
     with nobody() as address:
         learner = start(processes, tmp_path, address)
         wait_until(lambda: "is unavailable, retrying for 60 s" in learner.stderr, "it waits", timeout=60)
@@ -69,7 +69,7 @@ def test_a_signal_ends_it_while_the_parameter_server_is_away(processes: Processe
     assert learner.lines == []
 
 
-def test_it_ends_if_the_parameter_server_is_away_for_too_long(processes: Processes, tmp_path: Path) -> None:
+def test_learner_ends_after_its_parameter_server_patience(processes: Processes, tmp_path: Path) -> None:
     with nobody() as address:
         learner = start(processes, tmp_path, address, "--set", "learner.parameter_server_patience=0.2")
         assert learner.wait(60) == 1
@@ -77,7 +77,7 @@ def test_it_ends_if_the_parameter_server_is_away_for_too_long(processes: Process
     assert "Traceback" not in learner.stderr
 
 
-def test_its_status_port_says_what_it_waits_for(processes: Processes, tmp_path: Path, address: str) -> None:
+def test_status_port_reports_the_waiting_phase(processes: Processes, tmp_path: Path, address: str) -> None:
     learner = start(processes, tmp_path, address, "--status-bind", "127.0.0.1:0", "--learner", "2")
     url = status_url(learner)
     learner.wait_for_line(READY)
@@ -89,7 +89,7 @@ def test_its_status_port_says_what_it_waits_for(processes: Processes, tmp_path: 
     assert learner.stop(signal.SIGTERM) == 0
 
 
-def test_the_page_of_metrics_lists_what_it_serves() -> None:
+def test_metrics_page_lists_all_learner_families() -> None:
     assert documented_for_prometheus(PREFIX) == {family.name for family in FAMILIES}
 
 
@@ -105,20 +105,20 @@ def test_the_page_of_metrics_lists_what_it_serves() -> None:
         (["--set", "learner.parameter_server_certificate=x"], "relaax-learner.parameter_server_key: required if"),
     ],
 )
-def test_what_it_cannot_use_is_one_sentence(tmp_path: Path, given: list[str], sentence: str) -> None:
+def test_unusable_configuration_is_one_error_line(tmp_path: Path, given: list[str], sentence: str) -> None:
     said = refusal(app, "--config", written(tmp_path), *given)
     (line,) = [line for line in said.splitlines() if line.startswith("relaax-learner: ")]
     assert sentence in line
 
 
-def test_process_that_refuses_exits_with_2(processes: Processes, tmp_path: Path) -> None:
+def test_learner_that_refuses_exits_with_2(processes: Processes, tmp_path: Path) -> None:
     learner = processes.start(*LEARNER, "--config", "da3c_gym_cartpole")
     assert learner.wait(60) == 2
     assert "algorithm.path: da3c does not use learners, as its workers learn themselves" in learner.stderr
     assert "Traceback" not in learner.stderr
 
 
-def test_its_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
+def test_learner_configuration_is_checked_and_printed(tmp_path: Path) -> None:
     checked = outcome_of(app, "--config", written(tmp_path), "--check-config")
     assert checked.exit_code == 0
     assert "is valid: algorithm" in checked.stdout.splitlines()[0]

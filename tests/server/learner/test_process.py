@@ -1,4 +1,4 @@
-"""The life of a learner beside a real parameter server, with a replay memory in this process."""
+"""A learner with a real parameter server and a replay memory in this process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def server(algorithm: Algorithm, config: ConfigBase) -> Iterator[Running]:
 
 
 class NotedReplay(LocalReplay):
-    """Notes its end."""
+    """A replay memory that records its end."""
 
     closed = False
 
@@ -68,7 +68,7 @@ class NotedReplay(LocalReplay):
 
 
 class Memories:
-    """Makes the one memory of a test, and remembers what it was asked for."""
+    """A factory of a test's replay memory, which records its argument."""
 
     def __init__(self) -> None:
         self.uses: list[ReplayUse] = []
@@ -115,7 +115,7 @@ def worker(algorithm: Algorithm, config: ConfigBase) -> Registration:
     return Registration(fingerprint(algorithm.name, config, *SPACES))
 
 
-def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
+def test_learner_waits_for_a_worker_and_ends_with_training(
     server: Running,
     algorithm: Algorithm,
     config: ConfigBase,
@@ -129,12 +129,12 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
     memories = Memories()
     with caplog.at_level(logging.INFO):
         learner = Started(plan_for(server.address, algorithm, config, memories, number=3))
-        wait_until(lambda: learner.state.phase == "waiting", "it has asked")
+        wait_until(lambda: learner.state.phase == "waiting", "it waits for a model")
         assert server.core.status().learners == 0
         with bridge_to(server.address) as bridge:
             bridge.register(worker(algorithm, config))
             bridge.pull()
-            wait_until(lambda: memories.made, "it has a memory")
+            wait_until(lambda: memories.made, "it has a replay memory")
             columns = {"observation": np.zeros((20, 3), np.float32), "reward": np.zeros(20, np.float32)}
             memories.made[0].writers[0].insert(Insertion(columns))
             wait_until(lambda: server.version >= 5, "it pushes")
@@ -150,17 +150,17 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
     assert (use.declaration.spec.name, use.actors, use.session) == (replay_algorithm.NAME, (), "")
     assert ended == [3]
     assert use.declaration.spec.fields["observation"].shape == (3,)
-    wait_until(lambda: server.core.registry.count() == 0, "both have left")
+    wait_until(lambda: server.core.registry.count() == 0, "both have deregistered")
 
 
-def test_learners_and_workers_draw_differently(algorithm: Algorithm, config: ConfigBase) -> None:
+def test_learners_and_workers_have_different_random_numbers(algorithm: Algorithm, config: ConfigBase) -> None:
     seeds = [replay_use(algorithm, config, SPACES, number=number).seed for number in range(3)]
     seeds += [replay_use(algorithm, config, SPACES, actors=actors).seed for actors in ([1], [2])]
     assert len(set(seeds)) == 5
     assert seeds[0] == replay_use(algorithm, config, SPACES).seed
 
 
-def test_a_learner_of_another_configuration_says_in_what_it_differs(
+def test_different_configuration_is_reported_with_the_difference(
     server: Running, algorithm: Algorithm, config: ConfigBase
 ) -> None:
     with bridge_to(server.address) as bridge:
@@ -174,28 +174,26 @@ def test_a_learner_of_another_configuration_says_in_what_it_differs(
     )
 
 
-def test_a_parameter_server_that_is_away_is_waited_for_for_a_bounded_time(
-    algorithm: Algorithm, config: ConfigBase
-) -> None:
+def test_unavailable_parameter_server_ends_the_learner(algorithm: Algorithm, config: ConfigBase) -> None:
     with nobody() as address:
         error = Started(plan_for(address, algorithm, config, Memories(), patience=0.3)).join()
     assert isinstance(error, ParameterServerUnavailable)
 
 
-def test_one_that_goes_away_while_there_is_nothing_to_learn_from_is_missed(
+def test_lost_parameter_server_ends_learner_without_samples(
     server: Running, algorithm: Algorithm, config: ConfigBase
 ) -> None:
     with bridge_to(server.address) as bridge:
         bridge.register(worker(algorithm, config))
         memories = Memories()
         learner = Started(plan_for(server.address, algorithm, config, memories, patience=0.3))
-        wait_until(lambda: memories.made, "it has begun")
+        wait_until(lambda: memories.made, "it has started")
     server.stop()
     assert isinstance(learner.join(), ParameterServerUnavailable)
     assert memories.made[0].closed
 
 
-def test_an_algorithm_without_work_for_learners_is_refused(algorithm: Algorithm, config: ConfigBase) -> None:
+def test_algorithm_without_learners_is_rejected(algorithm: Algorithm, config: ConfigBase) -> None:
     bundled = algorithm.configure(section(bundle=True))
     with pytest.raises(ConfigurationError, match="each worker learns from its own replay memory: start no learner"):
         plan_for("localhost:1", algorithm, bundled, Memories())

@@ -1,4 +1,4 @@
-"""The command itself, as a process: what it says, refuses and shows, and who is let in."""
+"""The command `relaax-replay-server` as a process: logs, errors, metrics and access."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def config(tmp_path: Path) -> Path:
     return write_replay_configuration(tmp_path)
 
 
-def test_the_page_lists_what_is_exported() -> None:
+def test_metrics_page_lists_all_replay_families() -> None:
     assert documented_for_prometheus(PREFIX) == {family.name for family in REPLAY_FAMILIES}
 
 
-def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
+def test_metrics_describe_the_replay_memory(processes: Processes, config: Path) -> None:
     server, address = start_replay_server(processes, config, "--status-bind", "127.0.0.1:0", "--memory", "0.5")
     url = status_url(server)
     code, before = health(url)
@@ -70,7 +70,7 @@ def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
         assert found is not None
         client.writers[0].insert(numbers(5, 6, 7, 8))
         label = '{table="numbers"}'
-        wait_until(lambda: scraped(url)[f"{PREFIX}inserts_total{label}"] == 8, "what was sent ahead is there")
+        wait_until(lambda: scraped(url)[f"{PREFIX}inserts_total{label}"] == 8, "pipelined inserts are stored")
         client.update_priorities(found, np.ones(8))
         wait_until(lambda: scraped(url)[f"{PREFIX}stale_updates_total{label}"] == 8, "updates are counted")
         values = scraped(url)
@@ -94,20 +94,22 @@ def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
 
 
 @pytest.mark.parametrize("shards", [0, 1, 2, 5])
-def test_all_shards_together_may_take_half_of_what_is_available(shards: int) -> None:
+def test_default_limit_of_all_shards_is_half_the_memory(shards: int) -> None:
     assert max(shards, 1) * table_bytes(ReplayServerSection(shards=shards), 80.0) == pytest.approx(40.0)
     assert table_bytes(ReplayServerSection(shards=shards, memory=3), 80.0) == 3e9
 
 
-def test_a_shard_says_which_part_of_the_memory_it_may_take(processes: Processes, config: Path) -> None:
+def test_shard_logs_its_share_of_the_memory(processes: Processes, config: Path) -> None:
     server, _ = start_replay_server(processes, config, "--shard", "1/2")
-    wait_until(lambda: "1/4 of the available memory; set relaax-replay-server.memory" in server.stderr, "it says so")
+    wait_until(
+        lambda: "1/4 of the available memory; set relaax-replay-server.memory" in server.stderr, "the log has the limit"
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 0)]
 )
-def test_a_signal_ends_it_and_a_second_one_does_not_disturb(
+def test_second_signal_does_not_disturb_the_shutdown(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:
     server, _ = start_replay_server(processes, config)
@@ -130,11 +132,11 @@ def test_a_signal_ends_it_and_a_second_one_does_not_disturb(
         (["--set", "replay-server.tls-client-ca=/nowhere"], "relaax-replay-server.tls_client_ca"),
     ],
 )
-def test_what_cannot_be_is_refused_by_one_sentence(config: Path, arguments: list[str], says: str) -> None:
+def test_invalid_options_are_one_error_line(config: Path, arguments: list[str], says: str) -> None:
     assert says in refusal(app, "--config", config, *arguments)
 
 
-def test_process_that_refuses_exits_with_2(processes: Processes, config: Path) -> None:
+def test_replay_server_that_refuses_exits_with_2(processes: Processes, config: Path) -> None:
     with serving() as (shard,):
         server = processes.start(*command(config, "--bind", shard.address))
         assert server.wait(120) == 2
@@ -142,13 +144,13 @@ def test_process_that_refuses_exits_with_2(processes: Processes, config: Path) -
         assert "Traceback" not in server.stderr
 
 
-def test_a_configuration_is_checked_without_a_start(config: Path) -> None:
+def test_configuration_is_checked_without_a_start(config: Path) -> None:
     checked = outcome_of(app, "--config", config, "--check-config")
     assert checked.exit_code == 0
     assert "is valid: algorithm" in checked.stdout.splitlines()[0]
 
 
-def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path) -> None:
+def test_table_beyond_memory_is_rejected_with_both_numbers(processes: Processes, config: Path) -> None:
     _, address = start_replay_server(processes, config, "--memory", "0.001")
     needed = f"{numbered(10**6).spec.bytes() / 1e9:.4f} GB"
     with pytest.raises(ReplayError, match=f"needs {needed} on this shard, and the limit is 0.00100 GB: increase"):
@@ -156,13 +158,15 @@ def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path)
 
 
 @pytest.mark.slow
-def test_the_table_of_a_session_is_dropped(processes: Processes, tmp_path: Path) -> None:
+def test_table_of_a_silent_session_is_dropped(processes: Processes, tmp_path: Path) -> None:
     text = CONFIGURATION.replace("bind:", "session-timeout: 1s\n  bind:")
     server, address = start_replay_server(processes, write_replay_configuration(tmp_path, text))
     with client_of([address], numbered(), session="a") as client, client_of([address], numbered()) as whole:
         client.writers[0].insert(numbers(1))
         whole.writers[0].insert(numbers(2))
-        wait_until(lambda: "dropped replay table 'numbers' of session a, 1 items" in server.stderr, "it is dropped")
+        wait_until(
+            lambda: "dropped replay table 'numbers' of session a, 1 items" in server.stderr, "the table is dropped"
+        )
         client.writers[0].insert(numbers(3))
         found = client.sample(8, 30.0)
         assert found is not None and set(found.columns["number"].tolist()) == {3}
@@ -199,7 +203,7 @@ def target(keys: Keys, address: str, **changes: str | None) -> Target:
     return found
 
 
-def test_whoever_proves_who_it_is_is_served(keys: Keys, guarded: str) -> None:
+def test_authenticated_client_is_served(keys: Keys, guarded: str) -> None:
     client = ReplayClient([target(keys, guarded)], numbered(), actors=[0])
     client.writers[0].insert(numbers(1))
     assert client.sample(1, 30.0) is not None
@@ -217,7 +221,7 @@ def test_whoever_proves_who_it_is_is_served(keys: Keys, guarded: str) -> None:
     ],
     ids=["no token", "another token", "no certificate", "a server's certificate", "no tls"],
 )
-def test_nobody_else_is_served(keys: Keys, guarded: str, changes: dict[str, str | None], says: str) -> None:
+def test_unauthenticated_client_is_refused(keys: Keys, guarded: str, changes: dict[str, str | None], says: str) -> None:
     files = {name: None if file is None else keys.path(file) for name, file in changes.items()}
     with pytest.raises(ReplayUnauthenticated) as refused:
         ReplayClient([target(keys, guarded, **files)], numbered(), patience=30.0)
@@ -225,7 +229,7 @@ def test_nobody_else_is_served(keys: Keys, guarded: str, changes: dict[str, str 
     assert keys.parameter_server_token not in str(refused.value)
 
 
-def test_a_server_that_is_not_the_right_one_is_refused(keys: Keys, tmp_path: Path) -> None:
+def test_server_with_wrong_certificate_is_refused(keys: Keys, tmp_path: Path) -> None:
     _, pair = strangers()
     certificate, key = keys.put("stranger", pair)
     section = ReplayServerSection(tls_certificate=certificate, tls_key=key)
@@ -234,14 +238,14 @@ def test_a_server_that_is_not_the_right_one_is_refused(keys: Keys, tmp_path: Pat
         ReplayClient([target(keys, shard.address)], numbered(), patience=30.0)
 
 
-def test_whether_it_serves_is_no_secret(keys: Keys, guarded: str) -> None:
+def test_health_check_needs_no_token(keys: Keys, guarded: str) -> None:
     bare = Target(guarded, "", keys.read("ca.pem"), keys.read("worker.pem"), keys.read("worker-key.pem"))
     with open_channel(bare) as channel:
         said = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60).status
     assert said == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_targets_are_those_of_the_section(keys: Keys) -> None:
+def test_targets_match_the_section(keys: Keys) -> None:
     assert replay_targets(RlxServerSection()) == []
     section = RlxServerSection(replay_server=["a:1", "b:2"], replay_server_token_file=keys.path(TOKEN_FILE))
     first, second = replay_targets(section)

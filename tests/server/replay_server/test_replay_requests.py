@@ -1,4 +1,4 @@
-"""What no correct client sends is refused by one sentence, and changes nothing."""
+"""Malformed requests are rejected with one sentence, without a change."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PATIENCE = 60.0
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
-class Talk:
-    """A stub of a shard, and tables that it has."""
+class Requests:
+    """A stub of a shard, with two registered tables."""
 
     def __init__(self, shard: Shard, channel: grpc.Channel) -> None:
         self.shard = shard
@@ -68,10 +68,10 @@ def column(name: str, numbers: np.ndarray) -> pb.Column:
 
 
 @pytest.fixture(scope="module")
-def talk() -> Iterator[Talk]:
+def requests() -> Iterator[Requests]:
     options = [("grpc.max_send_message_length", 2 * MAX_MESSAGE), ("grpc.max_receive_message_length", MAX_MESSAGE)]
     with serving() as (shard,), grpc.insecure_channel(shard.address, options) as channel:
-        yield Talk(shard, channel)
+        yield Requests(shard, channel)
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def talk() -> Iterator[Talk]:
         ),
     ],
 )
-def test_malformed_requests_are_refused(talk: Talk, ask: Callable[[Talk], object], says: str) -> None:
-    before = talk.sizes()
+def test_malformed_requests_are_rejected(requests: Requests, ask: Callable[[Requests], object], says: str) -> None:
+    before = requests.sizes()
     with pytest.raises(grpc.RpcError) as refused:
-        ask(talk)
+        ask(requests)
     assert refused.value.code() is INVALID
     assert says in refused.value.details()
-    assert talk.sizes() == before
+    assert requests.sizes() == before
 
 
-def test_bytes_that_are_no_message_are_refused(talk: Talk) -> None:
-    with grpc.insecure_channel(talk.shard.address) as channel:
+def test_undecodable_bytes_are_rejected(requests: Requests) -> None:
+    with grpc.insecure_channel(requests.shard.address) as channel:
         insert = channel.unary_unary("/relaax.v1.ReplayService/Insert")
         with pytest.raises(grpc.RpcError) as refused:
             insert(b"\xff" * 100, timeout=PATIENCE)
@@ -133,39 +133,39 @@ def test_bytes_that_are_no_message_are_refused(talk: Talk) -> None:
     assert "the request cannot be decoded" in refused.value.details()
 
 
-def test_a_message_that_is_too_long_is_not_read(talk: Talk) -> None:
+def test_too_long_message_is_not_read(requests: Requests) -> None:
     with pytest.raises(grpc.RpcError) as refused:
-        talk.insert(frames=bytes(MAX_MESSAGE + 1))
+        requests.insert(frames=bytes(MAX_MESSAGE + 1))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_frames_that_are_not_there_are_asked_for(talk: Talk) -> None:
-    answer = talk.pictured(
+def test_missing_frames_are_requested(requests: Requests) -> None:
+    answer = requests.pictured(
         writer="1" * 32, columns=[column("number", np.arange(1)), column("stack", np.array([[5, 6]]))]
     )
     assert (answer.outcome, answer.expected) == (pb.OUTCOME_OUT_OF_STEP, 1)
-    assert talk.pictured(writer="1" * 32).outcome == pb.OUTCOME_DONE
-    assert talk.pictured(writer="1" * 32).outcome == pb.OUTCOME_DUPLICATE
-    largest = talk.pictured(writer="1" * 32, sequence=2**64 - 1)
+    assert requests.pictured(writer="1" * 32).outcome == pb.OUTCOME_DONE
+    assert requests.pictured(writer="1" * 32).outcome == pb.OUTCOME_DUPLICATE
+    largest = requests.pictured(writer="1" * 32, sequence=2**64 - 1)
     assert (largest.outcome, largest.expected) == (pb.OUTCOME_OUT_OF_STEP, 2)
 
 
-def test_a_table_that_is_gone_is_told(talk: Talk) -> None:
+def test_dropped_table_is_reported(requests: Requests) -> None:
     gone = "f" * 32
-    assert talk.insert(incarnation=gone).outcome == pb.OUTCOME_INCARNATION_ENDED
-    assert talk.sample(3, gone).incarnation_ended
-    before = talk.shard.service.lost_updates
-    assert talk.update(bytes(16), bytes(16), gone) == 0
-    assert talk.shard.service.lost_updates == before + 2
-    talk.stub.Leave(pb.ReplayServiceLeaveRequest(incarnation=gone, writer=WRITER), timeout=PATIENCE)
+    assert requests.insert(incarnation=gone).outcome == pb.OUTCOME_INCARNATION_ENDED
+    assert requests.sample(3, gone).incarnation_ended
+    before = requests.shard.service.lost_updates
+    assert requests.update(bytes(16), bytes(16), gone) == 0
+    assert requests.shard.service.lost_updates == before + 2
+    requests.stub.Leave(pb.ReplayServiceLeaveRequest(incarnation=gone, writer=WRITER), timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("wait", [float("nan"), float("-inf"), -1.0, 0.0])
-def test_a_wish_to_wait_that_is_none_waits_for_nothing(talk: Talk, wait: float) -> None:
-    empty = talk.registered(pictured(min_size=64), session=str(wait))
-    assert talk.sample(1, empty, wait=wait).not_yet
+def test_invalid_wait_does_not_wait(requests: Requests, wait: float) -> None:
+    empty = requests.registered(pictured(min_size=64), session=str(wait))
+    assert requests.sample(1, empty, wait=wait).not_yet
 
 
-def test_state_is_told_without_items(talk: Talk) -> None:
-    answer = talk.sample(0)
+def test_state_is_returned_without_items(requests: Requests) -> None:
+    answer = requests.sample(0)
     assert not answer.columns and answer.state.total_priority == answer.state.size

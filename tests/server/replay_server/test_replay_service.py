@@ -1,4 +1,4 @@
-"""The service in memory, without any transport."""
+"""The replay service without a transport."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def inserted(
 
 
 @pytest.mark.parametrize("module", [served_table, service, table_statistics])
-def test_the_service_does_not_know_grpc(module: Any) -> None:
+def test_service_does_not_import_grpc(module: Any) -> None:
     assert "grpc" not in vars(module) and "pb" not in vars(module)
 
 
-def test_a_table_is_made_once_and_found_by_its_life() -> None:
+def test_table_is_created_once_and_found_by_its_incarnation() -> None:
     shard = ReplayService(LARGE)
     held = shard.register(numbered())
     assert shard.register(numbered()) is held
@@ -41,7 +41,7 @@ def test_a_table_is_made_once_and_found_by_its_life() -> None:
         shard.register(numbered(10))
 
 
-def test_a_repeated_insert_changes_nothing_and_a_gap_is_told() -> None:
+def test_repeated_insert_is_ignored_and_a_gap_is_reported() -> None:
     shard = ReplayService(LARGE)
     held = shard.register(numbered(samples_per_insert=1.0, min_size=1, error_buffer=8.0))
     assert inserted(shard, held, 1) == InsertAnswer()
@@ -51,28 +51,28 @@ def test_a_repeated_insert_changes_nothing_and_a_gap_is_told() -> None:
     assert (held.size, held.limiter.inserts, held.statistics.duplicates) == (3, 3, 1)
 
 
-def test_an_insert_waits_for_the_learners_and_is_forced_if_they_are_away() -> None:
+def test_insert_is_forced_only_without_active_learners() -> None:
     now = 0.0
     shard = ReplayService(LARGE, clock=lambda: now)
     held = shard.register(numbered(samples_per_insert=1.0, min_size=1, error_buffer=2.0))
     assert [inserted(shard, held, number).not_yet for number in (1, 2, 3)] == [False] * 3
     assert inserted(shard, held, 4, wait=0.05) == InsertAnswer(not_yet=True)
-    assert inserted(shard, held, 3, wait=1.0) == InsertAnswer(duplicate=True), "it waits for nobody"
+    assert inserted(shard, held, 3, wait=1.0) == InsertAnswer(duplicate=True), "a duplicate does not wait"
     assert held.limiter.inserts == 3
-    assert inserted(shard, held, 4, force=True) == InsertAnswer(not_yet=True), "learners may be there"
+    assert inserted(shard, held, 4, force=True) == InsertAnswer(not_yet=True), "learners may be active"
     now = served_table.UNDRAWN_SECONDS
-    assert inserted(shard, held, 4) == InsertAnswer(not_yet=True), "it has not waited yet"
+    assert inserted(shard, held, 4) == InsertAnswer(not_yet=True), "it has not waited"
     assert inserted(shard, held, 4, force=True) == InsertAnswer(overrun=True)
     assert (held.size, held.statistics.overruns) == (4, 1)
     assert shard.sample(held, 2, 0.0) is not None
-    assert inserted(shard, held, 5, force=True) == InsertAnswer(), "it was allowed anyway"
-    assert inserted(shard, held, 6, count=2, force=True) == InsertAnswer(not_yet=True), "learners are back"
+    assert inserted(shard, held, 5, force=True) == InsertAnswer(), "it was allowed without force"
+    assert inserted(shard, held, 6, count=2, force=True) == InsertAnswer(not_yet=True), "learners are active again"
     assert inserted(shard, held, 6, count=2, leaving=True) == InsertAnswer(overrun=True)
     with pytest.raises(InvalidRequest, match="need an error_buffer of at least 3"):
         inserted(shard, held, 7, count=3)
 
 
-def test_a_sample_waits_for_the_writers() -> None:
+def test_sample_waits_for_the_writers() -> None:
     shard = ReplayService(LARGE)
     held = shard.register(numbered(min_size=2))
     assert shard.sample(held, 4, 0.05) is None
@@ -88,7 +88,7 @@ def test_a_sample_waits_for_the_writers() -> None:
     assert held.statistics.samples == 4
 
 
-def test_few_wait_at_a_time_and_the_others_come_again() -> None:
+def test_waiting_calls_are_limited() -> None:
     slots = WaitSlots(count=1)
     with slots.acquire(5.0) as first, slots.acquire(5.0) as second, slots.acquire(0.0) as third:
         assert (first, second, third) == (served_table.LONGEST_WAIT, 0.0, 0.0)
@@ -96,7 +96,7 @@ def test_few_wait_at_a_time_and_the_others_come_again() -> None:
         assert again == 0.5
 
 
-def test_a_table_that_does_not_fit_is_refused_with_both_numbers() -> None:
+def test_table_that_does_not_fit_is_rejected_with_both_numbers() -> None:
     needed = numbered(10**6).spec.bytes()
     shard = ReplayService(int(1.5 * needed))
     shard.register(numbered(10**6), "one")
@@ -109,7 +109,7 @@ def test_a_table_that_does_not_fit_is_refused_with_both_numbers() -> None:
     assert half.register(numbered(10**6)).spec.capacity == 5 * 10**5
 
 
-def test_the_table_of_a_session_is_dropped_and_the_one_for_all_is_not() -> None:
+def test_silent_session_loses_its_table_but_not_the_shared_one() -> None:
     now = [0.0]
     shard = ReplayService(LARGE, session_timeout=10.0, clock=lambda: now[0])
     whole, own, other = shard.register(numbered()), shard.register(numbered(), "a"), shard.register(numbered(), "b")
@@ -123,7 +123,7 @@ def test_the_table_of_a_session_is_dropped_and_the_one_for_all_is_not() -> None:
     assert shard.find(own.incarnation) is None
     assert shard.find(other.incarnation) is other and shard.find(whole.incarnation) is whole
     tally = shard.statistics()["numbers"]
-    assert (tally.tables, tally.inserts, tally.size) == (2, 5, 0), "what was counted stays counted"
+    assert (tally.tables, tally.inserts, tally.size) == (2, 5, 0), "counters of dropped tables remain"
     assert shard.register(numbered(), "a").incarnation != own.incarnation
     assert shard.update_priorities(own.incarnation, np.ones(3, np.uint64), np.ones(3)) == 0
     assert shard.lost_updates == 3
@@ -131,7 +131,7 @@ def test_the_table_of_a_session_is_dropped_and_the_one_for_all_is_not() -> None:
         shard.register(numbered(), "x" * 200)
 
 
-def test_silent_writers_make_room_for_the_frames_of_others() -> None:
+def test_silent_writers_are_removed_for_the_frames_of_others() -> None:
     now = [0.0]
     shard = ReplayService(LARGE, clock=lambda: now[0])
     held = shard.register(pictured(frame_slots=4))
@@ -146,10 +146,10 @@ def test_silent_writers_make_room_for_the_frames_of_others() -> None:
         written(2)
     now[0] = served_table.SILENT_SECONDS + 1
     assert written(2) == InsertAnswer()
-    assert held.size == 1, "the frames of the first item had to go"
+    assert held.size == 1, "the first item was evicted with its frames"
 
 
-def test_writers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_table, "MAX_WRITERS", 3)
     shard = ReplayService(LARGE)
     held = shard.register(numbered())
@@ -159,7 +159,7 @@ def test_writers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inserted(shard, held, 2, writer=uuid.UUID(int=0).hex) == InsertAnswer(expected=1)
 
 
-def test_too_many_tables_and_too_large_samples_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_tables_and_too_large_samples_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     shard = ReplayService(LARGE)
     held = shard.register(numbered())
     inserted(shard, held, 1)
@@ -170,7 +170,7 @@ def test_too_many_tables_and_too_large_samples_are_refused(monkeypatch: pytest.M
         shard.register(numbered(), "s")
 
 
-def test_threads_of_both_sides_keep_the_ratio_and_no_number_is_lost() -> None:
+def test_concurrent_callers_keep_the_ratio_and_lose_no_item() -> None:
     shard = ReplayService(LARGE)
     held = shard.register(numbered(10**4, samples_per_insert=4.0, min_size=20, error_buffer=64.0))
 
@@ -193,20 +193,20 @@ def test_threads_of_both_sides_keep_the_ratio_and_no_number_is_lost() -> None:
         thread.start()
     for thread in threads:
         thread.join(120)
-    wait_until(lambda: not any(thread.is_alive() for thread in threads), "they have ended")
+    wait_until(lambda: not any(thread.is_alive() for thread in threads), "the threads have ended")
     assert (held.size, held.statistics.inserts, held.statistics.overruns) == (800, 800, 0)
     assert held.limiter.balance == 4 * 800 - 3104
 
 
 class Crowded:
-    """A shard with room for `tables` tables of sessions, and a clock."""
+    """A shard with memory for `tables` tables of sessions, and a clock."""
 
     def __init__(self, tables: int) -> None:
         self.now = 0.0
         self.table = numbered(10**4)
         self.shard = ReplayService(tables * self.table.spec.bytes(), clock=lambda: self.now)
 
-    def comes(self, session: str, client: str = "") -> ServedTable:
+    def register(self, session: str, client: str = "") -> ServedTable:
         self.now += 1.0
         held = self.shard.register(self.table, session, client)
         inserted(self.shard, held, 1)
@@ -217,40 +217,40 @@ class Crowded:
         return [held.session for held in self.shard.tables()]
 
 
-def test_ended_sessions_make_room_and_living_ones_stay() -> None:
+def test_tables_of_ended_sessions_are_dropped_first() -> None:
     crowded = Crowded(3)
-    living = crowded.comes("living")
+    living = crowded.register("living")
     for number in range(20):
-        crowded.comes(f"gone {number}").deregister(WRITER)
+        crowded.register(f"gone {number}").deregister(WRITER)
     assert crowded.sessions == ["living", "gone 18", "gone 19"]
     inserted(crowded.shard, living, 2)
     assert living.size == 2
-    back = crowded.comes("gone 19")
-    assert back.size == 2, "a session that comes back has its memory"
-    crowded.comes("other")
+    back = crowded.register("gone 19")
+    assert back.size == 2, "a session that registers again has its items"
+    crowded.register("other")
     with pytest.raises(MemoryExhausted):
-        crowded.comes("one more")
+        crowded.register("one more")
     assert crowded.sessions == ["living", "gone 19", "other"]
 
 
-def test_silent_sessions_make_room_after_a_minute() -> None:
+def test_tables_of_silent_sessions_are_dropped_after_a_minute() -> None:
     crowded = Crowded(2)
-    crowded.comes("killed")
-    heard = crowded.comes("heard")
+    crowded.register("killed")
+    heard = crowded.register("heard")
     crowded.now += service.SILENT_SESSION_SECONDS
     crowded.shard.find(heard.incarnation)
-    crowded.comes("new")
+    crowded.register("new")
     assert crowded.sessions == ["heard", "new"]
 
 
 @pytest.mark.parametrize(("units", "living"), [(4, 0), (2, 2)])
-def test_a_table_that_gets_no_room_drops_no_other(units: int, living: int) -> None:
+def test_rejected_table_drops_no_other_table(units: int, living: int) -> None:
     crowded = Crowded(3)
-    crowded.comes("silent")
+    crowded.register("silent")
     crowded.now += service.SILENT_SESSION_SECONDS
     sessions = ["silent", *(f"living {number}" for number in range(living))]
     for session in sessions[1:]:
-        crowded.comes(session)
+        crowded.register(session)
     with pytest.raises(MemoryExhausted):
         crowded.shard.register(numbered(units * 10**4), "large")
     assert crowded.sessions == sessions
@@ -259,18 +259,18 @@ def test_a_table_that_gets_no_room_drops_no_other(units: int, living: int) -> No
 def test_one_client_cannot_keep_the_memory_from_others() -> None:
     crowded = Crowded(4)
     for number in range(4):
-        crowded.comes(f"greedy {number}", "greedy")
-    crowded.comes("a", "honest")
+        crowded.register(f"greedy {number}", "greedy")
+    crowded.register("a", "honest")
     assert crowded.sessions == ["greedy 1", "greedy 2", "greedy 3", "a"]
-    crowded.comes("b", "honest")
+    crowded.register("b", "honest")
     with pytest.raises(MemoryExhausted):
-        crowded.comes("greedy 0", "greedy")
+        crowded.register("greedy 0", "greedy")
     with pytest.raises(MemoryExhausted):
-        crowded.comes("c", "honest")
-    crowded.comes("c", "third")
+        crowded.register("c", "honest")
+    crowded.register("c", "third")
     assert sorted(held.owner for held in crowded.shard.tables()).count("client third") == 1
 
 
-def test_a_client_name_that_is_none_is_refused() -> None:
+def test_invalid_client_name_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="a client"):
         ReplayService(LARGE).register(numbered(), "s", "x" * 200)

@@ -1,4 +1,4 @@
-"""Kept tables, saved and restored in this process."""
+"""Checkpoints of tables, saved and restored in this process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def ends() -> Iterator[EndRequests]:
     made.close()
 
 
-def keeping_of(service: ReplayService, store: Store, ends: EndRequests) -> TableCheckpoints:
-    """Return what keeps the tables of a service, restored."""
+def restored_checkpoints(service: ReplayService, store: Store, ends: EndRequests) -> TableCheckpoints:
+    """Return the checkpoints of a service, after a restore."""
     checkpoints = TableCheckpoints(service, CheckpointManager(store, 1, 0, finite=False), 3600.0)
     checkpoints.restore(ends)
     return checkpoints
@@ -38,11 +38,11 @@ def fill(service: ReplayService, count: int, sequence: int = 1) -> ServedTable:
     return held
 
 
-def test_restored_table_remembers_its_last_lives(tmp_path: Path, ends: EndRequests) -> None:
+def test_restored_table_has_its_last_incarnations(tmp_path: Path, ends: EndRequests) -> None:
     store, lives = LocalStore(tmp_path), []
     for restart in range(MAX_INCARNATIONS + 2):
         service = ReplayService(LARGE)
-        checkpoints = keeping_of(service, store, ends)
+        checkpoints = restored_checkpoints(service, store, ends)
         held = fill(service, 1, sequence=restart + 1)
         assert (held.size, held.earlier_incarnations) == (restart + 1, tuple(lives[-MAX_INCARNATIONS:]))
         lives.append(held.incarnation)
@@ -54,7 +54,7 @@ def test_restored_tables_of_sessions_count_for_their_client(tmp_path: Path, ends
     store, table = LocalStore(tmp_path), numbered(100)
     for _ in range(2):
         service = ReplayService(3 * table.spec.bytes())
-        checkpoints = keeping_of(service, store, ends)
+        checkpoints = restored_checkpoints(service, store, ends)
         for number in range(3):
             service.register(table, f"g{number}", "greedy")
         assert checkpoints.finish()
@@ -62,7 +62,7 @@ def test_restored_tables_of_sessions_count_for_their_client(tmp_path: Path, ends
     assert [held.owner for held in service.tables()] == ["client greedy", "client greedy", "client honest"]
 
 
-def test_failed_checkpoint_leaves_only_the_one_before(tmp_path: Path, ends: EndRequests) -> None:
+def test_failed_checkpoint_leaves_only_the_previous_one(tmp_path: Path, ends: EndRequests) -> None:
     class Refusing(LocalStore):
         refuses = False
 
@@ -72,7 +72,7 @@ def test_failed_checkpoint_leaves_only_the_one_before(tmp_path: Path, ends: EndR
             return super().put_if(key, value, tag)
 
     store, service = Refusing(tmp_path), ReplayService(LARGE)
-    checkpoints = keeping_of(service, store, ends)
+    checkpoints = restored_checkpoints(service, store, ends)
     fill(service, 10)
     first = checkpoints.save(10, {}, {})
     before = store.list()

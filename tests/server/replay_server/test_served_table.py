@@ -1,4 +1,4 @@
-"""A table of the service: its accounts, its writers and its age, with a clock that the tests move."""
+"""A served table: its limiter, writers and ages, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def held(clock: Clock, declaration: Any = None, shards: int = 1) -> ServedTable:
+def table_with(clock: Clock, declaration: Any = None, shards: int = 1) -> ServedTable:
     return ServedTable(declaration or numbered(100), shards, "", clock)
 
 
@@ -36,38 +36,38 @@ def insert_of(sequence: int = 1, count: int = 2, writer: str = "w", **more: Any)
     return WriterInsert(writer, sequence, count, {"number": np.arange(count)}, **more)
 
 
-def test_refused_requests_are_not_booked(clock: Clock) -> None:
-    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitSlots()
+def test_rejected_requests_are_not_counted(clock: Clock) -> None:
+    table, slots = table_with(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitSlots()
     with pytest.raises(InvalidRequest):
-        table.insert(WriterInsert("w", 1, 2, {"number": np.zeros(3)}), room)
+        table.insert(WriterInsert("w", 1, 2, {"number": np.zeros(3)}), slots)
     assert (table.limiter.inserts, table.size) == (0, 0)
-    assert table.limiter.await_insert(4, 0.0), "as of items that were not restored"
+    assert table.limiter.await_insert(4, 0.0), "as for items that were not restored"
     with pytest.raises(InvalidRequest, match="is empty"):
-        table.sample(2, 0.0, room)
+        table.sample(2, 0.0, slots)
     assert (table.limiter.samples, table.limiter.balance) == (0, 4.0)
 
 
-def test_repeated_and_early_inserts_are_not_booked(clock: Clock) -> None:
-    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitSlots()
-    assert not table.insert(insert_of(1), room).duplicate
-    assert table.insert(insert_of(1), room).duplicate
-    assert table.insert(insert_of(5), room).expected == 2
-    assert table.insert(insert_of(1, force=True, leaving=True), room).duplicate
+def test_repeated_and_early_inserts_are_not_counted(clock: Clock) -> None:
+    table, slots = table_with(clock, numbered(100, samples_per_insert=1.0, min_size=4, error_buffer=8.0)), WaitSlots()
+    assert not table.insert(insert_of(1), slots).duplicate
+    assert table.insert(insert_of(1), slots).duplicate
+    assert table.insert(insert_of(5), slots).expected == 2
+    assert table.insert(insert_of(1, force=True, leaving=True), slots).duplicate
     assert (table.limiter.inserts, table.size, table.statistics.duplicates) == (2, 2, 2)
 
 
-def test_insert_of_a_leaving_writer_overruns(clock: Clock) -> None:
-    table, room = held(clock, numbered(100, samples_per_insert=1.0, min_size=1, error_buffer=2.0)), WaitSlots()
-    assert [table.insert(insert_of(number, 1), room).not_yet for number in (1, 2, 3)] == [False] * 3
-    assert table.insert(insert_of(4, 1), room).not_yet
-    answer = table.insert(insert_of(4, 1, leaving=True), room)
+def test_insert_of_a_closing_writer_is_forced(clock: Clock) -> None:
+    table, slots = table_with(clock, numbered(100, samples_per_insert=1.0, min_size=1, error_buffer=2.0)), WaitSlots()
+    assert [table.insert(insert_of(number, 1), slots).not_yet for number in (1, 2, 3)] == [False] * 3
+    assert table.insert(insert_of(4, 1), slots).not_yet
+    answer = table.insert(insert_of(4, 1, leaving=True), slots)
     assert (answer.overrun, answer.not_yet, table.size, table.statistics.overruns) == (True, False, 4, 1)
 
 
-def test_silent_writers_are_forgotten(clock: Clock) -> None:
-    table, room = held(clock), WaitSlots()
+def test_silent_writers_are_removed(clock: Clock) -> None:
+    table, slots = table_with(clock), WaitSlots()
     for writer in "abc":
-        table.insert(insert_of(1, 1, writer), room)
+        table.insert(insert_of(1, 1, writer), slots)
         clock.now += 10.0
     table.remove_silent_writers(20.5)
     assert sorted(table._table.writers) == ["b", "c"]
@@ -77,8 +77,8 @@ def test_silent_writers_are_forgotten(clock: Clock) -> None:
     assert table._table.writers == []
 
 
-def test_silent_writers_make_room_for_frames(clock: Clock) -> None:
-    table, room = held(clock, pictured(4, frame_slots=6)), WaitSlots()
+def test_silent_writers_are_removed_for_frames(clock: Clock) -> None:
+    table, slots = table_with(clock, pictured(4, frame_slots=6)), WaitSlots()
 
     def pictures(writer: str, sequence: int = 1) -> WriterInsert:
         first = 4 * (sequence - 1)
@@ -86,25 +86,25 @@ def test_silent_writers_make_room_for_frames(clock: Clock) -> None:
         columns = {"number": np.zeros(1, np.int64), "stack": np.array([[first, first + 1]])}
         return WriterInsert(writer, sequence, 1, columns, None, frames, first, first)
 
-    table.insert(pictures("a"), room)
+    table.insert(pictures("a"), slots)
     clock.now += served_table.SILENT_SECONDS - 1.0
     with pytest.raises(MemoryExhausted, match="writers keep 4 of 6 frames, and 4 more exceed the capacity"):
-        table.insert(pictures("b"), room)
+        table.insert(pictures("b"), slots)
     clock.now += 1.0
-    assert not table.insert(pictures("b"), room).not_yet
+    assert not table.insert(pictures("b"), slots).not_yet
     assert table._table.writers == ["b"]
 
 
 def test_mean_age_follows_samples(clock: Clock) -> None:
-    table, room = held(clock), WaitSlots()
-    table.insert(insert_of(1, 2), room)
-    table.insert(WriterInsert("w", 2, 1, {"number": np.zeros(1, np.int64)}, np.zeros(1)), room)
+    table, slots = table_with(clock), WaitSlots()
+    table.insert(insert_of(1, 2), slots)
+    table.insert(WriterInsert("w", 2, 1, {"number": np.zeros(1, np.int64)}, np.zeros(1)), slots)
     assert table.statistics.mean_age == 0.0
-    table.sample(1000, 0.0, room)  # of items 2 and 1 inserts ago
+    table.sample(1000, 0.0, slots)  # items with ages 2 and 1
     assert table.statistics.mean_age == pytest.approx(1.5, abs=0.2)
 
 
-def test_calls_that_find_no_place_do_not_wait() -> None:
+def test_calls_beyond_the_wait_limit_do_not_wait() -> None:
     slots = WaitSlots(count=1)
     with slots.acquire(9.0) as first, slots.acquire(9.0) as second:
         assert (first, second) == (served_table.LONGEST_WAIT, 0.0)

@@ -1,4 +1,4 @@
-"""Sessions that come and go at a replay server, over real gRPC."""
+"""Many sessions at a replay server, over gRPC."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOM = 3 * TABLE.spec_of_shard(2).bytes()
 
 
 @pytest.mark.parametrize("inserts", [False, True])
-def test_sessions_that_come_and_go_keep_no_newcomer_out(inserts: bool) -> None:
+def test_ended_sessions_do_not_block_new_sessions(inserts: bool) -> None:
     with serving(2, ROOM) as shards, client_of(shards, TABLE, session="honest", patience=30.0) as honest:
         (writer,) = honest.writers
         writer.insert(numbers(1, 2, 3))
@@ -29,7 +29,7 @@ def test_sessions_that_come_and_go_keep_no_newcomer_out(inserts: bool) -> None:
             assert (sizes["honest"], sizes["newcomer"]) == (4, 1)
 
 
-def test_a_client_with_many_sessions_makes_room_for_another_client() -> None:
+def test_client_with_most_memory_loses_tables_to_another() -> None:
     with serving(1, 3 * TABLE.spec.bytes()) as shards:
         sessions = [client_of(shards, TABLE, session=f"g{number}", client="greedy") for number in range(3)]
         greedy = [session.__enter__() for session in sessions]

@@ -1,4 +1,4 @@
-"""A replay server's memory over its restarts: what comes back, what is refused, and a store that fails."""
+"""Restarts of a replay server with checkpoints: restored tables, errors, and failing stores."""
 
 from __future__ import annotations
 
@@ -67,15 +67,17 @@ def kept(folder: Path) -> list[str]:
     return CheckpointManager(LocalStore(folder / SHARD)).published()
 
 
-def keeping_of(service: ReplayService, store: Store, ends: EndRequests, interval: float = 3600.0) -> TableCheckpoints:
-    """The tables of a service in this process, kept without a lease, restored."""
+def restored_checkpoints(
+    service: ReplayService, store: Store, ends: EndRequests, interval: float = 3600.0
+) -> TableCheckpoints:
+    """Return the checkpoints of a service in this process, without a lease, after a restore."""
     checkpoints = TableCheckpoints(service, CheckpointManager(store, 1, 0, finite=False), interval)
     checkpoints.restore(ends)
     return checkpoints
 
 
 def fill(service: ReplayService, declaration: Any, count: int, session: str = "", sequence: int = 1) -> Any:
-    """A table with items 0, 1, ... or what comes after them, of one writer."""
+    """Return a table after one writer has inserted the next `count` of the items 0, 1, ..."""
     held = service.register(declaration, session)
     first = (sequence - 1) * count
     columns = {"number": np.arange(first, first + count)}
@@ -90,7 +92,7 @@ def everything(service: ReplayService, held: Any) -> set[int]:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_ended_and_started_again_goes_on_at_once(processes: Processes, config: Path) -> None:
+def test_restarted_server_continues_at_once(processes: Processes, config: Path) -> None:
     declaration = numbered(5000, min_size=300)
     place = ("--checkpoint-dir", str(config.parent / "kept"), "--status-bind", "127.0.0.1:0")
     server, address = start_replay_server(processes, config, *place)
@@ -117,24 +119,24 @@ def test_a_server_that_is_ended_and_started_again_goes_on_at_once(processes: Pro
         server, _ = start_replay_server(processes, config, *place, "--bind", address)
         again.set()
         found = client.sample(8, 60.0)
-        assert found is not None and found.size > 300, "it does not wait for the first items once more"
+        assert found is not None and found.size > 300, "it does not wait for min_size again"
         writer.join(120)
         assert not writer.is_alive()
         client.update_priorities(drawn, np.full(8, 1e9))
         url = status_url(server)
-        wait_until(lambda: scraped(url)["relaax_replay_server_lost_updates_total"] == 8, "they are counted")
+        wait_until(lambda: scraped(url)["relaax_replay_server_lost_updates_total"] == 8, "the updates are counted")
         inserts = 'relaax_replay_server_inserts_total{table="numbers"}'
-        wait_until(lambda: scraped(url)[inserts] >= sum(sent), "what was sent ahead is there")
+        wait_until(lambda: scraped(url)[inserts] >= sum(sent), "pipelined inserts are stored")
         values = scraped(url)
         wanted = min(sum(sent), 5000)
-        assert values['relaax_replay_server_items{table="numbers"}'] == wanted, "each item is there once"
+        assert values['relaax_replay_server_items{table="numbers"}'] == wanted, "each item is stored once"
         assert values[inserts] == sum(sent)
         assert values[f"{PREFIX}bytes"] > 1000 and values[f"{PREFIX}failures_total"] == 0
         assert "replay items from" in server.stderr
     assert len(kept(config.parent / "kept")) == 1
 
 
-def test_an_insert_that_comes_again_after_the_restart_is_there_once(processes: Processes, config: Path) -> None:
+def test_insert_repeated_after_the_restart_is_stored_once(processes: Processes, config: Path) -> None:
     declaration, place = numbered(100), ("--checkpoint-dir", str(config.parent / "kept"))
     ask = pb.ReplayServiceRegisterRequest(table=declaration_to_message(declaration))
     columns = to_messages({"number": np.array([7])})
@@ -156,14 +158,14 @@ def test_an_insert_that_comes_again_after_the_restart_is_there_once(processes: P
         assert second.state.size == 1
         insert.incarnation = second.incarnation
         assert stub.Insert(insert, timeout=60).outcome == pb.OUTCOME_DUPLICATE
-        insert.sequence = 5  # four have come after the last checkpoint, and went with the server
+        insert.sequence = 5  # four inserts came after the last checkpoint and were lost
         answer = stub.Insert(insert, timeout=60)
         assert (answer.outcome, answer.expected) == (pb.OUTCOME_OUT_OF_STEP, 2)
 
 
-def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path: Path, ends: EndRequests) -> None:
+def test_insert_in_flight_during_a_restart_is_stored_once(tmp_path: Path, ends: EndRequests) -> None:
     store, service = LocalStore(tmp_path), ReplayService(LARGE)
-    checkpoints = keeping_of(service, store, ends)
+    checkpoints = restored_checkpoints(service, store, ends)
     shard = Shard(service, Credentials(), None, "127.0.0.1:0")
     with CuttingProxy(shard.address) as proxy, client_of([proxy.address], numbered(), share_memory=False) as client:
         client.writers[0].insert(numbers(1))
@@ -171,11 +173,11 @@ def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path:
         proxy.swallow_answers()
         sending = threading.Thread(target=client.writers[0].insert, args=[numbers(2)])
         sending.start()
-        wait_until(lambda: held.size == 2, "it has arrived")
+        wait_until(lambda: held.size == 2, "the insert has arrived")
         shard.stop()
         assert checkpoints.finish()
         service = ReplayService(LARGE)
-        keeping_of(service, store, ends)
+        restored_checkpoints(service, store, ends)
         shard = Shard(service, Credentials(), None, shard.address)
         try:
             proxy.cut()
@@ -201,9 +203,7 @@ main()
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_while_it_saves_goes_on_from_the_save_before(
-    processes: Processes, config: Path
-) -> None:
+def test_server_killed_during_a_save_uses_the_previous_one(processes: Processes, config: Path) -> None:
     folder = config.parent / "kept"
     arguments = ("--config", str(config), "--checkpoint-dir", str(folder))
     often = ("--set", "replay-server.checkpoint-interval=0.1")
@@ -223,22 +223,20 @@ def test_a_server_that_is_killed_while_it_saves_goes_on_from_the_save_before(
         client.writers[0].insert(pictures(100, 30))
         wait_until(lambda: len(list((folder / SHARD).glob("0*"))) == 2, "another one is begun", 120)
         server.kill()
-    assert kept(folder) == [before], "it was not finished"
+    assert kept(folder) == [before], "the new checkpoint is incomplete"
     server, address = start_replay_server(processes, config, "--checkpoint-dir", str(folder))
     with client_of([address], pictured()) as client:
         found = client.sample(100, 60.0)
         assert found is not None and found.size == 5
         assert set(found.columns["number"].tolist()) == {0, 1, 2, 3, 4}
         assert (found.columns["stack"] == 3).all()
-    assert len(list((folder / SHARD).glob("0*"))) == 1, "nothing is left of it"
+    assert len(list((folder / SHARD).glob("0*"))) == 1, "the incomplete checkpoint is deleted"
 
 
-def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
-    config: Path, tmp_path: Path, ends: EndRequests
-) -> None:
+def test_damaged_checkpoint_is_named_and_the_way_out_works(config: Path, tmp_path: Path, ends: EndRequests) -> None:
     folder = tmp_path / "kept"
     service = ReplayService(LARGE)
-    checkpoints = keeping_of(service, LocalStore(folder / SHARD), ends)
+    checkpoints = restored_checkpoints(service, LocalStore(folder / SHARD), ends)
     fill(service, numbered(100), 10)
     assert checkpoints.finish()
     (checkpoint,) = kept(folder)
@@ -250,12 +248,12 @@ def test_what_is_damaged_is_refused_by_name_and_the_way_out_works(
     (way_out,) = [line for line in said.splitlines() if "relaax checkpoints remove" in line]
     assert way_out.endswith(f"relaax checkpoints remove {folder / SHARD} {checkpoint}")
     with pytest.raises(NoUsableCheckpoint):
-        keeping_of(ReplayService(LARGE), LocalStore(folder / SHARD), ends)
+        restored_checkpoints(ReplayService(LARGE), LocalStore(folder / SHARD), ends)
     CheckpointManager(LocalStore(folder / SHARD)).remove(checkpoint)
-    keeping_of(ReplayService(LARGE), LocalStore(folder / SHARD), ends)
+    restored_checkpoints(ReplayService(LARGE), LocalStore(folder / SHARD), ends)
 
 
-def test_another_number_of_shards_is_refused(tmp_path: Path, ends: EndRequests) -> None:
+def test_another_number_of_shards_is_rejected(tmp_path: Path, ends: EndRequests) -> None:
     settings = ReplayServerSection(checkpoint_dir=str(tmp_path / "kept"))
 
     def start(shard: int, shards: int) -> tuple[ReplayService, TableCheckpoints, ExitStack]:
@@ -277,18 +275,16 @@ def test_another_number_of_shards_is_refused(tmp_path: Path, ends: EndRequests) 
             assert [held.size for held in service.tables()] == [10 + shard]
 
 
-def test_a_table_that_is_declared_otherwise_is_refused_and_its_limits_may_change(
-    tmp_path: Path, ends: EndRequests
-) -> None:
+def test_restored_table_may_change_only_its_limits(tmp_path: Path, ends: EndRequests) -> None:
     store, service = LocalStore(tmp_path), ReplayService(LARGE)
-    checkpoints = keeping_of(service, store, ends)
+    checkpoints = restored_checkpoints(service, store, ends)
     fill(service, numbered(100, samples_per_insert=2.0, min_size=10, error_buffer=20.0), 10)
     assert checkpoints.finish()
     service = ReplayService(LARGE)
-    checkpoints = keeping_of(service, store, ends)
+    checkpoints = restored_checkpoints(service, store, ends)
     with pytest.raises(NotAllowedNow, match=rf"100 there and 200 here; its items are in checkpoints at {tmp_path}"):
         service.register(numbered(200))
-    assert checkpoints.finish(), "there is nothing new"
+    assert checkpoints.finish(), "there is no change to save"
     held = service.register(numbered(100, samples_per_insert=4.0, min_size=5, error_buffer=40.0))
     assert (held.size, held.has_min_size) == (10, True)
     assert service.sample(held, 8, 1.0) is not None
@@ -296,63 +292,63 @@ def test_a_table_that_is_declared_otherwise_is_refused_and_its_limits_may_change
         service.register(numbered(100))
     with pytest.raises(MemoryExhausted, match="the limit is 0.00000100 GB: increase relaax-replay-server.memory"):
         checkpoints.finish()
-        keeping_of(ReplayService(1000), store, ends)
+        restored_checkpoints(ReplayService(1000), store, ends)
 
 
-def test_tables_of_sessions_come_back_and_make_way(tmp_path: Path, ends: EndRequests) -> None:
+def test_tables_of_sessions_are_restored_and_evicted(tmp_path: Path, ends: EndRequests) -> None:
     store, one = LocalStore(tmp_path), numbered(1000).spec.bytes()
     service = ReplayService(3 * one)
-    checkpoints = keeping_of(service, store, ends)
+    checkpoints = restored_checkpoints(service, store, ends)
     for number, session in enumerate(("a", "b", "c"), 1):
         fill(service, numbered(1000), number, session)
     assert checkpoints.finish()
     clock = [0.0]
     service = ReplayService(3 * one, session_timeout=600.0, clock=lambda: clock[0])
-    keeping_of(service, store, ends)
+    restored_checkpoints(service, store, ends)
     assert service.register(numbered(1000), "b").size == 2
-    assert service.register(numbered(1000), "d").size == 0, "one that nobody has asked for makes way"
+    assert service.register(numbered(1000), "d").size == 0, "an unclaimed table is evicted"
     assert {held.session for held in service.tables()} == {"b", "c", "d"}
     clock[0] = 700.0
     service.sweep()
     assert service.tables() == []
 
 
-def test_numbers_that_are_none_are_kept_like_others(tmp_path: Path, ends: EndRequests) -> None:
+def test_nan_and_infinity_are_restored(tmp_path: Path, ends: EndRequests) -> None:
     store, service = LocalStore(tmp_path), ReplayService(LARGE)
-    checkpoints = keeping_of(service, store, ends)
+    checkpoints = restored_checkpoints(service, store, ends)
     declaration = TableDeclaration(TableSpec("odd", {"number": Field("float16")}, 10))
     held = service.register(declaration)
     odd = np.array([np.nan, np.inf, 1], np.float16)
     service.insert(held, WriterInsert("ab" * 16, 1, 3, {"number": odd}))
     assert checkpoints.finish()
     service = ReplayService(LARGE)
-    keeping_of(service, store, ends)
+    restored_checkpoints(service, store, ends)
     sample = service.sample(service.register(declaration), 100, 1.0)
     assert sample is not None and {str(number) for number in sample.columns["number"]} == {"nan", "inf", "1.0"}
 
 
-def test_on_a_full_disk_the_service_goes_on_and_the_next_save_comes(tmp_path: Path, ends: EndRequests) -> None:
+def test_full_disk_delays_a_save_and_the_service_continues(tmp_path: Path, ends: EndRequests) -> None:
     with small_disk(tmp_path / "disk", "2m") as disk:
         service = ReplayService(LARGE)
-        checkpoints = keeping_of(service, LocalStore(disk.path / "kept"), ends, 0.05)
+        checkpoints = restored_checkpoints(service, LocalStore(disk.path / "kept"), ends, 0.05)
         held = fill(service, numbered(10_000), 100)
         disk.fill()
         checkpoints.start()
-        wait_until(lambda: checkpoints.failures > 2, "saving fails")
+        wait_until(lambda: checkpoints.failures > 2, "saves fail")
         fill(service, numbered(10_000), 100, sequence=2)
         assert everything(service, held) == set(range(200))
         assert checkpoints.saved is None
         disk.free()
-        wait_until(lambda: checkpoints.saved is not None, "it is saved")
+        wait_until(lambda: checkpoints.saved is not None, "the checkpoint is saved")
         assert checkpoints.finish()
         service = ReplayService(LARGE)
-        keeping_of(service, LocalStore(disk.path / "kept"), ends)
+        restored_checkpoints(service, LocalStore(disk.path / "kept"), ends)
         assert [held.size for held in service.tables()] == [200]
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/replay_server", "relaax/checkpoint")
-def test_a_memory_in_s3_comes_back(tmp_path: Path, s3: S3Server, ends: EndRequests) -> None:
+def test_memory_in_s3_is_restored(tmp_path: Path, s3: S3Server, ends: EndRequests) -> None:
     settings = ReplayServerSection(
         checkpoint_aws_s3=[s3.bucket(), "memory/run"],
         aws_keys=str(keys_file(tmp_path)),
@@ -385,17 +381,17 @@ def test_server_restores_a_memory_in_s3(processes: Processes, config: Path, tmp_
     assert server.stop(signal.SIGINT, timeout=120) == 130
 
 
-def test_an_s3_that_is_away_makes_a_save_late_and_nothing_else(s3: S3Server, ends: EndRequests) -> None:
+def test_unreachable_s3_only_delays_a_save(s3: S3Server, ends: EndRequests) -> None:
     with S3Proxy(s3.address) as proxy:
         bucket = s3.bucket()
         store = S3Store(bucket, "memory", lambda: KEYS, proxy.url, quick=True)
         service = ReplayService(LARGE)
-        checkpoints = keeping_of(service, store, ends, 0.05)
+        checkpoints = restored_checkpoints(service, store, ends, 0.05)
         held = fill(service, numbered(1000), 100)
         proxy.fail("reset")
         checkpoints.start()
-        wait_until(lambda: checkpoints.failures > 0, "saving fails", 60)
+        wait_until(lambda: checkpoints.failures > 0, "saves fail", 60)
         assert everything(service, held) == set(range(100))
         proxy.heal()
-        wait_until(lambda: checkpoints.saved is not None, "it is saved", 60)
+        wait_until(lambda: checkpoints.saved is not None, "the checkpoint is saved", 60)
         assert checkpoints.finish()
