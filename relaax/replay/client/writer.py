@@ -103,9 +103,10 @@ class RemoteWriter(ReplayWriter):
                 self._lock.release()
 
     def finish(self, seconds: float) -> None:
-        """Wait for pipelined inserts for at most `seconds`. Never raises.
+        """Wait for the answers to pipelined inserts. Never raises.
 
-        Inserts that were not accepted are sent once more, with the request to force them.
+        Each insert that was not accepted is sent once more, to be forced, with `seconds` as timeout. Return without
+        waiting for answers if another thread is inserting for more than `seconds`.
         """
         if not self._lock.acquire(timeout=seconds):  # another thread is inserting
             return
