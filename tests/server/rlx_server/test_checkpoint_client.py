@@ -184,7 +184,7 @@ def test_from_s3(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
     [
         (["--exploit"], "--config is missing"),
         (["--checkpoint", "nowhere"], "--config is missing"),
-        (["--config", "da3c_gym_cartpole", "--checkpoint", "s3://bucket"], "s3://BUCKET/KEY is needed"),
+        (["--config", "da3c_gym_cartpole", "--checkpoint", "s3://bucket"], "use s3://BUCKET/KEY"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
