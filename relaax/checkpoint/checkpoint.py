@@ -1,4 +1,4 @@
-"""A checkpoint as a value: parts, which are files, and flat vectors, of which each part holds a range."""
+"""A checkpoint in memory: its parts (one file each), and access to the flat vectors across the parts."""
 
 from __future__ import annotations
 
@@ -38,16 +38,21 @@ def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
     return {"key": key, "bytes": sum(buffer.nbytes for buffer in buffers), "sha256": sha256.hexdigest()}
 
 
+def check_size(size: int, description: Mapping[str, Any]) -> None:
+    """Compare the size of a part with its description in the manifest. Raises Damaged."""
+    if size != description["bytes"]:
+        raise Damaged(f"part {description['key']} has {size} bytes, not {description['bytes']}")
+
+
 def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None:
     """Compare a file with its description in the manifest. Raises Damaged."""
     sha256, length = hashlib.sha256(), 0
     for piece in pieces:
         sha256.update(piece)
         length += len(piece)
-    if length != description["bytes"]:
-        raise Damaged(f"{description['key']} has {length} bytes, not {description['bytes']}")
+    check_size(length, description)
     if sha256.hexdigest() != description["sha256"]:
-        raise Damaged(f"{description['key']} was changed: its SHA-256 differs")
+        raise Damaged(f"{description['key']} was changed after it was saved: its SHA-256 differs")
 
 
 def decode_part(
@@ -57,10 +62,8 @@ def decode_part(
 
     Raises Damaged. If the length is wrong, it is raised before memory is allocated.
     """
-    length = int(description["bytes"])
-    if size != length:
-        raise Damaged(f"{description['key']} has {size} bytes, not {length}")
-    data = np.empty(length, np.uint8)
+    check_size(size, description)
+    data = np.empty(size, np.uint8)
     verify_part(_copied(pieces, data), description)
     try:
         arrays = from_bytes(data)[0]

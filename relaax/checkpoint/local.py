@@ -19,7 +19,6 @@ from pathlib import Path
 from relaax.checkpoint.store import (
     MAX_VALUE_BYTES,
     PIECE_BYTES,
-    Conflict,
     InvalidValue,
     NotFound,
     Store,
@@ -27,6 +26,8 @@ from relaax.checkpoint.store import (
     Value,
     buffers_of,
     check_key,
+    check_value_size,
+    conflict,
     is_key,
 )
 
@@ -87,15 +88,14 @@ class LocalStore(Store):
             except NotFound:
                 found = None
             if found != tag:
-                raise Conflict(f"{path} {'was changed by another writer' if tag else 'exists already'}")
+                raise conflict(str(path), tag)
             self.put(key, value)
         return _tag(value)
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
         with self._opened(path) as (descriptor, size):
-            if size > MAX_VALUE_BYTES:
-                raise InvalidValue(f"{path} has {size} bytes; a manifest or lease has at most {MAX_VALUE_BYTES}")
+            check_value_size(str(path), size, MAX_VALUE_BYTES)
             return b"".join(self._read(descriptor, path, size))
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
@@ -172,10 +172,10 @@ class LocalStore(Store):
                 raise NotFound(f"{path} does not exist") from None
             except OSError as error:
                 if error.errno in _NO_VALUE:
-                    raise InvalidValue(f"cannot read {path}: it is not a regular file") from None
+                    raise _not_regular("read", path) from None
                 raise
             if not stat.S_ISREG(found.st_mode):
-                raise InvalidValue(f"cannot read {path}: it is not a regular file")
+                raise _not_regular("read", path)
             yield descriptor, found.st_size
 
     def _read(self, descriptor: int, path: Path, length: int | None = None) -> Iterator[bytes]:
@@ -208,11 +208,11 @@ class LocalStore(Store):
             descriptor = os.open(path, flags, 0o666)
         except OSError as error:
             if error.errno in _NO_VALUE:
-                raise InvalidValue(f"cannot lock {path}: it is not a regular file; remove it") from None
+                raise _not_regular("lock", path) from None
             raise
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise InvalidValue(f"cannot lock {path}: it is not a regular file; remove it")
+            raise _not_regular("lock", path)
         return descriptor
 
     def _try_lock(self, descriptor: int, path: Path) -> bool:
@@ -256,6 +256,10 @@ def _opened(closing: contextlib.ExitStack, path: Path | str, flags: int, folder:
     descriptor = os.open(path, flags, dir_fd=folder)
     closing.callback(os.close, descriptor)
     return descriptor
+
+
+def _not_regular(verb: str, path: Path) -> InvalidValue:
+    return InvalidValue(f"cannot {verb} {path}: it is not a regular file; remove it")
 
 
 def _write(descriptor: int, buffer: memoryview) -> None:

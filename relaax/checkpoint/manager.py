@@ -12,6 +12,7 @@ from typing import Any
 from relaax.checkpoint.array_file import Arrays, to_buffers
 from relaax.checkpoint.checkpoint import (
     Checkpoint,
+    check_size,
     decode_part,
     describe_part,
     manifest_key,
@@ -65,7 +66,7 @@ def later_format_error(location: str, checkpoint_id: str, later: LaterFormat, id
     )
 
 
-_MAX_FAILURES = 3  # after so many failed deletions the others are postponed, because each may take a minute
+_MAX_FAILURES = 3  # failed deletions after which the others are postponed, because each may take a minute
 
 Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
 """Names of parts, or a function that selects them from a manifest."""
@@ -452,9 +453,7 @@ def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
 
 def _check_size(store: Store, description: Mapping[str, Any]) -> None:
     """Check a part's size before reading it, because a file may be longer than any disk."""
-    size = store.size(description["key"])
-    if size != description["bytes"]:
-        raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']}")
+    check_size(store.size(description["key"]), description)
 
 
 def _counted(pieces: Iterator[bytes], advance: Advance) -> Iterator[bytes]:

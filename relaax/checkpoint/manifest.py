@@ -58,7 +58,7 @@ _SHARD_FIELDS = ("version", "counters", "ledger")
 
 
 class Damaged(Exception):
-    """The checkpoint differs from what was written, or its content is invalid. The message says what is wrong."""
+    """The checkpoint was changed after it was saved, or its content is invalid. The message says why."""
 
 
 class LaterFormat(Damaged):
@@ -117,7 +117,7 @@ class _Returns(_Read):
 
 
 class _Manifest(_Read):
-    """The fields of every checkpoint, then those of a checkpoint of a model."""
+    """The fields of all checkpoints, followed by the fields that only checkpoints of a model have."""
 
     id: str
     global_step: Count
@@ -181,11 +181,15 @@ def require_model(manifest: Mapping[str, Any]) -> None:
     """Raise Damaged if a manifest lacks a field that a server needs to resume from it."""
     for name in _MODEL_FIELDS:
         if manifest.get(name) is None:
-            raise Damaged(f"the manifest has no {name}")
+            raise Damaged(_missing_text(name))
     for number, shard in enumerate(manifest["shards"]):
         for name in _SHARD_FIELDS:
             if name not in shard:
-                raise Damaged(f"the manifest has no shards.{number}.{name}")
+                raise Damaged(_missing_text(f"shards.{number}.{name}"))
+
+
+def _missing_text(field: str) -> str:
+    return f"the manifest has no {field}"
 
 
 def _check_format(manifest: Mapping[str, Any]) -> None:
@@ -220,7 +224,7 @@ def _error_text(error: pydantic.ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = ".".join(_shown(key)[1:-1] if isinstance(key, str) else str(key) for key in first["loc"])
     if first["type"] == "missing":
-        return f"the manifest has no {field}"
+        return _missing_text(field)
     bounds = first.get("ctx", {})
     limit = next((f"it must be {word} {bounds[key]:.17g}" for key, word in _LIMITS.items() if key in bounds), None)
     return f"the manifest's {field} is {_shown(first['input'])}: {limit or first['msg'][:_MAX_SHOWN]}"

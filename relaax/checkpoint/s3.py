@@ -28,7 +28,6 @@ from relaax.checkpoint.store import (
     MAX_VALUE_BYTES,
     PIECE_BYTES,
     Conflict,
-    InvalidValue,
     NotFound,
     Store,
     StoreError,
@@ -36,6 +35,8 @@ from relaax.checkpoint.store import (
     Value,
     buffers_of,
     check_key,
+    check_value_size,
+    conflict,
     is_key,
 )
 from relaax.configuration import ConfigurationError, nearest
@@ -434,9 +435,7 @@ class S3Store(Store):
                     end = int(answer["ContentLength"])
                     if longest is not None and end > longest:
                         answer["Body"].close()
-                        raise InvalidValue(
-                            f"{self._url(key)} has {end} bytes; a manifest or lease has at most {longest}"
-                        )
+                        check_value_size(self._url(key), end, longest)
                 try:
                     with closing(answer["Body"]) as body:
                         while piece := body.read(PIECE_BYTES):
@@ -455,7 +454,7 @@ class S3Store(Store):
         except NotFound:
             there = None
         if there != tag:
-            raise Conflict(f"{self._url(key)} {'was changed by another writer' if tag else 'exists already'}")
+            raise conflict(self._url(key), tag)
 
     def _tag_if_written(self, key: str, value: bytes) -> str:
         """Return the tag if an earlier attempt had written the value, but its answer was lost. Raises Conflict."""

@@ -48,6 +48,17 @@ def is_key(text: str) -> bool:
     return all(_PART.fullmatch(part) for part in text.split("/"))
 
 
+def check_value_size(where: str, size: int, limit: int) -> None:
+    """Raise InvalidValue if a value for `get` is too long. `where`: its location, for the message."""
+    if size > limit:
+        raise InvalidValue(f"{where} has {size} bytes; a manifest or lease has at most {limit}")
+
+
+def conflict(where: str, tag: str | None) -> Conflict:
+    """Return the error for a conditional write of a value whose expected tag is `tag`."""
+    return Conflict(f"{where} {'was changed by another writer' if tag else 'exists already'}")
+
+
 def buffers_of(value: Value) -> list[memoryview]:
     """Return the value as buffers of bytes, without empty ones."""
     buffers = [memoryview(value)] if isinstance(value, bytes) else list(value)

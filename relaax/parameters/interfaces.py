@@ -219,8 +219,8 @@ class ParameterClientBase(ABC):
     """A worker's client of the parameter server. Used by one thread.
 
     Call `register`, then `pull`, then `push` repeatedly, and `close` at the end. A push also sends the metrics in
-    `metrics`; `flush` sends them without a push. Methods with the same names as those of `Parameters` do the same, and
-    every call may raise the same errors.
+    `metrics`; `flush` sends them without a push. Methods with the names of `Parameters` have the same
+    behaviour, and every call may raise the same errors.
     """
 
     metrics: MetricsRecorder

@@ -1,6 +1,6 @@
 """Serialization of messages with one long vector: one copy of the vector to write it, and none to read it.
 
-The bytes are those of the messages in the .proto file, so that other protobuf implementations can read and write them.
+The bytes are those of the messages in the .proto file, which other protobuf implementations can read and write.
 """
 
 from __future__ import annotations

@@ -46,14 +46,14 @@ def whole(data: bytes) -> npt.NDArray[np.uint8]:
 
 @given(ARRAYS)
 @settings(max_examples=25, deadline=None)
-def test_the_library_reads_what_we_write_and_we_read_what_it_writes(arrays: dict[str, npt.NDArray[Any]]) -> None:
+def test_files_are_compatible_with_the_library(arrays: dict[str, npt.NDArray[Any]]) -> None:
     data = b"".join(to_buffers(arrays))
     same(safetensors.numpy.load(data), arrays)
     same(from_bytes(whole(data))[0], arrays)
     same(from_bytes(whole(safetensors.numpy.save(arrays)))[0], arrays)
 
 
-def test_metadata_are_the_library_s_too(tmp_path: Path) -> None:
+def test_metadata_are_compatible_with_the_library(tmp_path: Path) -> None:
     data = b"".join(to_buffers({"x": np.arange(3, dtype=np.float32)}, {"configuration": "a: 1"}))
     (tmp_path / "x.safetensors").write_bytes(data)
     with safetensors.safe_open(tmp_path / "x.safetensors", "numpy") as file:
@@ -69,21 +69,21 @@ def test_contiguous_arrays_are_not_copied() -> None:
     assert len(header) % 8 == 0
 
 
-def test_arrays_in_another_order_of_bytes_or_axes() -> None:
+def test_other_byte_orders_and_axis_orders_are_converted() -> None:
     arrays = {"big": np.arange(4, dtype=">f4"), "turned": np.arange(6, dtype=np.int64).reshape(2, 3).T}
     loaded = safetensors.numpy.load(b"".join(to_buffers(arrays)))
     for name, array in arrays.items():
         np.testing.assert_array_equal(loaded[name], array)
 
 
-def test_a_dtype_that_the_format_does_not_have() -> None:
+def test_an_unsupported_dtype_is_refused() -> None:
     with pytest.raises(ValueError, match="'words' has dtype <U3, which safetensors files do not support"):
         to_buffers({"words": np.array(["abc"])})
 
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_a_spoiled_file_is_read_or_refused(data: st.DataObject) -> None:
+def test_a_corrupted_file_is_read_or_refused(data: st.DataObject) -> None:
     file = bytearray(b"".join(to_buffers({"x": np.arange(3, dtype=np.float32), "y": np.ones((2, 2))})))
     for at in data.draw(st.lists(st.integers(0, len(file) - 1), min_size=1, max_size=3)):
         file[at] = data.draw(st.integers(0, 255))
@@ -109,13 +109,13 @@ def test_a_spoiled_file_is_read_or_refused(data: st.DataObject) -> None:
         b"{}",
     ],
 )
-def test_what_cannot_be_such_a_file(header: bytes) -> None:
+def test_invalid_headers_are_refused(header: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         from_bytes(whole(len(header).to_bytes(8, "little") + header + bytes(8)))
 
 
 @pytest.mark.slow
-def test_a_long_vector_is_saved_and_read_back_while_other_threads_run(tmp_path: Path) -> None:
+def test_other_threads_run_while_a_long_vector_is_saved(tmp_path: Path) -> None:
     """Nothing of it keeps Python's lock: a thread that only counts is never held up for long."""
     parts = {"shard-0": {"parameters": np.zeros(50_000_000, np.float32)}}
     gaps: list[float] = []

@@ -45,7 +45,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ({"ENDPOINT_URL": "not a url"}, "", PAIR, "cannot use a value of its configuration: check AWS_ENDPOINT_URL"),
     ],
 )  # fmt: skip
-def test_unusable_configuration_of_boto3_is_a_sentence(
+def test_unusable_boto3_configuration_is_reported(
     aws: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], config: str, credentials: str, sentence: str
 ) -> None:
     for name, value in variables.items():
@@ -65,14 +65,14 @@ def test_known_region_is_used(aws: Path, monkeypatch: pytest.MonkeyPatch, region
     open_store(IN_S3)
 
 
-def test_region_of_another_store_is_its_own_affair(aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_of_another_store_is_not_checked(aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (aws / "credentials").write_text(PAIR)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "garage")
     open_store(IN_S3, aws_endpoint="http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize("command", [parameter_server, replay_server])
-def test_server_with_unusable_configuration_of_boto3_exits_with_2(
+def test_server_with_unusable_boto3_configuration_exits_with_2(
     aws: Path, monkeypatch: pytest.MonkeyPatch, command: ModuleType
 ) -> None:
     monkeypatch.setenv("AWS_PROFILE", "trainng")
@@ -83,7 +83,7 @@ def test_server_with_unusable_configuration_of_boto3_exits_with_2(
 @pytest.mark.parametrize(
     "in_file", [True, pytest.param(False, marks=[pytest.mark.slow, pytest.mark.checks("relaax/checkpoint")])]
 )
-def test_keys_that_were_refused_are_read_again(s3: S3Server, aws: Path, tmp_path: Path, in_file: bool) -> None:
+def test_refused_keys_are_read_again(s3: S3Server, aws: Path, tmp_path: Path, in_file: bool) -> None:
     def write(access: str, secret: str) -> None:
         (tmp_path / "keys.yaml").write_text(f"access: {access}\nsecret: {secret}\n")
         (tmp_path / "keys.yaml").chmod(0o600)
@@ -104,7 +104,7 @@ def test_keys_that_were_refused_are_read_again(s3: S3Server, aws: Path, tmp_path
     assert proxy.keys == {"new"}
 
 
-def test_keys_that_cannot_be_read_again_are_an_error_of_the_store(s3: S3Server, aws: Path, tmp_path: Path) -> None:
+def test_keys_that_become_unreadable_are_a_store_error(s3: S3Server, aws: Path, tmp_path: Path) -> None:
     """Training continues: the next attempt reads them once more."""
     file = tmp_path / "keys.yaml"
     file.write_text("access: x\nsecret: y\n")

@@ -29,7 +29,7 @@ def saved(manager: CheckpointManager, global_step: int, mean_return: float | Non
     return manager.save(global_step, {"shard-0": {"parameters": np.zeros(3, np.float32)}}, manifest).checkpoint_id
 
 
-def test_what_is_written_is_read(store: LocalStore) -> None:
+def test_written_evaluations_are_read(store: LocalStore) -> None:
     checkpoint_id = saved(CheckpointManager(store), 10)
     assert read_evaluation(store, checkpoint_id) is None
     found = Evaluation(30, 5.0, 1.5, 1.0, 2.0)
@@ -40,7 +40,7 @@ def test_what_is_written_is_read(store: LocalStore) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"{}", b'{"episodes": 3, "time": 1.0, "mean": NaN}', b'{"episodes": 3, "time": 1.0, "x": 2}']
 )
-def test_what_cannot_be_read_counts_as_none(store: LocalStore, text: bytes) -> None:
+def test_unreadable_evaluations_are_ignored(store: LocalStore, text: bytes) -> None:
     manager = CheckpointManager(store, keep=1)
     checkpoint_id = saved(manager, 10, 5.0)
     store.put(evaluation_key(checkpoint_id), text)
@@ -49,7 +49,7 @@ def test_what_cannot_be_read_counts_as_none(store: LocalStore, text: bytes) -> N
     assert checkpoint_id in manager.published(), "still the best by mean return"
 
 
-def test_the_best_is_that_by_evaluation_if_any_was_evaluated(store: LocalStore) -> None:
+def test_evaluations_rank_before_mean_returns(store: LocalStore) -> None:
     manager = CheckpointManager(store, keep=1, keep_best=1)
     first = saved(manager, 10, 1.0)
     write_evaluation(store, first, Evaluation(30, 5.0, 90.0, 80.0, 95.0))
@@ -62,7 +62,7 @@ def test_the_best_is_that_by_evaluation_if_any_was_evaluated(store: LocalStore) 
     assert manager.published() == [fourth, third]
 
 
-def test_a_checkpoint_that_is_being_played_is_kept_and_one_that_was_given_up_is_not(store: LocalStore) -> None:
+def test_a_checkpoint_under_evaluation_is_kept(store: LocalStore) -> None:
     manager = CheckpointManager(store, keep=1, keep_best=0)
     first = saved(manager, 10)
     write_evaluation(store, first, Evaluation(30, 5.0))
@@ -83,7 +83,7 @@ def test_ranks_and_ties() -> None:
     assert in_progress({"00000002-20": ended}) == set()
 
 
-def test_a_copy_takes_it_along(store: LocalStore, tmp_path: Path) -> None:
+def test_a_copy_includes_the_evaluation(store: LocalStore, tmp_path: Path) -> None:
     manager = CheckpointManager(store)
     first, second = saved(manager, 10), saved(manager, 20)
     write_evaluation(store, first, Evaluation(30, 5.0, 90.0, 80.0, 95.0))

@@ -20,7 +20,7 @@ def checkpoint(*ranges: tuple[int, int], missing: int | None = None) -> Checkpoi
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 10, 12])
-def test_the_vector_of_any_number_of_shards(shards: int) -> None:
+def test_vectors_are_joined_from_any_number_of_shards(shards: int) -> None:
     ranges = [(i * 10 // shards, (i + 1) * 10 // shards) for i in range(shards)]
     found = checkpoint(*ranges)
     assert vector_length(found.manifest) == 10
@@ -31,11 +31,11 @@ def test_the_vector_of_any_number_of_shards(shards: int) -> None:
             np.testing.assert_array_equal(vector_range(found, "parameters", start, end), VECTOR[start:end])
 
 
-def test_one_part_is_not_copied() -> None:
+def test_a_vector_in_one_part_is_not_copied() -> None:
     assert np.shares_memory(full_vector(checkpoint((0, 10)), "parameters"), VECTOR)
 
 
-def test_only_parts_that_are_needed_have_to_be_there() -> None:
+def test_only_needed_parts_must_be_present() -> None:
     np.testing.assert_array_equal(
         vector_range(checkpoint((0, 4), (4, 7), (7, 10), missing=0), "parameters", 5, 9), VECTOR[5:9]
     )
@@ -53,7 +53,7 @@ def test_only_parts_that_are_needed_have_to_be_there() -> None:
         (Checkpoint("00000001-1", {}, {"shards": [{"start": "x"}]}), "does not describe its shards"),
     ],
 )
-def test_what_does_not_fit_together_is_damaged(wrong: Checkpoint, sentence: str) -> None:
+def test_inconsistent_parts_are_damaged(wrong: Checkpoint, sentence: str) -> None:
     with pytest.raises(Damaged, match=sentence):
         full_vector(wrong, "parameters")
 

@@ -78,7 +78,7 @@ def test_a_fence_is_higher_than_that_of_every_checkpoint() -> None:
     lease.release()
 
 
-def test_a_fence_is_higher_than_both_the_lease_and_the_checkpoints_say() -> None:
+def test_a_fence_exceeds_those_of_lease_and_checkpoints() -> None:
     store = MemoryStore()
     with held(store):
         pass
@@ -89,7 +89,7 @@ def test_a_fence_is_higher_than_both_the_lease_and_the_checkpoints_say() -> None
         lease.release()
 
 
-def test_who_has_given_it_back_gives_nothing_back_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_release_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     with held(store) as first:
         first.release()
@@ -100,7 +100,7 @@ def test_who_has_given_it_back_gives_nothing_back_again(caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-def test_who_comes_while_the_holder_lives_is_refused_after_one_renewal() -> None:
+def test_acquiring_is_refused_after_the_holder_renews() -> None:
     store, clock = MemoryStore(), Clock()
     with held(store) as first:
 
@@ -115,7 +115,7 @@ def test_who_comes_while_the_holder_lives_is_refused_after_one_renewal() -> None
         first.check()
 
 
-def test_who_is_silent_for_the_ttl_is_superseded_and_learns_it() -> None:
+def test_a_holder_silent_for_the_ttl_is_superseded() -> None:
     store, clock = MemoryStore(), Clock()
     lost: queue.Queue[str] = queue.Queue()
     with held(store, lost.put) as first:
@@ -135,7 +135,7 @@ def test_who_is_silent_for_the_ttl_is_superseded_and_learns_it() -> None:
     assert read(store)["released"]
 
 
-def test_who_has_lost_it_learns_it_by_itself() -> None:
+def test_the_renewing_thread_detects_a_lost_lease() -> None:
     store, clock = MemoryStore(), Clock()
     lost: queue.Queue[str] = queue.Queue()
     first = Lease(store, lost.put, ttl=0.3)
@@ -152,7 +152,7 @@ def test_who_has_lost_it_learns_it_by_itself() -> None:
     second.release()
 
 
-def test_a_dead_process_of_this_machine_is_superseded_at_once(tmp_path: Path) -> None:
+def test_a_dead_process_on_this_machine_is_superseded_at_once(tmp_path: Path) -> None:
     code = (
         "import os, sys; from relaax.checkpoint import Lease, LocalStore\n"
         "Lease(LocalStore(sys.argv[1])).acquire(); os.kill(os.getpid(), 9)"
@@ -166,7 +166,7 @@ def test_a_dead_process_of_this_machine_is_superseded_at_once(tmp_path: Path) ->
     lease.release()
 
 
-def test_another_process_with_the_same_number_is_not_the_holder() -> None:
+def test_another_process_with_the_same_pid_is_not_the_holder() -> None:
     here = Holder.here()
     assert not here.is_dead()
     others = {**asdict(here), "started": "1"}
@@ -175,11 +175,11 @@ def test_another_process_with_the_same_number_is_not_the_holder() -> None:
 
 
 @pytest.mark.parametrize("field", ["boot", "pid_namespace"])
-def test_of_processes_elsewhere_nothing_is_known(field: str) -> None:
+def test_processes_on_other_hosts_are_not_known_to_be_dead(field: str) -> None:
     assert not Holder.of({**asdict(Holder.here()), "pid": 2**22 + 1, field: "elsewhere"}).is_dead()
 
 
-def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
+def test_a_zombie_process_is_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19]
     holder = Holder.of({**asdict(Holder.here()), "pid": child.pid, "started": started})
@@ -190,7 +190,7 @@ def test_a_process_that_nobody_has_waited_for_is_dead() -> None:
     child.communicate()
 
 
-def test_of_two_that_come_at_once_one_gets_it() -> None:
+def test_one_of_two_concurrent_servers_acquires_the_lease() -> None:
     store, clock = MemoryStore(), Clock()
     with held(store):
         second, third = Lease(store, clock=clock), Lease(store, clock=clock)
@@ -206,13 +206,15 @@ def test_of_two_that_come_at_once_one_gets_it() -> None:
         second.release()
 
 
-def test_who_waits_can_be_told_to_end() -> None:
+def test_waiting_can_be_interrupted() -> None:
     store = MemoryStore()
     with held(store), pytest.raises(LeaseWaitInterrupted, match="while waiting for the lease on memory"):
         Lease(store).acquire(wait=lambda seconds: True)
 
 
-def test_a_store_that_is_away_loses_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_store_does_not_end_the_lease(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     store = MemoryStore()
     tried: queue.Queue[None] = queue.Queue()
     put_if = store.put_if
@@ -236,7 +238,7 @@ def test_a_store_that_is_away_loses_nothing(monkeypatch: pytest.MonkeyPatch, cap
     assert read(store)["released"]
 
 
-def test_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
+def test_a_renewal_with_a_lost_answer_keeps_the_lease() -> None:
     store = MemoryStore()
     put_if = store.put_if
 
@@ -253,7 +255,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
 
 
 @pytest.mark.parametrize("lost", [StoreError("no answer"), Conflict("it arrived, and was sent again")])
-def test_an_attempt_to_get_it_whose_answer_was_lost_is_made_again_without_waiting(lost: StoreError) -> None:
+def test_an_acquisition_with_a_lost_answer_is_retried_at_once(lost: StoreError) -> None:
     store = MemoryStore()
     put_if = store.put_if
 
@@ -276,7 +278,7 @@ def test_an_attempt_to_get_it_whose_answer_was_lost_is_made_again_without_waitin
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"fence": "x"}'])
-def test_a_spoiled_lease_is_nobody_s(value: bytes) -> None:
+def test_an_invalid_lease_file_has_no_holder(value: bytes) -> None:
     store = MemoryStore()
     store.put("lease.json", value)
     with held(store) as lease:
@@ -288,7 +290,7 @@ def test_a_spoiled_lease_is_nobody_s(value: bytes) -> None:
 PARTS = {"shard-0": {"parameters": np.zeros(3, np.float32)}}
 
 
-def test_who_was_superseded_publishes_nothing() -> None:
+def test_a_superseded_server_publishes_nothing() -> None:
     store, clock = MemoryStore(), Clock()
     with held(store) as first:
         old = CheckpointManager(store, lease=first)
@@ -304,7 +306,7 @@ def test_who_was_superseded_publishes_nothing() -> None:
         second.release()
 
 
-def test_what_a_superseded_server_still_published_is_older(caplog: pytest.LogCaptureFixture) -> None:
+def test_late_checkpoints_of_a_superseded_server_are_older(caplog: pytest.LogCaptureFixture) -> None:
     """It asked whether it has the lease, was stopped, and published when somebody else had written already."""
     store, clock = MemoryStore(), Clock()
     with held(store) as first:
@@ -325,7 +327,7 @@ def test_what_a_superseded_server_still_published_is_older(caplog: pytest.LogCap
         second.release()
 
 
-def test_checkpoints_from_before_there_were_leases_are_older() -> None:
+def test_checkpoints_without_a_fence_are_older() -> None:
     store = MemoryStore()
     CheckpointManager(store).save(5, PARTS, {})
     with held(store) as lease:
@@ -369,7 +371,7 @@ print(kill_at)
 """
 
 
-def test_killed_at_every_file_operation_the_next_one_gets_the_lease_at_once(tmp_path: Path) -> None:
+def test_killed_at_any_file_operation_the_lease_is_available(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )

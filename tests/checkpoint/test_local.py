@@ -15,7 +15,7 @@ class TestLocalStore(StoreCompliance):
         return LocalStore(tmp_path / "made" / "when needed")
 
 
-def test_what_a_killed_writer_left_is_no_value_and_can_be_cleaned(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_are_ignored_and_cleaned(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put("a/x", b"1")
     (tmp_path / "a" / ".unfinished-abc").write_bytes(b"half")
@@ -26,7 +26,7 @@ def test_what_a_killed_writer_left_is_no_value_and_can_be_cleaned(tmp_path: Path
     assert sorted(path.name for path in tmp_path.rglob("*") if path.name != ".lock") == ["a", "x"]
 
 
-def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path)
     store.put("x", b"old")
 
@@ -41,14 +41,14 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_what_cannot_be_read_is_an_error_and_not_absent(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error_and_not_absent(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(StoreError, match="cannot read") as caught:
         LocalStore(tmp_path).get("x")
     assert not isinstance(caught.value, NotFound)
 
 
-def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         LocalStore(tmp_path / "file").put("a/x", b"1")

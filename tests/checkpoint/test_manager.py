@@ -27,7 +27,7 @@ def restored_step(manager: CheckpointManager) -> int | None:
     return step
 
 
-def test_what_was_saved_is_restored() -> None:
+def test_a_saved_checkpoint_is_restored() -> None:
     manager = CheckpointManager(MemoryStore())
     assert manager.restore() is None
     save(manager, 10)
@@ -52,7 +52,7 @@ def test_the_manifest_is_written_last_and_deleted_first() -> None:
     assert [key.rpartition("/")[2] for key in deleted] == ["manifest.json", "shard-0.safetensors"]
 
 
-def test_newest_is_what_was_saved_last_whatever_its_step() -> None:
+def test_the_newest_is_the_last_saved_at_any_step() -> None:
     manager = CheckpointManager(MemoryStore())
     save(manager, 500)
     save(manager, 20)
@@ -79,7 +79,7 @@ def empty(store: MemoryStore, key: str) -> None:
 
 @pytest.mark.parametrize("file", ["shard-0.safetensors", "manifest.json"])
 @pytest.mark.parametrize("damage", [drop, truncate, flip, empty])
-def test_a_damaged_checkpoint_is_named_and_skipped(
+def test_a_damaged_checkpoint_is_logged_and_skipped(
     damage: Callable[[MemoryStore, str], None], file: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()
@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_named_and_skipped(
         assert f"checkpoint {newest} in memory is damaged and skipped" in caplog.text
 
 
-def test_a_store_that_is_away_is_not_taken_for_damage() -> None:
+def test_an_unavailable_store_is_not_damage() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     save(manager, 1)
@@ -105,7 +105,7 @@ def test_a_store_that_is_away_is_not_taken_for_damage() -> None:
         manager.restore()
 
 
-def test_what_reads_back_differently_is_not_published() -> None:
+def test_a_part_that_reads_back_wrong_is_not_published() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     save(manager, 1)
@@ -126,7 +126,7 @@ def test_the_newest_and_the_best_are_kept() -> None:
     assert [checkpoint_id.split("-")[1] for checkpoint_id in manager.published()] == ["6", "5", "2"]
 
 
-def test_damaged_ones_do_not_push_out_good_ones() -> None:
+def test_damaged_checkpoints_do_not_displace_good_ones() -> None:
     store = MemoryStore()
     first = CheckpointManager(store, keep=3, keep_best=0)
     for step in (1, 2, 3):
@@ -139,7 +139,7 @@ def test_damaged_ones_do_not_push_out_good_ones() -> None:
     assert [checkpoint_id.split("-")[1] for checkpoint_id in second.published()] == ["4", "1"]
 
 
-def test_only_what_looks_like_a_checkpoint_is_touched() -> None:
+def test_files_of_others_are_not_touched() -> None:
     store = MemoryStore()
     store.put("notes/manifest.json", b"mine")
     store.put("00000007-9/shard-0.safetensors", b"of a writer that was killed")
@@ -152,7 +152,7 @@ def test_only_what_looks_like_a_checkpoint_is_touched() -> None:
     assert len(manager.published()) == 1
 
 
-def test_an_unpublished_checkpoint_does_not_lend_its_number() -> None:
+def test_the_number_of_an_unpublished_checkpoint_is_not_reused() -> None:
     store = MemoryStore()
     store.put("00000007-9/shard-0.safetensors", b"of a writer that was killed")
     assert save(CheckpointManager(store), 10) == "00000008-10"
@@ -200,7 +200,7 @@ print(kill_at)
 """
 
 
-def test_killed_at_every_file_operation_restore_gives_the_previous_or_the_new(tmp_path: Path) -> None:
+def test_killed_at_any_file_operation_restore_succeeds(tmp_path: Path) -> None:
     # The second save deletes the first checkpoint, so its deletion is among the moments.
     answer = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]

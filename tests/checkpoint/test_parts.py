@@ -16,7 +16,7 @@ def vector(value: float) -> dict[str, np.ndarray]:
     return {"parameters": np.full(10, value, np.float32)}
 
 
-def test_parts_of_others_become_one_checkpoint_when_it_is_published() -> None:
+def test_parts_of_several_writers_are_published_together() -> None:
     store = MemoryStore()
     leader, others = CheckpointManager(store), [CheckpointManager(store) for _ in range(2)]
     checkpoint_id = leader.begin_checkpoint(70)
@@ -33,7 +33,7 @@ def test_parts_of_others_become_one_checkpoint_when_it_is_published() -> None:
         leader.load(checkpoint_id, ["shard-7"])
 
 
-def test_publishing_deletes_nothing_and_what_cannot_be_thinned_out_fails_no_checkpoint(
+def test_failed_deletions_do_not_fail_a_checkpoint(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()
@@ -60,7 +60,7 @@ def test_publishing_deletes_nothing_and_what_cannot_be_thinned_out_fails_no_chec
     assert store.list() == [f"{checkpoint_id}/manifest.json", f"{checkpoint_id}/shard-0.safetensors"]
 
 
-def test_only_the_parts_that_are_asked_for_are_read() -> None:
+def test_only_the_requested_parts_are_read() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     saved = manager.save(1, {"shard-0": vector(0), "shard-1": vector(1)}, {})
@@ -70,7 +70,7 @@ def test_only_the_parts_that_are_asked_for_are_read() -> None:
         manager.load(saved.checkpoint_id)
 
 
-def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
+def test_abandoned_files_are_deleted_when_the_store_works() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     checkpoint_id = manager.begin_checkpoint(1)
@@ -89,7 +89,7 @@ def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
     assert store.list() == ["00000003-2/manifest.json", "00000003-2/shard-0.safetensors"]
 
 
-def test_a_part_that_comes_after_its_checkpoint_was_abandoned_goes_with_the_next_one() -> None:
+def test_a_late_part_of_an_abandoned_checkpoint_is_deleted() -> None:
     store = MemoryStore()
     manager, slow = CheckpointManager(store), CheckpointManager(store)
     checkpoint_id = manager.begin_checkpoint(1)
@@ -99,7 +99,7 @@ def test_a_part_that_comes_after_its_checkpoint_was_abandoned_goes_with_the_next
     assert store.list() == ["00000002-2/manifest.json", "00000002-2/shard-0.safetensors"]
 
 
-def test_nobody_returns_to_a_checkpoint_that_was_abandoned_and_will_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_checkpoint_is_not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     older = manager.save(1, {"shard-0": vector(0)}, {})
@@ -125,7 +125,7 @@ def test_nobody_returns_to_a_checkpoint_that_was_abandoned_and_will_be_deleted(m
     assert CheckpointManager(store).published() == [newer.checkpoint_id, older.checkpoint_id]
 
 
-def test_a_store_that_deletes_nothing_is_not_asked_for_everything_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_deletions_per_attempt_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     asked: list[str] = []
@@ -147,7 +147,7 @@ def test_a_store_that_deletes_nothing_is_not_asked_for_everything_each_time(monk
     assert len(store.list()) == 2
 
 
-def test_a_damaged_one_is_not_read_again() -> None:
+def test_a_damaged_checkpoint_is_not_read_again() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     saved = [manager.save(step, {"shard-0": vector(0)}, {}).checkpoint_id for step in (1, 2)]
@@ -166,7 +166,7 @@ def test_a_second_manifest_of_one_checkpoint_is_refused() -> None:
     assert "other" not in manager.load(saved.checkpoint_id).manifest
 
 
-def test_files_that_the_library_wrote_are_read() -> None:
+def test_files_written_by_the_library_are_read() -> None:
     """As earlier versions wrote them."""
     store = MemoryStore()
     arrays = {"slots/ms": np.arange(3, dtype=np.float64), **vector(4)}

@@ -50,7 +50,7 @@ def save(manager: CheckpointManager, step: int, mean_return: float | None = None
     return manager.save(step, parts, {"mean_return": mean_return}).checkpoint_id
 
 
-def test_the_newest_and_the_best_are_kept_and_the_newest_is_restored(s3: S3Server) -> None:
+def test_newest_and_best_are_kept_and_newest_is_restored(s3: S3Server) -> None:
     manager = CheckpointManager(s3.store(), keep=2, keep_best=1)
     for step, mean_return in {1: 5.0, 2: 90.0, 3: None, 4: 20.0}.items():
         save(manager, step, mean_return)
@@ -61,7 +61,7 @@ def test_the_newest_and_the_best_are_kept_and_the_newest_is_restored(s3: S3Serve
     assert len(manager.store.list()) == 6
 
 
-def test_more_keys_than_one_answer_lists(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_keys_than_one_page_are_listed(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_module, "_PAGE", 2)
     store = s3.store()
     keys = [f"k/{number}" for number in range(5)]
@@ -70,7 +70,7 @@ def test_more_keys_than_one_answer_lists(s3: S3Server, monkeypatch: pytest.Monke
     assert store.list("k/") == keys
 
 
-def test_what_others_keep_in_the_bucket_is_not_seen(s3: S3Server) -> None:
+def test_objects_of_others_in_the_bucket_are_ignored(s3: S3Server) -> None:
     store = s3.store()
     bucket = store.location.split("/")[2]
     for key in ("other/x", "some/running/x", "some/run/", "x"):
@@ -80,7 +80,7 @@ def test_what_others_keep_in_the_bucket_is_not_seen(s3: S3Server) -> None:
 
 
 @pytest.mark.parametrize("kind", ["InternalError", "reset", "stall", "lost"])
-def test_trouble_that_passes_is_not_noticed(
+def test_temporary_failures_are_retried(
     s3: S3Server, proxy: S3Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "stall":
@@ -106,7 +106,7 @@ def test_trouble_that_passes_is_not_noticed(
         ("AccessDenied", r"denies it for these keys \(AccessDenied\)"),
     ],
 )
-def test_trouble_that_stays_is_a_sentence_and_publishes_nothing(
+def test_permanent_failures_are_reported_and_publish_nothing(
     s3: S3Server, proxy: S3Proxy, kind: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "stall":
@@ -123,7 +123,7 @@ def test_trouble_that_stays_is_a_sentence_and_publishes_nothing(
     assert save(manager, 3) == "00000003-3"
 
 
-def test_what_was_left_stays_while_the_store_cannot_clean(
+def test_leftovers_are_kept_while_cleaning_fails(
     s3: S3Server, proxy: S3Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = CheckpointManager(s3.store(endpoint=proxy.url))
@@ -139,7 +139,7 @@ def test_what_was_left_stays_while_the_store_cannot_clean(
     assert manager.store.list() == []
 
 
-def test_an_answer_that_breaks_off_is_taken_up_where_it_broke(s3: S3Server, proxy: S3Proxy) -> None:
+def test_an_interrupted_transfer_is_resumed(s3: S3Server, proxy: S3Proxy) -> None:
     store = s3.store(endpoint=proxy.url)
     value = np.random.default_rng(1).bytes(5_000_000)
     store.put("x", value)
@@ -151,9 +151,7 @@ def test_an_answer_that_breaks_off_is_taken_up_where_it_broke(s3: S3Server, prox
 
 
 @pytest.mark.parametrize("length", [4_000_000, 6_000_000])
-def test_a_value_that_is_replaced_while_it_is_read_is_never_mixed_with_the_other(
-    s3: S3Server, proxy: S3Proxy, length: int
-) -> None:
+def test_a_value_replaced_during_a_read_is_not_mixed(s3: S3Server, proxy: S3Proxy, length: int) -> None:
     store = s3.store(endpoint=proxy.url)
     value, other = b"a" * 5_000_000, b"b" * length
     store.put("x", value)
@@ -178,7 +176,7 @@ def test_a_conditional_write_whose_answer_was_lost_has_succeeded(s3: S3Server, p
     assert store.get_with_tag("x") == (b"2", tag)
 
 
-def test_without_conditional_writes_it_goes_on_with_a_warning(
+def test_a_store_without_conditional_writes_is_warned_about(
     s3: S3Server, proxy: S3Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = s3.store(endpoint=proxy.url)
@@ -193,9 +191,7 @@ def test_without_conditional_writes_it_goes_on_with_a_warning(
     assert caplog.text.count("does not support conditional writes") == 1
 
 
-def test_old_checkpoints_that_cannot_be_deleted_go_later(
-    s3: S3Server, proxy: S3Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_deletions_are_repeated_later(s3: S3Server, proxy: S3Proxy, caplog: pytest.LogCaptureFixture) -> None:
     manager = CheckpointManager(s3.store(endpoint=proxy.url), keep=1, keep_best=0)
     save(manager, 1)
     proxy.fail("AccessDenied", hits=lambda method, path: method == "DELETE")
@@ -209,7 +205,7 @@ def test_old_checkpoints_that_cannot_be_deleted_go_later(
     assert len(manager.store.list()) == 2
 
 
-def test_a_bucket_that_is_not_there_is_not_made(s3: S3Server) -> None:
+def test_a_missing_bucket_is_not_created(s3: S3Server) -> None:
     store = s3.store("nobody-made-this")
     for ask in (store.check, store.list, lambda: store.put("x", b""), lambda: store.put_if("x", b"", None)):
         with pytest.raises(
@@ -220,12 +216,12 @@ def test_a_bucket_that_is_not_there_is_not_made(s3: S3Server) -> None:
     assert "nobody-made-this" not in [bucket["Name"] for bucket in s3.client.list_buckets()["Buckets"]]
 
 
-def test_a_value_that_is_not_there_is_not_found(s3: S3Server) -> None:
+def test_a_missing_value_is_not_found(s3: S3Server) -> None:
     with pytest.raises(NotFound, match=r"s3://models-\d+/some/run/x: it does not exist"):
         s3.store().get("x")
 
 
-def test_an_endpoint_that_is_not_there() -> None:
+def test_an_unreachable_endpoint_is_reported() -> None:
     store = S3Store("b" * 8, "k", lambda: KEYS, "http://127.0.0.1:1")
     with pytest.raises(StoreError, match=r"^cannot list s3://bbbbbbbb/k: http://127.0.0.1:1 cannot be reached$"):
         store.check()
@@ -244,18 +240,18 @@ def test_an_endpoint_that_is_not_there() -> None:
         ("me:hidden@h", "'h'"),
     ],
 )
-def test_what_is_no_endpoint(endpoint: str, named: str) -> None:
+def test_an_invalid_endpoint_is_refused(endpoint: str, named: str) -> None:
     with pytest.raises(StoreError) as caught:
         S3Store("bucket", "k", lambda: KEYS, endpoint)
     assert str(caught.value).startswith(f"{named} is not an endpoint: use a URL")
 
 
-def test_what_is_no_bucket(s3: S3Server) -> None:
+def test_an_invalid_bucket_name_is_refused(s3: S3Server) -> None:
     with pytest.raises(StoreError, match="cannot be the name of a bucket"):
         s3.store("no bucket!").check()
 
 
-def test_without_any_keys(s3: S3Server) -> None:
+def test_missing_keys_are_reported(s3: S3Server) -> None:
     with pytest.raises(StoreError, match=r"there are no keys for http://\S+; set --aws-keys FILE"):
         S3Store(s3.bucket(), "k", None, f"http://{s3.address}").check()
 
@@ -267,7 +263,7 @@ def test_a_password_in_the_endpoint_is_not_shown() -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_locations_as_people_write_them(tmp_path: Path) -> None:
+def test_locations_are_parsed(tmp_path: Path) -> None:
     assert s3_location("s3://models/a/b/") == ("models", "a/b")
     assert s3_location("models/a") is None
     for text in ("s3://models", "s3://", "s3:///a"):
@@ -278,7 +274,7 @@ def test_locations_as_people_write_them(tmp_path: Path) -> None:
     assert open_location("s3://models/a", keys, "http://127.0.0.1:1").location == "s3://models/a"
 
 
-def test_keys_are_in_no_text() -> None:
+def test_keys_are_not_in_repr() -> None:
     assert KEYS.access not in repr(KEYS)
     assert repr(KEYS) == repr(AwsKeys("x", "y"))
 
@@ -318,7 +314,7 @@ def test_bucket_that_keeps_versions_is_known(s3: S3Server) -> None:
     assert not store.keeps_old_versions()
 
 
-def test_keys_that_may_not_ask_for_versioning_are_no_trouble(s3: S3Server, proxy: S3Proxy) -> None:
+def test_keys_without_permission_for_versioning_are_accepted(s3: S3Server, proxy: S3Proxy) -> None:
     store = s3.store(s3.bucket(), proxy.url)
     proxy.fail("AccessDenied")
     assert not store.keeps_old_versions()

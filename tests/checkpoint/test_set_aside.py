@@ -59,7 +59,7 @@ def contents(store: Store) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("damage", [cut_part, cut_manifest, of_format_2])
-def test_where_none_can_be_used_nothing_changes(store: Store, damage: Damage) -> None:
+def test_without_a_usable_checkpoint_nothing_changes(store: Store, damage: Damage) -> None:
     for step in range(5):
         damage(store, save(store, step))
     before = contents(store)
@@ -70,7 +70,7 @@ def test_where_none_can_be_used_nothing_changes(store: Store, damage: Damage) ->
 
 
 @pytest.mark.parametrize("damage", [cut_part, cut_manifest])
-def test_what_is_damaged_is_set_aside_counts_no_more_and_stays(
+def test_damaged_checkpoints_are_set_aside_and_kept(
     store: Store, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = [save(store, step) for step in (1, 2, 3)]
@@ -94,7 +94,7 @@ def test_what_is_damaged_is_set_aside_counts_no_more_and_stays(
 
 
 @pytest.mark.parametrize("damage", [cut_manifest, of_format_2])
-def test_retention_deletes_nothing_that_it_cannot_read(store: Store, damage: Damage) -> None:
+def test_unreadable_checkpoints_are_not_deleted(store: Store, damage: Damage) -> None:
     old = [save(store, step) for step in (1, 2, 3)]
     damage(store, old[0])
     before = {key: value for key, value in contents(store).items() if key.startswith(old[0])}
@@ -107,7 +107,7 @@ def test_retention_deletes_nothing_that_it_cannot_read(store: Store, damage: Dam
     assert (f"{old[0]}/damaged.json" in there) == (damage is cut_manifest)
 
 
-def test_one_of_a_later_version_is_in_the_way_of_older_ones(store: Store) -> None:
+def test_a_checkpoint_of_a_later_version_blocks_older_ones(store: Store) -> None:
     save(store, 1)
     of_format_2(store, save(store, 2))
     cut_part(store, save(store, 3))
@@ -123,7 +123,7 @@ def test_one_of_a_later_version_is_in_the_way_of_older_ones(store: Store) -> Non
     assert restored.checkpoint_id == "00000001-1"
 
 
-def test_where_all_were_set_aside_nothing_begins_anew(store: Store) -> None:
+def test_training_does_not_restart_if_all_were_set_aside(store: Store) -> None:
     good, bad = save(store, 1), save(store, 2)
     cut_part(store, bad)
     assert CheckpointManager(store).restore() is not None
@@ -145,7 +145,7 @@ def test_where_all_were_set_aside_nothing_begins_anew(store: Store) -> None:
         (("id",), "00000001-1", "the manifest in the folder of 00000002-2 belongs to '00000001-1'"),
     ],
 )
-def test_a_manifest_that_points_elsewhere_is_damaged(
+def test_a_manifest_of_another_checkpoint_is_damaged(
     store: Store, keys: tuple[str, ...], value: object, sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, forged = save(store, 1), save(store, 2)
@@ -156,7 +156,7 @@ def test_a_manifest_that_points_elsewhere_is_damaged(
     assert sentence in caplog.text
 
 
-def test_what_could_not_be_restored_is_not_published(store: Store) -> None:
+def test_unrestorable_checkpoints_are_not_published(store: Store) -> None:
     kept = save(store, 1)
     manager = CheckpointManager(store)
     with pytest.raises(StoreError, match="element 3 of 'parameters' is inf"):
@@ -166,7 +166,7 @@ def test_what_could_not_be_restored_is_not_published(store: Store) -> None:
     assert CheckpointManager(store).published() == [kept]
 
 
-def test_a_value_that_is_longer_than_any_is_not_read(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_long_value_is_not_read(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     from relaax.checkpoint import InvalidValue
     from relaax.checkpoint import s3 as module
 

@@ -66,7 +66,7 @@ def refused(target: Target) -> str:
     return str(found)
 
 
-def test_every_call_shows_the_token() -> None:
+def test_every_call_sends_the_token() -> None:
     with serving() as address, open_channel(Target(address, TOKEN)) as channel:
         shown = f"Bearer {TOKEN}".encode()
         assert channel.unary_unary("/test/Unary")(b"", timeout=20) == shown
@@ -74,13 +74,13 @@ def test_every_call_shows_the_token() -> None:
         assert list(channel.stream_stream("/test/Stream")(iter([b"", b""]), timeout=20)) == [shown, shown]
 
 
-def test_without_one_nothing_is_shown() -> None:
+def test_calls_without_a_token_send_no_authorization() -> None:
     with serving() as address:
         assert asked(Target(address)) == b"none"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_server_is_known_by_its_authority_under_each_of_its_names(host: str) -> None:
+def test_a_certificate_is_valid_for_each_of_its_names(host: str) -> None:
     with serving(tls()) as address:
         assert (
             asked(Target(f"{host}:{address.rpartition(':')[2]}", TOKEN, HERE.certificate))
@@ -88,7 +88,7 @@ def test_a_server_is_known_by_its_authority_under_each_of_its_names(host: str) -
         )
 
 
-def test_a_server_may_know_its_workers() -> None:
+def test_a_server_may_require_client_certificates() -> None:
     with serving(tls(clients=HERE.certificate)) as address:
         assert asked(Target(address, "", HERE.certificate, *WORKER)) == b"none"
 
@@ -102,7 +102,7 @@ def test_a_server_may_know_its_workers() -> None:
     ],
     ids=["another authority", "expired", "another name"],
 )
-def test_a_server_that_is_not_the_right_one_is_refused(server: tuple[bytes, bytes], says: str) -> None:
+def test_a_server_with_a_wrong_certificate_is_refused(server: tuple[bytes, bytes], says: str) -> None:
     with serving(tls(server)) as address:
         assert says in refused(Target(address, TOKEN, HERE.certificate))
 
@@ -112,14 +112,14 @@ def test_a_server_that_is_not_the_right_one_is_refused(server: tuple[bytes, byte
     [(None, None), OTHER.issue("worker"), HERE.issue("worker", days=-1)],
     ids=["none", "another authority", "expired"],
 )
-def test_a_server_that_does_not_accept_a_certificate_is_understood(worker: tuple[bytes | None, bytes | None]) -> None:
+def test_a_rejected_client_certificate_is_reported(worker: tuple[bytes | None, bytes | None]) -> None:
     with serving(tls(clients=HERE.certificate)) as address:
         assert "no certificate, or one that it does not accept" in refused(
             Target(address, TOKEN, HERE.certificate, *worker)
         )
 
 
-def test_tls_on_one_side_only() -> None:
+def test_tls_on_one_side_only_is_reported() -> None:
     with serving() as address:
         assert "does not speak TLS" in refused(Target(address, TOKEN, HERE.certificate))
     with serving(tls()) as address:
@@ -127,7 +127,7 @@ def test_tls_on_one_side_only() -> None:
 
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
-def test_a_server_that_is_away_is_no_trouble_of_this_kind(ca: bytes | None) -> None:
+def test_an_unreachable_server_is_no_authentication_error(ca: bytes | None) -> None:
     with nobody() as address:
         target = Target(address, TOKEN, ca)
         with pytest.raises(grpc.RpcError) as error:
@@ -162,7 +162,7 @@ class HangsUp(socketserver.BaseRequestHandler):
 
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
-def test_a_server_that_hangs_up_before_the_handshake_is_away(ca: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disconnect_before_the_handshake_means_unreachable(ca: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error must not be about certificates: that would end the training."""
     connect = socket.create_connection
 
@@ -195,7 +195,7 @@ class AsRlxServer(socketserver.BaseRequestHandler):
         self.request.sendall(layer.to_send())
 
 
-def test_a_server_that_speaks_no_grpc_is_named_with_the_key() -> None:
+def test_a_server_without_grpc_is_reported_with_the_key() -> None:
     with handling(AsRlxServer) as address:
         assert refused(Target(address)) == (
             f"parameter server {address}: it does not support gRPC: relaax-rlx-server.parameter_server names the port "

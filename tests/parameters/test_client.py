@@ -27,7 +27,7 @@ both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 
 
 @both_ways
-def test_the_life_of_a_bridge(transport: Transport) -> None:
+def test_register_pull_push_and_close(transport: Transport) -> None:
     with running() as server, bridge_to(server.address, transport=transport) as bridge:
         registered = bridge.register(registration(environments=2, session_id="s"))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
@@ -43,7 +43,7 @@ def test_the_life_of_a_bridge(transport: Transport) -> None:
 
 
 @both_ways
-def test_a_push_without_a_gradient_or_without_an_answer(transport: Transport) -> None:
+def test_a_push_without_gradient_or_parameters(transport: Transport) -> None:
     with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration(frame_skip=4))
         bridge.pull()
@@ -73,7 +73,7 @@ def test_a_stale_gradient_is_discarded_and_its_steps_count(transport: Transport)
 
 
 @both_ways
-def test_metrics_ride_on_the_push_and_are_counted_once(transport: Transport) -> None:
+def test_metrics_are_sent_with_a_push_and_counted_once(transport: Transport) -> None:
     with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -127,7 +127,7 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
 
 
 @both_ways
-def test_a_push_that_changes_nothing_is_answered_without_parameters(transport: Transport) -> None:
+def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> None:
     with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         assert bridge.push(None, env_steps=1).pulled is not None  # which the worker did not have
@@ -147,7 +147,7 @@ def test_a_push_that_changes_nothing_is_answered_without_parameters(transport: T
         np.testing.assert_array_equal(late.parameters, -gradient(2))
 
 
-def test_leaving_tells_the_rest_and_is_seen() -> None:
+def test_close_sends_the_last_metrics_and_deregisters() -> None:
     with running() as server:
         with bridge_to(server.address) as bridge:
             bridge.register(registration())
@@ -166,7 +166,7 @@ def test_an_exploit_worker_pulls_and_cannot_push(transport: Transport) -> None:
             bridge.push(None, env_steps=1)
 
 
-def test_another_configuration_is_refused_with_the_first_difference() -> None:
+def test_another_configuration_is_refused_with_the_difference() -> None:
     with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
         first.register(registration())
         with pytest.raises(ParameterServerError, match=r"configuration\.gamma: 0\.9 at the worker, 0\.99 at the param"):
@@ -184,7 +184,7 @@ def test_other_spaces_are_refused_as_those_of_the_client() -> None:
             second.register(registration(fingerprint=fingerprint(size=7)))
 
 
-def test_a_gradient_of_another_shape_or_dtype_is_a_mistake() -> None:
+def test_a_gradient_of_another_shape_or_dtype_is_an_error() -> None:
     with running() as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
         with pytest.raises(RuntimeError, match="pull before"):
@@ -195,7 +195,7 @@ def test_a_gradient_of_another_shape_or_dtype_is_a_mistake() -> None:
                 bridge.push(wrong, 1)  # type: ignore[arg-type]
 
 
-def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
+def test_a_push_with_a_lost_answer_is_applied_once() -> None:
     with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -214,7 +214,7 @@ def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
 
 
 @both_ways
-def test_a_push_is_answered_later(transport: Transport) -> None:
+def test_push_later_returns_the_answer_later(transport: Transport) -> None:
     with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -232,7 +232,7 @@ def test_a_push_is_answered_later(transport: Transport) -> None:
 
 
 @both_ways
-def test_a_push_that_is_answered_later_survives_a_new_incarnation(transport: Transport) -> None:
+def test_push_later_survives_a_new_incarnation(transport: Transport) -> None:
     with running() as first, bridge_to(first.address, transport=transport) as bridge:
         bridge.register(registration(session_id="s"))
         bridge.pull()
@@ -276,7 +276,7 @@ def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) ->
             assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
 
 
-def test_a_push_whose_answer_is_cut_off_meanwhile_is_applied_once() -> None:
+def test_push_later_with_a_lost_answer_is_applied_once() -> None:
     with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -289,7 +289,7 @@ def test_a_push_whose_answer_is_cut_off_meanwhile_is_applied_once() -> None:
         np.testing.assert_array_equal(server.parameters, -gradient(1))
 
 
-def test_the_end_of_training_is_told_by_the_answer() -> None:
+def test_the_answer_reports_the_end_of_training() -> None:
     with running(Models(max_global_step=10)) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -298,7 +298,7 @@ def test_the_end_of_training_is_told_by_the_answer() -> None:
             answer()
 
 
-def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None:
+def test_a_push_is_sent_again_after_its_deadline() -> None:
     with (
         running() as server,
         CuttingProxy(server.address) as proxy,
@@ -313,7 +313,7 @@ def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None
 
 
 @both_ways
-def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_the_lost_push(
+def test_a_new_incarnation_counts_the_steps_of_the_lost_push(
     transport: Transport,
 ) -> None:
     with running() as first:
@@ -349,7 +349,7 @@ def test_pulls_and_reports_survive_a_new_incarnation_too(transport: Transport) -
                 assert bridge.pull() is not pulled
 
 
-def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> None:
+def test_a_push_in_the_checkpoint_is_not_reported_as_lost(tmp_path: Path) -> None:
     with running(directory=tmp_path) as first, CuttingProxy(first.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -369,7 +369,7 @@ def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> No
 
 
 @both_ways
-def test_the_end_of_training_is_told_by_every_call(transport: Transport) -> None:
+def test_every_call_reports_the_end_of_training(transport: Transport) -> None:
     with running(Models(max_global_step=10)) as server:
         with (
             bridge_to(server.address, transport=transport) as first,
@@ -391,7 +391,7 @@ def test_the_end_of_training_is_told_by_every_call(transport: Transport) -> None
         assert server.join() == (Reason.FINISHED, True)
 
 
-def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
+def test_unavailable_is_raised_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
     with nobody() as address, bridge_to(address, unavailable_after=0.5) as bridge:
         begun = time.monotonic()
         with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 0\.5 s"):
@@ -401,7 +401,7 @@ def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: 
 
 
 @both_ways
-def test_eight_workers_at_once_lose_nothing(transport: Transport) -> None:
+def test_eight_concurrent_workers_lose_no_updates(transport: Transport) -> None:
     workers, pushes = 8, 25
     failures: list[BaseException] = []
 

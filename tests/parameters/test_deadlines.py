@@ -23,7 +23,7 @@ METHODS = {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterSe
 LONGEST = 60.0
 
 
-def test_calls_that_name_a_method_say_how_long() -> None:
+def test_calls_in_the_source_pass_a_timeout() -> None:
     found = 0
     for path in Path(relaax.__file__).parent.rglob("*.py"):
         text = path.read_text("utf-8")
@@ -42,7 +42,7 @@ def test_calls_that_name_a_method_say_how_long() -> None:
     assert found >= 3
 
 
-def test_what_a_server_sees_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: dict[str, list[float | None]] = defaultdict(list)
 
     class Noting(CallCounter):

@@ -71,7 +71,7 @@ CENTERED = RMSProp(centered=True)
     ("optimizer", "shards"),
     [(RMSProp(), 1), (RMSProp(), 3), (CENTERED, 1), (CENTERED, 3), (Momentum(), 1), (AdaGrad(), 1)],
 )
-def test_one_worker_learns_to_the_byte_what_it_learns_otherwise(optimizer: OptimizerSpec, shards: int) -> None:
+def test_one_worker_gets_the_same_bytes_as_without_hogwild(optimizer: OptimizerSpec, shards: int) -> None:
     models = Models(optimizer, learning_rate=0.1, end=1000)
     with sharded(shards, models) as there, bridge_to(there.addresses) as bridge:
         bridge.register(registration())
@@ -88,7 +88,7 @@ def test_one_worker_learns_to_the_byte_what_it_learns_otherwise(optimizer: Optim
     assert found[-1] is not None and parameters.tobytes() == found[-1].parameters.tobytes()
 
 
-def test_steps_metrics_statistics_and_the_end_are_as_always() -> None:
+def test_steps_metrics_statistics_and_the_end_are_unchanged() -> None:
     models = Models(RMSProp(), max_global_step=100, statistics={"s": 1})
     with running(models) as server, hogwild(server.address) as bridge, hogwild(server.address) as other:
         bridge.metrics.episode(5.0, 3)
@@ -107,7 +107,7 @@ def test_steps_metrics_statistics_and_the_end_are_as_always() -> None:
             bridge.push(gradient(1), 50)
 
 
-def test_what_others_do_meanwhile_is_seen_and_what_was_pulled_stays() -> None:
+def test_updates_of_others_are_seen_and_pulled_ones_stay() -> None:
     with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
         ordinary.register(registration())
         before = ordinary.pull()
@@ -120,7 +120,7 @@ def test_what_others_do_meanwhile_is_seen_and_what_was_pulled_stays() -> None:
         assert bridge.pull().parameters[0] == after.parameters[0]
 
 
-def test_a_checkpoint_has_it_all_and_another_life_goes_on(tmp_path: Path) -> None:
+def test_a_checkpoint_has_all_updates_and_is_resumed(tmp_path: Path) -> None:
     with running(MODELS, tmp_path) as first:
         address = first.address
         with hogwild(address) as bridge:
@@ -152,7 +152,7 @@ def lose(server: Running, bridge: ParameterClient) -> None:
     assert not bridge.shares_memory
 
 
-def test_a_connection_that_is_lost_is_made_anew() -> None:
+def test_a_lost_connection_is_made_again() -> None:
     with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
         ordinary.register(registration())
         ordinary.pull()
@@ -171,7 +171,7 @@ def test_a_connection_that_is_lost_is_made_anew() -> None:
         assert bridge.push(gradient(1), 1).version == 5
 
 
-def test_a_connection_that_is_made_for_nothing_ends_the_worker() -> None:
+def test_a_reconnection_without_memory_ends_the_worker() -> None:
     with running(MODELS) as server, hogwild(server.address) as bridge:
         for connection in list(server.server._local._sessions.values()):
             connection.close()
@@ -182,7 +182,7 @@ def test_a_connection_that_is_made_for_nothing_ends_the_worker() -> None:
             bridge.push(gradient(1), 1)
 
 
-def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(MODELS) as server, hogwild(server.address, unavailable_after=0.2) as bridge:
         lose(server, bridge)
         with monkeypatch.context() as scarce:
@@ -221,7 +221,7 @@ def test_live_vectors_are_for_workers_of_this_incarnation(
         assert why.value.kind is trouble
 
 
-def test_who_only_plays_has_nothing_to_write_to() -> None:
+def test_exploit_workers_get_no_writable_memory() -> None:
     with running(MODELS) as server, closing(ParameterClient(server.address, transport="hogwild")) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         assert bridge.pull().version == 0
@@ -238,7 +238,7 @@ def no_memory(size: int, **_: Any) -> Any:
     raise OSError(errno.EMFILE, "no more descriptors")
 
 
-def test_sharing_that_fails_midway_changes_nothing_and_may_come_about_later() -> None:
+def test_failed_sharing_changes_nothing_and_can_be_retried() -> None:
     shard = Shard(np.ones(SIZE, np.float32), RMSProp(), Schedule(0.1))
     made: list[FlatVector] = []
 
@@ -272,7 +272,7 @@ def test_a_gradient_may_have_strides() -> None:
         assert one.parameters.tobytes() == other.parameters.tobytes()
 
 
-def test_shards_that_return_to_a_checkpoint_are_updated_there(tmp_path: Path) -> None:
+def test_restored_shards_are_updated_in_new_memory(tmp_path: Path) -> None:
     with sharded(2, MODELS, tmp_path) as shards, hogwild(shards.addresses) as bridge:
         for each in gradients(3):
             bridge.push(each, 10)
@@ -293,7 +293,7 @@ def test_shards_that_return_to_a_checkpoint_are_updated_there(tmp_path: Path) ->
         assert after.pulled.parameters.tobytes() == shards.parameters.tobytes() != saved.tobytes()
 
 
-def test_many_at_once_lose_no_count() -> None:
+def test_concurrent_workers_lose_no_counts() -> None:
     failures: list[BaseException] = []
 
     def work(address: str) -> None:
@@ -316,7 +316,7 @@ def test_many_at_once_lose_no_count() -> None:
         assert np.isfinite(server.parameters).all() and server.parameters.any()
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_write_harms_nobody(processes: Processes, tmp_path: Path) -> None:
+def test_a_worker_killed_during_a_write_affects_no_other(processes: Processes, tmp_path: Path) -> None:
     size = 300_000
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     with running(MODELS, tmp_path) as server, hogwild(server.address, size) as bridge:
@@ -367,7 +367,7 @@ class Compensating(Models):
         ),
     ],
 )
-def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
+def test_models_that_hogwild_does_not_support_are_refused(models: Models, says: str) -> None:
     refused = pytest.raises(
         ParameterServerUnusable, match=f"does not support bridge hogwild: {says}; set bridge to auto"
     )
@@ -375,13 +375,13 @@ def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> No
         bridge.register(registration())
 
 
-def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_hogwild_updates_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running(MODELS) as server, hogwild(server.address):
         assert f"parameter server {server.address}: updating its memory directly, without locks" in caplog.text
 
 
-def test_it_is_never_by_grpc() -> None:
+def test_hogwild_without_shared_memory_is_refused() -> None:
     with running(MODELS) as server:
         server.server._local._offers.open = False
         with (
@@ -391,7 +391,7 @@ def test_it_is_never_by_grpc() -> None:
             bridge.register(registration())
 
 
-def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
+def test_applied_pushes_without_shared_memory_are_refused() -> None:
     with running(MODELS) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -419,7 +419,7 @@ def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
         ),
     ],
 )
-def test_a_configuration_that_promises_more_is_refused(keys: dict[str, object], says: str) -> None:
+def test_unsupported_configurations_are_refused(keys: dict[str, object], says: str) -> None:
     config = ConfigBase(**{"path": "x", "max_global_step": 1, **keys})  # type: ignore[arg-type]
     check_bridge(RlxServerSection(), config)
     check_bridge(RlxServerSection(bridge="hogwild"), ConfigBase(path="x", max_global_step=1))  # type: ignore[call-arg]

@@ -22,7 +22,7 @@ ONES = gradient(*[1.0] * SIZE)
 
 @pytest.mark.parametrize("parameters", [4, 5, 7, 1000])
 @pytest.mark.parametrize("shards", [1, 2, 3, 4])
-def test_ranges_are_next_to_each_other_and_of_nearly_one_length(parameters: int, shards: int) -> None:
+def test_ranges_are_contiguous_and_of_similar_length(parameters: int, shards: int) -> None:
     ranges = [shard_range(parameters, shard, shards) for shard in range(shards)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == parameters
@@ -69,7 +69,7 @@ def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
-def test_what_is_not_modified_is_not_sent_again(transport: Transport) -> None:
+def test_unmodified_parameters_are_not_sent_again(transport: Transport) -> None:
     with (
         sharded(2) as shards,
         bridge_to(shards.addresses, transport=transport) as bridge,
@@ -101,7 +101,7 @@ class FilledNumpy:
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 @pytest.mark.parametrize("changed", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}])
-def test_of_shards_some_are_modified_and_others_not(
+def test_modified_and_unmodified_shards_are_joined(
     transport: Transport, changed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(received_state, "np", FilledNumpy())
@@ -136,7 +136,7 @@ def test_of_shards_some_are_modified_and_others_not(
         np.testing.assert_array_equal(pulled.parameters, expected)
 
 
-def test_leaving_leaves_all() -> None:
+def test_close_deregisters_from_all_shards() -> None:
     with sharded(3) as shards:
         with bridge_to(shards.addresses) as bridge:
             bridge.register(registration())
@@ -163,7 +163,7 @@ def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arriv
         np.testing.assert_array_equal(shards.parameters, expected)
 
 
-def test_a_push_that_shard_0_answered_before_the_roll_back_is_counted_again(tmp_path: Path) -> None:
+def test_a_push_answered_before_a_roll_back_is_counted_again(tmp_path: Path) -> None:
     with sharded(2, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
         bridge.register(registration())
         bridge.pull()

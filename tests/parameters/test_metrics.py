@@ -6,7 +6,7 @@ from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.moments import Moments
 
 
-def test_it_is_taken_once() -> None:
+def test_gathered_metrics_are_taken_once() -> None:
     gathered = MetricsCollector()
     assert not gathered
     gathered.episode(10.0, 4)
@@ -20,7 +20,7 @@ def test_it_is_taken_once() -> None:
     assert not gathered
 
 
-def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -> None:
+def test_many_episodes_take_several_reports_and_oldest_drop() -> None:
     gathered = MetricsCollector(max_episodes=5000)
     for number in range(6000):
         gathered.episode(number, 1)
@@ -47,7 +47,7 @@ def test_samples_are_counted_and_the_newest_gauge_is_kept() -> None:
         gathered.sample("a b", 1.0)
 
 
-def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
+def test_an_invalid_name_is_refused_by_the_recorder() -> None:
     with pytest.raises(ValueError, match="not a metric name"):
         MetricsCollector().scalar("a b", 1.0)
 
@@ -64,7 +64,7 @@ def test_statistics_are_merged_and_taken_once() -> None:
     assert gathered.take_statistics() == {}
 
 
-def test_statistics_that_cannot_be_merged_are_refused_where_they_are_given() -> None:
+def test_unmergeable_statistics_are_refused_by_the_recorder() -> None:
     gathered = MetricsCollector()
     gathered.statistic("a", Moments.of([[1.0]]))
     with pytest.raises(ValueError, match="samples of 1 numbers cannot be merged with samples of 2"):

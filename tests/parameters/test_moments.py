@@ -18,7 +18,7 @@ def test_two_samples_and_a_third_by_hand() -> None:
     assert (three.count, three.mean.tolist(), three.m2.tolist()) == (3, [4, 4], [26, 8])
 
 
-def test_nothing_changes_nothing() -> None:
+def test_merging_no_samples_changes_nothing() -> None:
     nothing, some = Moments.zeros(2), Moments.of([[1, 2], [3, 6]])
     assert some.merged(nothing) is some
     assert nothing.merged(some) is some
@@ -28,7 +28,7 @@ def test_nothing_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_any_split_gives_what_one_pass_gives(seed: int) -> None:
+def test_any_split_gives_the_moments_of_one_pass(seed: int) -> None:
     rng = np.random.default_rng(seed)
     samples = rng.normal(rng.normal(0, 10, 4), [0.1, 1, 10, 1000], (5000, 4))
     samples[:, 0] += 1e3  # far from zero: the difference of two large sums would keep seven digits fewer
@@ -47,7 +47,7 @@ def test_any_split_gives_what_one_pass_gives(seed: int) -> None:
     np.testing.assert_allclose(merged.variance, samples.var(axis=0), rtol=1e-12)
 
 
-def test_what_it_holds_is_its_own_and_never_changes() -> None:
+def test_arrays_are_copied_and_read_only() -> None:
     mean = np.array([1.0])
     moments = Moments(1, mean, np.array([0.0]))
     mean[0] = 7
@@ -71,12 +71,12 @@ def test_what_it_holds_is_its_own_and_never_changes() -> None:
         (1, [[0]], [[0]], r"the same shape \[D\]"),
     ],
 )
-def test_numbers_that_no_samples_have(count: float, mean: list[float], m2: list[float], sentence: str) -> None:
+def test_impossible_moments_are_refused(count: float, mean: list[float], m2: list[float], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Moments(count, np.array(mean, float), np.array(m2, float))
 
 
-def test_samples_that_are_none() -> None:
+def test_invalid_samples_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \[B, D\], not \[2\]"):
         Moments.of([1, 2])
     for wrong in ([[np.nan]], [[np.inf], [0]], [[1e200, np.nan]]):
@@ -87,7 +87,7 @@ def test_samples_that_are_none() -> None:
 
 
 @pytest.mark.parametrize("largest", [SAMPLE_LIMIT, 1e150, 1.7e308])
-def test_samples_beyond_the_limit_count_as_that_and_can_be_merged_for_ever(largest: float) -> None:
+def test_samples_beyond_the_limit_are_clamped_and_mergeable(largest: float) -> None:
     rng = np.random.default_rng(5)
     merged = Moments.zeros(2)
     for _ in range(2000):
@@ -108,14 +108,14 @@ def test_samples_beyond_the_limit_count_as_that_and_can_be_merged_for_ever(large
         Moments(1e19, np.array([0.0]), np.array([1.0])),
     ],
 )
-def test_moments_that_no_samples_have_are_merged_with_none(edge: Moments) -> None:
+def test_moments_out_of_range_are_not_merged(edge: Moments) -> None:
     some = Moments.of([[1], [3]])
     for first, second in ((edge, some), (some, edge), (Moments.zeros(1), edge), (edge, edge)):
         with pytest.raises(MomentsOutOfRange, match="which are too large"):
             first.merged(second)
 
 
-def test_lengths_that_a_shard_holds() -> None:
+def test_valid_declarations_are_accepted() -> None:
     declared = {"observations": 4, "rewards/scaled": MAX_STATISTICS - 4}
     assert check_lengths(declared) == declared
 
@@ -133,6 +133,6 @@ def test_lengths_that_a_shard_holds() -> None:
         ({f"a{i}": 1 for i in range(65)}, "65 statistics are declared; the limit is 64"),
     ],
 )
-def test_lengths_that_no_shard_holds(declared: dict[str, int], sentence: str) -> None:
+def test_invalid_declarations_are_refused(declared: dict[str, int], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         check_lengths(declared)

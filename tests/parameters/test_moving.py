@@ -42,7 +42,7 @@ def test_a_worker_follows_a_server_that_moves(transport: Transport, tmp_path: Pa
             bridge.close()
 
 
-def test_a_file_that_cannot_be_read_leaves_the_address_as_it_was(tmp_path: Path) -> None:
+def test_an_unreadable_file_keeps_the_last_address(tmp_path: Path) -> None:
     book = tmp_path / "book"
     put(book, "a:1", "b:2")
     moving = MovingAddress(f"@{book}", 1)

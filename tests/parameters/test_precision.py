@@ -55,7 +55,7 @@ def near(name: str) -> npt.NDArray[np.float32]:
 
 
 @short
-def test_numbers_are_rounded_as_others_round_them(name: str) -> None:
+def test_rounding_agrees_with_other_implementations(name: str) -> None:
     numbers = near(name)
     with np.errstate(all="ignore"):
         expected = numbers.astype(DTYPES[name])
@@ -64,7 +64,7 @@ def test_numbers_are_rounded_as_others_round_them(name: str) -> None:
 
 
 @short
-def test_what_is_finite_stays_finite_and_what_is_not_stays_that(name: str) -> None:
+def test_finite_numbers_stay_finite_and_others_do_not_change(name: str) -> None:
     numbers = near(name)
     found = through(numbers, name)
     with np.errstate(all="ignore"):
@@ -79,7 +79,7 @@ def test_what_is_finite_stays_finite_and_what_is_not_stays_that(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "edge"), [("float16", 65520.0), ("bfloat16", float(np.uint32(0x7F7F8000).view(np.float32)))]
 )
-def test_the_edge_half_way_to_what_would_be_infinite(name: str, edge: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_rounding_at_the_edge_of_infinity(name: str, edge: float, caplog: pytest.LogCaptureFixture) -> None:
     at = np.float32(edge)
     below = np.nextafter(at, np.float32(0))
     with np.errstate(over="ignore"):
@@ -92,7 +92,7 @@ def test_the_edge_half_way_to_what_would_be_infinite(name: str, edge: float, cap
 
 
 @short
-def test_every_short_number_is_read(name: str) -> None:
+def test_every_16_bit_number_is_widened(name: str) -> None:
     data = memoryview(np.arange(2**16, dtype=np.uint16)).cast("B")
     found = widened(data, PRECISIONS[name])
     assert not found.flags.writeable
@@ -103,14 +103,14 @@ def test_every_short_number_is_read(name: str) -> None:
 
 
 @short
-def test_data_may_begin_anywhere(name: str) -> None:
+def test_unaligned_data_is_widened(name: str) -> None:
     numbers = gradient(1, -2, 0.5)
     odd = memoryview(b"x" + narrowed(numbers, name).tobytes())[1:]
     np.testing.assert_array_equal(widened(odd, PRECISIONS[name]), numbers)
     assert not len(widened(memoryview(b""), PRECISIONS[name]))
 
 
-def test_float32_is_left_alone() -> None:
+def test_float32_is_not_converted() -> None:
     prepare("float32")
     numbers = gradient(1, 1 + 2**-20)
     assert narrowed(numbers, "float32") is numbers
@@ -118,7 +118,7 @@ def test_float32_is_left_alone() -> None:
 
 
 @short
-def test_numbers_that_are_too_large_are_said_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_clamped_numbers_are_logged_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
     narrow = Narrower("parameters")
     for vector in (gradient(LARGEST[name], np.inf, np.nan), gradient(3.4028e38, -3.4028e38), gradient(3.4028e38)):
         narrow(vector, PRECISIONS[name])
@@ -127,12 +127,12 @@ def test_numbers_that_are_too_large_are_said_once(name: str, caplog: pytest.LogC
 
 
 @short
-def test_half_a_number_is_refused(name: str) -> None:
+def test_incomplete_numbers_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"a {name} vector must have a multiple of 2 bytes, not 5"):
         widened(memoryview(bytes(5)), PRECISIONS[name])
 
 
-def test_an_unknown_precision_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
     sentence = r"precision 7 is not supported; use one of 0 \(float32\), 1 \(float16\), 2 \(bfloat16\)"
     unknown: Any = 7
     uses: list[Callable[[], Any]] = [
@@ -146,7 +146,7 @@ def test_an_unknown_precision_is_refused_with_those_that_are_known() -> None:
 
 
 @short
-def test_gradients_are_rounded_on_their_way_up_and_parameters_on_theirs_down(name: str) -> None:
+def test_gradients_and_parameters_are_rounded_on_the_wire(name: str) -> None:
     fine = 1 + 2**-12  # of 12 bits behind the point: neither has so many
     with (
         running(Models(learning_rate=fine)) as server,
@@ -181,7 +181,7 @@ def test_half_of_the_bytes_are_sent(name: str) -> None:
 
 
 @short
-def test_what_is_not_finite_is_discarded_as_ever(name: str) -> None:
+def test_gradients_that_are_not_finite_are_discarded(name: str) -> None:
     with running() as server, bridge_to(server.address, wire_precision=name) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -190,7 +190,7 @@ def test_what_is_not_finite_is_discarded_as_ever(name: str) -> None:
         assert server.version == 0
 
 
-def test_what_is_too_large_is_applied_as_the_largest(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureFixture) -> None:
     with running() as server, bridge_to(server.address, wire_precision="float16") as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -208,7 +208,7 @@ def test_what_is_too_large_is_applied_as_the_largest(caplog: pytest.LogCaptureFi
 
 
 @short
-def test_shards_take_and_send_short_numbers_too(name: str) -> None:
+def test_several_shards_use_16_bit_numbers(name: str) -> None:
     with sharded(3) as shards, bridge_to(shards.addresses, wire_precision=name) as bridge:
         bridge.register(registration())
         pulled = bridge.pull()
@@ -219,7 +219,7 @@ def test_shards_take_and_send_short_numbers_too(name: str) -> None:
         assert bridge.pull() is pushed.pulled
 
 
-def test_through_memory_everything_is_float32_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_shared_memory_uses_float32_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server, bridge_to(server.address, transport="auto", wire_precision="float16") as bridge:
         bridge.register(registration())
@@ -232,7 +232,7 @@ def test_through_memory_everything_is_float32_and_the_log_says_so(caplog: pytest
 
 
 @every
-def test_a_server_that_knows_float32_only_is_understood(name: str) -> None:
+def test_answers_in_float32_only_are_read(name: str) -> None:
     link = ShardClient(Target("127.0.0.1:1"), precision=PRECISIONS[name])
     link.set_range(pb.RegisterResponse(range_end=SIZE, parameters=SIZE))
     try:

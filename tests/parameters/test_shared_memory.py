@@ -105,7 +105,7 @@ def copies(sock: socket.socket) -> int:
     return found
 
 
-def test_what_was_pulled_stays_as_it_is_while_anybody_has_it() -> None:
+def test_pulled_vectors_do_not_change_while_in_use() -> None:
     with running() as server, sharing(server) as bridge:
         held = [bridge.pull().parameters]
         for _ in range(10):
@@ -115,7 +115,7 @@ def test_what_was_pulled_stays_as_it_is_while_anybody_has_it() -> None:
         np.testing.assert_array_equal([vector.ravel()[0] for vector in held], -np.arange(11))
 
 
-def test_it_stays_so_when_the_connection_is_lost() -> None:
+def test_pulled_vectors_survive_a_lost_connection() -> None:
     with running() as server, sharing(server) as bridge, sharing(server) as other:
         held = [bridge.pull(), *(bridge.push(gradient(1), 1).pulled for _ in range(4))]
         for connection in list(server.server._local._sessions.values()):
@@ -127,7 +127,7 @@ def test_it_stays_so_when_the_connection_is_lost() -> None:
         assert len(server.core.segments.alive) <= 6
 
 
-def test_memory_that_nobody_has_any_more_is_used_again() -> None:
+def test_unused_segments_are_reused() -> None:
     with running() as server, sharing(server) as one, sharing(server) as other:
         for _ in range(20):
             for bridge in (one, other):
@@ -144,14 +144,14 @@ def test_memory_that_nobody_has_any_more_is_used_again() -> None:
         assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
 
 
-def test_a_worker_that_lets_go_of_nothing_reads_a_bounded_number_of_vectors() -> None:
+def test_a_worker_can_hold_a_bounded_number_of_vectors() -> None:
     with running() as server, sharing(server, transport="auto") as bridge:
         held = [bridge.push(gradient(1), 1).pulled for _ in range(3 * MOST_HELD)]
         assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -1 - 3 * MOST_HELD, -1))
         assert len(server.core.segments.alive) <= MOST_HELD + 6
 
 
-def test_workers_go_on_by_grpc_where_the_memory_to_share_is_spent() -> None:
+def test_workers_use_grpc_when_shared_memory_is_exhausted() -> None:
     with running() as server, sharing(server, transport="auto") as bridge:
         taken = server.core.shared.taken()
         server.core.shared.limit = taken + 4 * 4 * SIZE
@@ -160,7 +160,7 @@ def test_workers_go_on_by_grpc_where_the_memory_to_share_is_spent() -> None:
         assert server.core.shared.taken() <= server.core.shared.limit
 
 
-def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:
+def test_a_gradient_can_be_computed_in_shared_memory() -> None:
     with running() as server, sharing(server) as bridge:
         memory = bridge.gradient_memory()
         assert memory is not None
@@ -176,7 +176,7 @@ def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:
         assert bridge.gradient_memory() is None
 
 
-def test_parameters_cannot_be_written_to() -> None:
+def test_parameters_are_read_only() -> None:
     with running() as server, sharing(server) as bridge:
         parameters = bridge.pull().parameters
         with pytest.raises(ValueError, match="read-only"):
@@ -191,7 +191,7 @@ def test_parameters_cannot_be_written_to() -> None:
             os.ftruncate(segment.descriptor, 0)
 
 
-def test_memory_that_is_handed_over_never_changes_its_length() -> None:
+def test_shared_memory_cannot_change_its_length() -> None:
     descriptor, memory = segments.make(SIZE)
     try:
         for length in (0, 4096):
@@ -205,7 +205,7 @@ def test_memory_that_is_handed_over_never_changes_its_length() -> None:
         os.close(descriptor)
 
 
-def test_long_reports_and_statistics_go_along() -> None:
+def test_long_reports_and_statistics_are_sent() -> None:
     length = 10_000
     with running(Models(statistics={"s": length})) as server, sharing(server) as bridge:
         for number in range(4096):
@@ -218,7 +218,7 @@ def test_long_reports_and_statistics_go_along() -> None:
         assert server.core.status().episodes == 4096
 
 
-def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
+def test_a_lost_answer_is_applied_once_and_memory_is_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -235,7 +235,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
         ]
 
 
-def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_shared_memory_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("relaax.transport.shard_link.time.monotonic", lambda: now)
     with running() as server, sharing(server) as bridge:
@@ -250,7 +250,7 @@ def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pyte
         assert bridge.shares_memory
 
 
-def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_push_is_repeated_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = MemoryTransport.mark_lost
 
     def then_go_on(self: MemoryTransport[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
@@ -266,7 +266,7 @@ def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monk
         assert server.core.status().global_step == 5
 
 
-def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None:
+def test_a_refusal_has_the_servers_text_and_keeps_memory() -> None:
     with running() as server, bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
@@ -280,7 +280,7 @@ def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None
         assert bridge.shares_memory
 
 
-def test_a_failure_of_the_server_itself_is_told_and_logged(
+def test_an_internal_server_error_is_reported_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running() as server, sharing(server) as bridge:
@@ -291,7 +291,7 @@ def test_a_failure_of_the_server_itself_is_told_and_logged(
 
 
 @pytest.mark.parametrize("where", ["at the start", "later"])
-def test_without_memory_there_is_grpc(
+def test_without_shared_memory_grpc_is_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -310,7 +310,7 @@ def test_without_memory_there_is_grpc(
         assert told in caplog.text
 
 
-def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_sockets_grpc_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server, bridge_to(server.address, transport="auto") as bridge:
         monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
@@ -320,7 +320,7 @@ def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 
 @pytest.mark.parametrize("what", ["sockets", "threads"])
-def test_a_server_without_more_descriptors_or_threads_offers_nothing(
+def test_a_server_without_descriptors_or_threads_offers_none(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     with monkeypatch.context() as scarce:
@@ -342,9 +342,7 @@ def no_thread(*_: Any) -> None:
     raise RuntimeError("no more threads")
 
 
-def test_a_worker_for_whom_there_is_no_thread_comes_by_grpc_and_the_last_checkpoint_is_safe(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_thread_grpc_is_used_and_checkpoint_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     start = threading.Thread.start
 
     def few(self: threading.Thread) -> None:
@@ -365,7 +363,7 @@ def test_a_worker_for_whom_there_is_no_thread_comes_by_grpc_and_the_last_checkpo
     assert server.ended is not None and server.ended[1], "the last checkpoint is safe"
 
 
-def test_what_lies_in_no_shared_memory_is_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_outside_shared_memory_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """As parameters on a GPU are."""
     monkeypatch.setattr(
         "relaax.server.parameter_server.shard.model.Shard",
@@ -377,7 +375,7 @@ def test_what_lies_in_no_shared_memory_is_copied_there(monkeypatch: pytest.Monke
         assert bridge.shares_memory
 
 
-def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_offer_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server:
         server.server._local._offers.open = False
@@ -397,12 +395,12 @@ def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
             bridge.register(registration())
 
 
-def test_the_offer_of_another_host_leads_nowhere() -> None:
+def test_the_offer_of_another_host_is_refused() -> None:
     with running() as server, pytest.raises(NoSharedMemory, match="no process listens at its socket"):
         SharedMemory(offer(server, socket=b"relaax-of-another-host"), WORKER, SIZE)
 
 
-def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     make, calls = segments.make, []
 
     def at_last(size: int, **options: Any) -> Any:
@@ -424,7 +422,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
             bridge.register(registration())
 
 
-def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
+def test_another_hosts_offer_ends_a_worker_that_requires_it() -> None:
     says = "bridge is shared_memory: no process listens at its socket.* run both on one host"
     with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
         server.server._local._offers.socket = b"relaax-of-another-host"
@@ -432,7 +430,7 @@ def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
             bridge.register(registration())
 
 
-def test_a_shard_that_ended_after_its_offer_may_be_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_ended_after_its_offer_may_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next life makes another offer."""
     with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
         offers = server.server._local._offers
@@ -449,7 +447,7 @@ def test_a_shard_that_ended_after_its_offer_may_be_there_again(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("mistake", ["proof", "another's proof", "not registered", "length", "no introduction"])
-def test_a_stranger_is_not_heard(mistake: str) -> None:
+def test_a_connection_without_proof_is_refused(mistake: str) -> None:
     other = "1" * 32
     with running() as server:
         offered = offer(server)
@@ -469,12 +467,12 @@ def test_a_stranger_is_not_heard(mistake: str) -> None:
         assert server.server._local._offers.connected() == 0
 
 
-def test_who_answers_must_prove_to_be_the_shard() -> None:
+def test_a_server_without_proof_is_refused() -> None:
     with running() as server, pytest.raises(NoSharedMemory, match="did not prove that it is the server"):
         SharedMemory(offer(server, shard_proof=bytes(32)), WORKER, SIZE)
 
 
-def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_take_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 60.0)
     with running() as server:
         name = b"\0" + server.server._local._offers.socket
@@ -501,7 +499,7 @@ def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pyte
         wait_until(shares, "the places are free again")
 
 
-def test_who_says_nothing_has_a_bounded_time_and_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_time_out_and_do_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as server:
         name = b"\0" + server.server._local._offers.socket
         monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 0.1)
@@ -526,7 +524,7 @@ def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
         yield one, frames
 
 
-def test_a_frame_that_comes_by_drips_has_one_deadline(
+def test_a_slowly_received_frame_has_one_deadline(
     monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, FrameSocket]
 ) -> None:
     one, frames = pair
@@ -545,14 +543,14 @@ def test_a_frame_that_comes_by_drips_has_one_deadline(
 
 
 @pytest.mark.parametrize("frame", [Frame(HELLO, bytes(65)), Frame(HELLO, b"", numbers=range(17))])
-def test_a_frame_is_no_longer_than_is_waited_for(pair: tuple[socket.socket, FrameSocket], frame: Frame) -> None:
+def test_a_frame_beyond_the_limit_is_refused(pair: tuple[socket.socket, FrameSocket], frame: Frame) -> None:
     one, frames = pair
     FrameSocket(one).send(frame)
     with pytest.raises(BrokenFrame, match="the limit is 64 bytes each"):
         frames.receive(64)
 
 
-def test_frames_that_come_together_are_received_one_by_one(pair: tuple[socket.socket, FrameSocket]) -> None:
+def test_frames_sent_together_are_received_one_by_one(pair: tuple[socket.socket, FrameSocket]) -> None:
     one, frames = pair
     sent = [Frame(HELLO, bytes([i]) * 40 * i, vector=i, segment=i, numbers=tuple(range(i))) for i in range(4)]
     for frame in sent:
@@ -560,7 +558,7 @@ def test_frames_that_come_together_are_received_one_by_one(pair: tuple[socket.so
     assert [frames.receive()[0] for _ in sent] == sent
 
 
-def test_a_descriptor_comes_with_one_frame(pair: tuple[socket.socket, FrameSocket]) -> None:
+def test_a_descriptor_with_several_frames_is_refused(pair: tuple[socket.socket, FrameSocket]) -> None:
     one, frames = pair
     FrameSocket(one).send(Frame(0, b""))
     FrameSocket(one).send(Frame(0, b""), one.fileno())
@@ -570,7 +568,7 @@ def test_a_descriptor_comes_with_one_frame(pair: tuple[socket.socket, FrameSocke
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_frame_brings_one_descriptor_and_others_are_closed(
+def test_a_second_descriptor_is_refused_and_all_are_closed(
     pair: tuple[socket.socket, FrameSocket], together: bool
 ) -> None:
     one, frames = pair
@@ -581,7 +579,7 @@ def test_a_frame_brings_one_descriptor_and_others_are_closed(
     assert copies(one) == 1, "its own"
 
 
-def test_a_descriptor_for_which_there_is_no_place_is_missed(pair: tuple[socket.socket, FrameSocket]) -> None:
+def test_a_lost_descriptor_is_reported(pair: tuple[socket.socket, FrameSocket]) -> None:
     one, frames = pair
     FrameSocket(one).send(Frame(0, b""), one.fileno())
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -599,7 +597,7 @@ def test_a_descriptor_for_which_there_is_no_place_is_missed(pair: tuple[socket.s
             os.close(descriptor)
 
 
-def test_a_worker_may_have_as_many_descriptors_as_the_system_allows() -> None:
+def test_workers_raise_their_limit_of_descriptors() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with running() as server:
         try:
@@ -610,7 +608,7 @@ def test_a_worker_may_have_as_many_descriptors_as_the_system_allows() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_shard_takes_no_descriptors() -> None:
+def test_a_shard_accepts_no_descriptors() -> None:
     one, two = socket.socketpair()
     with running() as server, one, two, closing(FrameSocket(socket.socket(socket.AF_UNIX), descriptors=True)) as frames:
         offered = offer(server)
@@ -625,7 +623,7 @@ def test_a_shard_takes_no_descriptors() -> None:
         assert copies(one) == 1, "its own"
 
 
-def test_a_worker_that_dies_in_the_middle_of_a_write_changes_nothing() -> None:
+def test_a_worker_that_dies_during_a_write_changes_nothing() -> None:
     with running() as server:
         with closing(connected(offer(server))) as frames:
             frames.socket.sendall(b"\x40\0\0\0\x02\0")  # a push whose rest never comes
@@ -635,7 +633,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_write_changes_nothing() -> None:
             assert bridge.push(gradient(1), 1).version == 1
 
 
-def test_nonsense_ends_its_own_connection_only() -> None:
+def test_invalid_frames_end_only_their_own_connection() -> None:
     random = np.random.default_rng(0)
     header = b"\0\0\0\0", b"\x02\0", b"\0\0", b"\0\0\0\0"
     with running() as server, sharing(server) as bridge:
@@ -662,7 +660,7 @@ def test_nonsense_ends_its_own_connection_only() -> None:
         assert bridge.shares_memory
 
 
-def test_nothing_is_left_behind() -> None:
+def test_closed_connections_leave_no_resources() -> None:
     with running() as server:
         with sharing(server) as bridge:  # what is opened once
             bridge.push(gradient(1), 1)
@@ -682,7 +680,7 @@ def test_nothing_is_left_behind() -> None:
     assert not server.server._local._threads
 
 
-def test_a_server_that_ends_answers_what_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ending_server_answers_pending_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_receiving = ParameterSession.stop_receiving
 
     def then_go_on(self: ParameterSession) -> None:

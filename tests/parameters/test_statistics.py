@@ -8,7 +8,7 @@ from relaax.parameters.moments import Moments
 from relaax.parameters.wire import statistics_from_messages, statistics_to_messages
 
 
-def test_there_and_back_to_the_bit() -> None:
+def test_a_round_trip_keeps_every_bit() -> None:
     sent = {"a": Moments.of(np.random.default_rng(0).normal(size=(7, 3))), "b": Moments.zeros(1)}
     received = statistics_from_messages(statistics_to_messages(sent))
     assert list(received) == ["a", "b"]
@@ -32,6 +32,6 @@ def test_the_bytes_are_little_endian_float64() -> None:
         ([pb.Moments(name="a")] * 2, "statistic 'a' is repeated"),
     ],
 )
-def test_messages_that_are_none(messages: list[pb.Moments], sentence: str) -> None:
+def test_invalid_messages_are_refused(messages: list[pb.Moments], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         statistics_from_messages(messages)

@@ -61,7 +61,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @both_ways
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_target_is_what_the_parameters_were(transport: Transport, count: int, fetched: list[int]) -> None:
+def test_the_target_is_a_copy_of_earlier_parameters(transport: Transport, count: int, fetched: list[int]) -> None:
     with sharded(count, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
         pulled = bridge.pull()
         assert pulled.target is not None
@@ -88,7 +88,7 @@ def test_the_target_is_what_the_parameters_were(transport: Transport, count: int
 
 
 @both_ways
-def test_frames_alone_make_a_new_object_of_the_same_arrays(transport: Transport) -> None:
+def test_new_frames_give_a_new_object_with_the_same_arrays(transport: Transport) -> None:
     models = Models(target=TargetInterval(frames=100), statistics={"a": 1})
     with sharded(2, models) as shards, joined(shards, transport=transport) as bridge:
         pulled = bridge.pull()
@@ -114,7 +114,7 @@ def test_frames_are_steps_times_frame_skip_of_all_workers(transport: Transport) 
 
 
 @both_ways
-def test_a_push_that_wants_nothing_fetches_nothing(transport: Transport, fetched: list[int]) -> None:
+def test_a_push_without_parameters_fetches_no_target(transport: Transport, fetched: list[int]) -> None:
     with sharded(2, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
         first = bridge.pull()
         fetched.clear()
@@ -130,7 +130,7 @@ def test_a_push_that_wants_nothing_fetches_nothing(transport: Transport, fetched
 
 
 @both_ways
-def test_who_only_acts_has_none(transport: Transport, fetched: list[int]) -> None:
+def test_exploit_workers_get_no_target(transport: Transport, fetched: list[int]) -> None:
     with (
         sharded(2, Models(target=FRAMES)) as shards,
         joined(shards) as trains,
@@ -145,7 +145,7 @@ def test_who_only_acts_has_none(transport: Transport, fetched: list[int]) -> Non
 
 
 @both_ways
-def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
+def test_a_shard_that_advances_between_answers_is_retried(
     transport: Transport, monkeypatch: pytest.MonkeyPatch, fetched: list[int]
 ) -> None:
     with sharded(3, Models(target=FRAMES)) as shards, joined(shards, transport=transport) as bridge:
@@ -186,7 +186,7 @@ def test_a_false_generation_neither_spreads_nor_stops_training() -> None:
         assert {copy.generation for one in shards.all if (copy := shard_of(one).target)} == {MAX_AHEAD + 1}
 
 
-def test_a_shard_that_never_catches_up_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_stays_behind_ends_the_bounded_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
         monkeypatch.setattr(TargetNetwork, "advance_to", lambda *_: None)
         shard_of(shards.leader).push(Push("other", 1, 0, None, 10, 10, 0))
@@ -194,7 +194,7 @@ def test_a_shard_that_never_catches_up_ends_the_wait(monkeypatch: pytest.MonkeyP
             bridge.pull()
 
 
-def test_the_end_of_training_is_told_instead_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_training_is_reported_during_a_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     with sharded(1, Models(target=FRAMES, max_global_step=15)) as shards, joined(shards) as bridge:
         pull = ParameterService.pull
 
@@ -210,7 +210,9 @@ def test_the_end_of_training_is_told_instead_of_a_target(monkeypatch: pytest.Mon
 
 @both_ways
 @pytest.mark.parametrize(("count", "interval"), [(2, TargetInterval(updates=7)), (3, TargetInterval(frames=40))])
-def test_all_workers_see_the_same_while_all_push(transport: Transport, count: int, interval: TargetInterval) -> None:
+def test_all_workers_get_the_same_targets_while_all_push(
+    transport: Transport, count: int, interval: TargetInterval
+) -> None:
     workers, pushes = 4, 20
     seen: dict[int, set[bytes]] = {}
     failures: list[BaseException] = []
@@ -254,7 +256,7 @@ def test_all_workers_see_the_same_while_all_push(transport: Transport, count: in
 
 
 @both_ways
-def test_a_lost_shard_brings_the_target_of_the_checkpoint_back(
+def test_a_lost_shard_restores_the_target_of_the_checkpoint(
     transport: Transport, tmp_path: Path, fetched: list[int]
 ) -> None:
     with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, transport=transport) as bridge:
@@ -278,7 +280,7 @@ def test_a_lost_shard_brings_the_target_of_the_checkpoint_back(
 
 
 @both_ways
-def test_a_roll_back_between_a_push_and_the_fetch_is_one_of_the_push(
+def test_a_roll_back_before_the_fetch_counts_for_the_push(
     transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, transport=transport) as bridge:
@@ -320,7 +322,7 @@ def test_another_number_of_shards_has_the_same_target(before: int, after: int, t
         assert (again.frames, bridge._target._held) == (16, 1)
 
 
-def test_memory_is_used_again_with_two_vectors_held() -> None:
+def test_segments_are_reused_while_two_vectors_are_held() -> None:
     with (
         running(Models(target=TargetInterval(updates=3))) as server,
         bridge_to(server.address, transport="shared_memory") as one,
@@ -347,7 +349,7 @@ def test_memory_is_used_again_with_two_vectors_held() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_on_the_wire_it_is_rounded_as_parameters_are(precision: str) -> None:
+def test_the_target_is_rounded_as_parameters_are(precision: str) -> None:
     fine = gradient(1 + 2**-20, 3)
     with sharded(2, Models(target=FRAMES)) as shards, joined(shards, wire_precision=precision) as bridge:
         bridge.pull()
@@ -360,7 +362,7 @@ def test_on_the_wire_it_is_rounded_as_parameters_are(precision: str) -> None:
         np.testing.assert_array_equal(pulled.target, -gradient(1, 3))
 
 
-def test_a_worker_that_updates_by_itself_has_one_too() -> None:
+def test_hogwild_workers_get_the_target() -> None:
     models = Models(RMSProp(), learning_rate=0.1, target=TargetInterval(updates=2))
     with sharded(2, models) as shards, joined(shards, transport="hogwild") as bridge:
         bridge.pull()
@@ -375,7 +377,7 @@ def test_a_worker_that_updates_by_itself_has_one_too() -> None:
         )
 
 
-def test_a_pull_names_what_it_gets() -> None:
+def test_a_pull_names_the_requested_vector() -> None:
     with running(Models(target=FRAMES)) as server, grpc.insecure_channel(server.address) as channel:
         stub: Any = pb_grpc.ParameterServerServiceStub(channel)
 

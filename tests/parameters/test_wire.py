@@ -85,7 +85,7 @@ def test_protobuf_reads_what_is_written(message: pb.PushRequest, vector: np.ndar
 
 
 @given(message=REQUESTS, vector=VECTORS)
-def test_what_is_written_is_read_without_a_copy(message: pb.PushRequest, vector: np.ndarray) -> None:
+def test_written_messages_are_read_without_a_copy(message: pb.PushRequest, vector: np.ndarray) -> None:
     written = PUSH_REQUEST.write(Carrier(message, vector))
     carrier = PUSH_REQUEST.read(written)
     np.testing.assert_array_equal(float32_of(carrier.data), vector)
@@ -96,7 +96,7 @@ def test_what_is_written_is_read_without_a_copy(message: pb.PushRequest, vector:
 
 
 @given(message=REQUESTS, vector=VECTORS)
-def test_what_protobuf_has_written_is_read(message: pb.PushRequest, vector: np.ndarray) -> None:
+def test_messages_written_by_protobuf_are_read(message: pb.PushRequest, vector: np.ndarray) -> None:
     message.gradient = vector.tobytes()
     carrier = PUSH_REQUEST.read(message.SerializeToString())
     assert whole(carrier) == message
@@ -105,12 +105,12 @@ def test_what_protobuf_has_written_is_read(message: pb.PushRequest, vector: np.n
 
 
 @given(data=foreign())
-def test_fields_may_come_in_any_order(data: bytes) -> None:
+def test_fields_in_any_order_are_read(data: bytes) -> None:
     assert whole(PUSH_REQUEST.read(data)) == parsed(data)
 
 
 @given(data=st.one_of(foreign(), st.binary(max_size=100)), cut=st.integers(0, 400), flip=st.integers(0, 255))
-def test_what_is_damaged_is_refused_where_protobuf_refuses_it(data: bytes, cut: int, flip: int) -> None:
+def test_damaged_bytes_are_refused_if_protobuf_refuses_them(data: bytes, cut: int, flip: int) -> None:
     damaged = bytearray(data[: len(data) - cut % (len(data) + 1)])
     if damaged:
         damaged[cut % len(damaged)] ^= flip
@@ -129,7 +129,7 @@ def test_a_message_of_many_fields_is_left_to_protobuf() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x2a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x2a\x05abc", b"\x80" * 100])
-def test_lengths_that_cannot_be_are_refused(data: bytes) -> None:
+def test_invalid_lengths_are_refused(data: bytes) -> None:
     with pytest.raises(DecodeError):
         PUSH_REQUEST.read(data)
 
@@ -141,7 +141,7 @@ def test_lengths_that_cannot_be_are_refused(data: bytes) -> None:
         (PULL_RESPONSE, pb.PullResponse(version=3, finished=True)),
     ],
 )
-def test_answers_go_the_same_way(wire: LongMessageWire, message: pb.PushResponse | pb.PullResponse) -> None:
+def test_responses_are_written_and_read(wire: LongMessageWire, message: pb.PushResponse | pb.PullResponse) -> None:
     vector = np.arange(5, dtype=np.float32)
     written = wire.write(Carrier(message, vector))
     assert type(message).FromString(written).parameters == vector.tobytes()
@@ -149,7 +149,7 @@ def test_answers_go_the_same_way(wire: LongMessageWire, message: pb.PushResponse
     assert not len(wire.read(wire.write(Carrier(message))).data)
 
 
-def test_numbers_are_copied_only_where_they_are_not_aligned() -> None:
+def test_only_unaligned_numbers_are_copied() -> None:
     memory = np.arange(3, dtype=np.float32).tobytes()
     odd = memoryview(b"x" + memory)[1:]
     for data in (memoryview(memory), odd):
@@ -159,6 +159,6 @@ def test_numbers_are_copied_only_where_they_are_not_aligned() -> None:
         assert not vector.flags.writeable
 
 
-def test_half_a_number_is_refused() -> None:
+def test_incomplete_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 4 bytes, not 6"):
         float32_of(memoryview(bytes(6)))

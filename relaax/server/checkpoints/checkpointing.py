@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 LOG_INTERVAL = 60.0  # seconds between log lines about the same failure
 LAST_ATTEMPTS = 3  # for the last checkpoint, and for one that an ending shard waits for
-LAST_SECONDS = 60.0  # after so many seconds no further attempt at the last checkpoint starts
+LAST_SECONDS = 60.0  # seconds after which no new attempt at the last checkpoint starts
 _FIRST_PAUSE = 0.5
 EARLY = (60.0, 60.0, 120.0, 240.0)
 """Seconds before each of the first checkpoints of a training, if the interval is longer: after 1, 2, 4, 8 minutes."""
@@ -76,7 +76,7 @@ class Checkpointer:
 
     The first checkpoints of a training are saved earlier (`EARLY`), so that a crash soon after the start does not lose
     all of it. `made` is the number of checkpoints that the training has already. Therefore a server that crashes
-    repeatedly saves no more early ones than a server that does not, and does not cause older ones to be deleted.
+    repeatedly saves only as many early ones as other servers, and older ones are not deleted to make space for them.
 
     If the store fails, or if `take` raises CheckpointLate, the checkpoint is late: this is logged, and saving is
     retried after `retry` seconds. `mark` returns the mark that a state would have, without a copy; if it is unchanged,
