@@ -1,4 +1,4 @@
-"""Array files are what the library `safetensors` writes and reads."""
+"""Array files, compared with the library `safetensors`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_invalid_headers_are_refused(header: bytes) -> None:
 
 @pytest.mark.slow
 def test_other_threads_run_while_a_long_vector_is_saved(tmp_path: Path) -> None:
-    """Nothing of it keeps Python's lock: a thread that only counts is never held up for long."""
+    """Saving and reading do not hold Python's lock: a counting thread is never blocked for long."""
     parts = {"shard-0": {"parameters": np.zeros(50_000_000, np.float32)}}
     gaps: list[float] = []
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""The configuration of boto3 itself: what is wrong with it is a sentence, and keys that were renewed are read."""
+"""The configuration of boto3: errors are reported in a sentence, and renewed keys are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIR = f"[default]\naws_access_key_id = {KEYS.access}\naws_secret_access_key = {
 
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder ~/.aws of a process to which nothing else says anything of Amazon's services."""
+    """The folder ~/.aws of a process without any other configuration of AWS."""
     for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE", "DEFAULT_REGION", "REGION"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -105,7 +105,7 @@ def test_refused_keys_are_read_again(s3: S3Server, aws: Path, tmp_path: Path, in
 
 
 def test_keys_that_become_unreadable_are_a_store_error(s3: S3Server, aws: Path, tmp_path: Path) -> None:
-    """Training continues: the next attempt reads them once more."""
+    """Training continues, and the next attempt reads the keys again."""
     file = tmp_path / "keys.yaml"
     file.write_text("access: x\nsecret: y\n")
     with S3Proxy(s3.address) as proxy:

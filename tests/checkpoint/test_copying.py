@@ -1,4 +1,4 @@
-"""Copies of checkpoints: published under the lease of the target, or removed."""
+"""Copies of checkpoints, which are published under the lease of the target or removed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from support.stores import MemoryStore
 
 
 class Target(MemoryStore):
-    """A store whose lease is taken over after `comes_after` writes. `spoils`: parts are damaged when written."""
+    """A store whose lease is taken over after `taken_over_after` writes. `spoils`: whether it damages parts."""
 
-    def __init__(self, comes_after: int = -1) -> None:
+    def __init__(self, taken_over_after: int = -1) -> None:
         super().__init__()
-        self._left = comes_after
+        self._left = taken_over_after
         self.spoils = False
 
     def put(self, key: str, value: object) -> None:
@@ -48,7 +48,7 @@ def leased(target: MemoryStore) -> Lease:
     return lease
 
 
-def beside_the_lease(target: MemoryStore) -> dict[str, bytes]:
+def contents_without_the_lease(target: MemoryStore) -> dict[str, bytes]:
     return {key: value for key, value in target.values.items() if key != "lease.json"}
 
 
@@ -58,19 +58,19 @@ def test_copy_is_identical(source: tuple[MemoryStore, str]) -> None:
     lease = leased(target)
     copying.copy(store, target, checkpoint_id, lease, read.append)
     lease.release()
-    assert beside_the_lease(target) == store.values
+    assert contents_without_the_lease(target) == store.values
     parts = CheckpointManager(store).manifest(checkpoint_id)["parts"].values()
     assert sum(read) == sum(part["bytes"] for part in parts)
-    assert target.puts[-2] == f"{checkpoint_id}/manifest.json", "last but the lease"
+    assert target.puts[-2] == f"{checkpoint_id}/manifest.json", "the manifest is written last, except for the lease"
 
 
-@pytest.mark.parametrize("comes_after", [1, 2])
-def test_copy_is_not_published_after_its_lease_is_lost(source: tuple[MemoryStore, str], comes_after: int) -> None:
+@pytest.mark.parametrize("taken_over_after", [1, 2])
+def test_copy_is_not_published_after_its_lease_is_lost(source: tuple[MemoryStore, str], taken_over_after: int) -> None:
     store, checkpoint_id = source
-    target = Target(comes_after)
+    target = Target(taken_over_after)
     with pytest.raises(LeaseLost, match="with fence 9 now"):
         copying.copy(store, target, checkpoint_id, leased(target))
-    assert beside_the_lease(target) == {}
+    assert contents_without_the_lease(target) == {}
     assert json.loads(target.values["lease.json"])["fence"] == 9
 
 
@@ -82,7 +82,7 @@ def test_part_damaged_in_the_target_is_removed(source: tuple[MemoryStore, str]) 
     with pytest.raises(StoreError, match="memory: "):
         copying.copy(store, target, checkpoint_id, lease)
     lease.release()
-    assert beside_the_lease(target) == {}
+    assert contents_without_the_lease(target) == {}
 
 
 @pytest.mark.parametrize("damage", [b"longer", b""])
@@ -102,4 +102,4 @@ def test_part_of_another_size_is_damaged_and_not_read(
         with pytest.raises(Damaged, match="shard-0.safetensors has "):
             use()
     lease.release()
-    assert beside_the_lease(target) == {}
+    assert contents_without_the_lease(target) == {}

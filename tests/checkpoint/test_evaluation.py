@@ -1,4 +1,4 @@
-"""Evaluations beside checkpoints: they decide which is the best, and keep what is being played from being deleted."""
+"""Evaluations of checkpoints: they decide which is the best, and protect a checkpoint under evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease, with a clock that the tests move. Real servers meet in tests/server/parameter_server/test_storage.py."""
+"""The lease, with a simulated clock. tests/server/parameter_server/test_storage.py tests it with real servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from support.stores import MemoryStore
 
 
 class Clock:
-    """Time that passes when somebody waits."""
+    """A simulated clock that advances when a caller waits."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ class Clock:
 
 @contextmanager
 def held(store: MemoryStore | LocalStore, on_lost: Callable[[str], None] = lambda _: None) -> Iterator[Lease]:
-    """A lease that is renewed only when the test says so."""
+    """A lease that only the test renews."""
     lease = Lease(store, on_lost, ttl=1e6)
     lease.acquire()
     try:
@@ -82,7 +82,7 @@ def test_a_fence_exceeds_those_of_lease_and_checkpoints() -> None:
     store = MemoryStore()
     with held(store):
         pass
-    for above, fence in ((7, 8), (2, 9)):  # the lease was lost and begun anew; then it is ahead of the checkpoints
+    for above, fence in ((7, 8), (2, 9)):  # a new lease after a loss, then one ahead of the checkpoints
         lease = Lease(store, ttl=1e6)
         lease.acquire(above)
         assert lease.fence == fence
@@ -130,7 +130,7 @@ def test_a_holder_silent_for_the_ttl_is_superseded() -> None:
         assert lost.qsize() == 1
         second.check()
     assert read(store)["fence"] == 2
-    assert not read(store)["released"], "who has lost it gives nothing back"
+    assert not read(store)["released"], "a lost lease is not released"
     second.release()
     assert read(store)["released"]
 
@@ -140,7 +140,7 @@ def test_the_renewing_thread_detects_a_lost_lease() -> None:
     lost: queue.Queue[str] = queue.Queue()
     first = Lease(store, lost.put, ttl=0.3)
     first.acquire()
-    while True:  # on a busy machine it may have renewed it just then
+    while True:  # on a busy machine it may just have renewed it
         try:
             second = Lease(store, ttl=1e6, poll=1e6, clock=clock)
             second.acquire(wait=clock.wait)
@@ -242,12 +242,12 @@ def test_a_renewal_with_a_lost_answer_keeps_the_lease() -> None:
     store = MemoryStore()
     put_if = store.put_if
 
-    def arrives_but(key: str, value: bytes, tag: str | None) -> str:
+    def store_and_fail(key: str, value: bytes, tag: str | None) -> str:
         put_if(key, value, tag)
         raise StoreError("no answer")
 
     with held(store) as lease:
-        store.put_if = arrives_but  # type: ignore[method-assign]
+        store.put_if = store_and_fail  # type: ignore[method-assign]
         with pytest.raises(StoreError, match="no answer"):
             lease.check()
         store.put_if = put_if  # type: ignore[method-assign]
@@ -259,18 +259,18 @@ def test_an_acquisition_with_a_lost_answer_is_retried_at_once(lost: StoreError) 
     store = MemoryStore()
     put_if = store.put_if
 
-    def arrives_but(key: str, value: bytes, tag: str | None) -> str:
+    def store_and_fail(key: str, value: bytes, tag: str | None) -> str:
         put_if(key, value, tag)
         store.put_if = put_if  # type: ignore[method-assign]
         raise lost
 
     lease = Lease(store, ttl=1e6)
-    store.put_if = arrives_but  # type: ignore[method-assign]
+    store.put_if = store_and_fail  # type: ignore[method-assign]
     if not isinstance(lost, Conflict):
         with pytest.raises(StoreError, match="no answer"):
             lease.acquire()
     lease.acquire(wait=lambda seconds: pytest.fail("it waits"))
-    lease.acquire(wait=lambda seconds: pytest.fail("it waits"))  # it has it already
+    lease.acquire(wait=lambda seconds: pytest.fail("it waits"))  # it holds the lease already
     lease.check()
     assert read(store)["fence"] == lease.fence
     lease.release()
@@ -307,7 +307,7 @@ def test_a_superseded_server_publishes_nothing() -> None:
 
 
 def test_late_checkpoints_of_a_superseded_server_are_older(caplog: pytest.LogCaptureFixture) -> None:
-    """It asked whether it has the lease, was stopped, and published when somebody else had written already."""
+    """It checked its lease, was stopped, and published after another server had written."""
     store, clock = MemoryStore(), Clock()
     with held(store) as first:
         old = CheckpointManager(store, keep=2, keep_best=0, lease=first)

@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_logged_and_skipped(
     newest = save(manager, 2)
     damage(store, f"{newest}/{file}")
     assert restored_step(manager) == 1
-    if (damage, file) != (drop, "manifest.json"):  # without a manifest it is no checkpoint
+    if (damage, file) != (drop, "manifest.json"):  # without a manifest it is not a checkpoint
         assert f"checkpoint {newest} in memory is damaged and skipped" in caplog.text
 
 
@@ -201,7 +201,7 @@ print(kill_at)
 
 
 def test_killed_at_any_file_operation_restore_succeeds(tmp_path: Path) -> None:
-    # The second save deletes the first checkpoint, so its deletion is among the moments.
+    # The second save deletes the first checkpoint, so that deletions are interrupted too.
     answer = subprocess.run(
         [sys.executable, "-c", _KILLED, str(tmp_path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )
@@ -215,7 +215,7 @@ def test_killed_at_any_file_operation_restore_succeeds(tmp_path: Path) -> None:
         manager.clean()
         save(manager, 3)
         assert restored_step(manager) == 3
-        assert len(store.list()) == 2, "nothing is left of a save that was killed"
+        assert len(store.list()) == 2, "a killed save leaves no files"
     assert kills > 15
     assert steps == sorted(steps)
     assert set(steps) == {1, 2}

@@ -82,7 +82,7 @@ def test_abandoned_files_are_deleted_when_the_store_works() -> None:
 
     store.delete = away  # type: ignore[method-assign]
     manager.abandon(checkpoint_id, ["shard-0"])
-    assert manager.begin_checkpoint(1) != checkpoint_id, "who was stopped may still write into the old one"
+    assert manager.begin_checkpoint(1) != checkpoint_id, "a stopped writer may still write into the old one"
     assert len(store.values) == 1
     store.delete = delete  # type: ignore[method-assign]
     manager.save(2, {"shard-0": vector(0)}, {})
@@ -105,7 +105,7 @@ def test_an_abandoned_checkpoint_is_not_restored(monkeypatch: pytest.MonkeyPatch
     older = manager.save(1, {"shard-0": vector(0)}, {})
     put_if = store.put_if
 
-    def unheard(key: str, value: bytes, tag: str | None) -> str:
+    def stored_without_an_answer(key: str, value: bytes, tag: str | None) -> str:
         put_if(key, value, tag)
         raise StoreError("the answer was lost")
 
@@ -113,7 +113,7 @@ def test_an_abandoned_checkpoint_is_not_restored(monkeypatch: pytest.MonkeyPatch
         raise StoreError("away")
 
     with monkeypatch.context() as failing:
-        failing.setattr(store, "put_if", unheard)
+        failing.setattr(store, "put_if", stored_without_an_answer)
         failing.setattr(store, "delete", away)
         with pytest.raises(StoreError, match="the answer was lost"):
             manager.save(2, {"shard-0": vector(0)}, {})
@@ -167,7 +167,7 @@ def test_a_second_manifest_of_one_checkpoint_is_refused() -> None:
 
 
 def test_files_written_by_the_library_are_read() -> None:
-    """As earlier versions wrote them."""
+    """Earlier versions wrote files with the library."""
     store = MemoryStore()
     arrays = {"slots/ms": np.arange(3, dtype=np.float64), **vector(4)}
     data, key = safetensors.numpy.save(arrays), "00000003-9/shard-0.safetensors"

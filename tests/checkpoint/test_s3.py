@@ -1,4 +1,4 @@
-"""S3, against a server in its own process and a proxy that makes trouble."""
+"""The S3 store, with a server in its own process and a proxy that injects failures."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from support.stores import StoreCompliance
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same behaviour in less time. A server that is slow is waited for: `stalls` is for those that never answer."""
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use short pauses and few attempts. The timeout is long, for slow servers; see `short_timeouts`."""
     monkeypatch.setattr(s3_module, "READ_SECONDS", 20.0)
     monkeypatch.setattr(s3_module, "ATTEMPTS", 3)
     monkeypatch.setattr(s3_module, "_PAUSE", 0.01)
 
 
-def stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not answer is soon given up."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten timeouts, for servers that never answer."""
     monkeypatch.setattr(s3_module, "READ_SECONDS", 1.0)
     monkeypatch.setattr(s3_module, "ATTEMPTS", 2)
 
@@ -84,7 +84,7 @@ def test_temporary_failures_are_retried(
     s3: S3Server, proxy: S3Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "stall":
-        stalls(monkeypatch)
+        short_timeouts(monkeypatch)
     store = s3.store(endpoint=proxy.url)
     for method in ("GET",) if kind == "stall" else ("PUT", "GET", "DELETE"):
         proxy.fail(kind, 1, lambda asked, path, method=method: asked == method)
@@ -110,7 +110,7 @@ def test_permanent_failures_are_reported_and_publish_nothing(
     s3: S3Server, proxy: S3Proxy, kind: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "stall":
-        stalls(monkeypatch)
+        short_timeouts(monkeypatch)
     manager = CheckpointManager(s3.store(endpoint=proxy.url))
     save(manager, 1)
     proxy.fail(kind, hits=lambda method, path: method == "PUT")
@@ -129,7 +129,7 @@ def test_leftovers_are_kept_while_cleaning_fails(
     manager = CheckpointManager(s3.store(endpoint=proxy.url))
     left = "00000007-9/shard-0.safetensors"
     manager.store.put(left, b"of a writer that was killed")
-    for method in ("GET", "DELETE"):  # where it cannot list, and where it can
+    for method in ("GET", "DELETE"):  # listing fails; then only deleting fails
         proxy.fail("InternalError", hits=lambda asked, path, method=method: asked == method)
         manager.clean()
         assert "are kept for now: cannot " in caplog.messages[-1]

@@ -1,4 +1,4 @@
-"""What cannot be used is kept: on disk and in S3."""
+"""Unusable checkpoints are kept, on disk and in S3."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_damaged_checkpoints_are_set_aside_and_kept(
     assert restored is not None
     assert restored.checkpoint_id == ids[0]
     assert f"relaax checkpoints remove {store.location} {ids[2]}" in caplog.text
-    later = CheckpointManager(store, keep=2, keep_best=0)  # of another start, which has read none of them
+    later = CheckpointManager(store, keep=2, keep_best=0)  # a later start, which has not read them
     later.clean()
     saved = [save(store, step, manager=later) for step in (4, 5, 6)]
     assert later.published() == [saved[2], saved[1]]

@@ -1,4 +1,4 @@
-"""Channels over TLS with tokens, and what is said where one cannot be."""
+"""Channels with TLS and tokens, and the reasons that are reported for failed connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVER, WORKER = HERE.issue("server", LOCAL), HERE.issue("worker")
 
 
 class Echo(grpc.GenericRpcHandler):
-    """Answers with the authorization that it was shown."""
+    """A service that answers with the authorization that it received."""
 
     def service(self, handler_call_details):  # type: ignore[no-untyped-def]
         shown = dict(handler_call_details.invocation_metadata).get("authorization", "none").encode()
@@ -138,7 +138,7 @@ def test_an_unreachable_server_is_no_authentication_error(ca: bytes | None) -> N
 
 @contextlib.contextmanager
 def handling(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
-    """Serve TCP by this handler, at the address that is returned."""
+    """Serve TCP with this handler. Yield the address."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -149,8 +149,8 @@ def handling(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
             thread.join()
 
 
-class HangsUp(socketserver.BaseRequestHandler):
-    """Ends a connection and then resets it, as a machine does whose server ends just now."""
+class Disconnecting(socketserver.BaseRequestHandler):
+    """A server that ends just now: it ends the connection and then resets it."""
 
     client_is_connected = threading.Semaphore(0)
 
@@ -163,19 +163,19 @@ class HangsUp(socketserver.BaseRequestHandler):
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
 def test_disconnect_before_the_handshake_means_unreachable(ca: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error must not be about certificates: that would end the training."""
+    """The error must not be about certificates, because that would end the training."""
     connect = socket.create_connection
 
     def connect_and_wait(address: tuple[str, int], timeout: float) -> socket.socket:
         connected = connect(address, timeout)
-        HangsUp.client_is_connected.release()
+        Disconnecting.client_is_connected.release()
         until_reset = select.poll()
         until_reset.register(connected, select.POLLERR)
         assert until_reset.poll(20_000)
         return connected
 
     monkeypatch.setattr(socket, "create_connection", connect_and_wait)
-    with handling(HangsUp) as address:
+    with handling(Disconnecting) as address:
         assert connection_trouble(Target(address, TOKEN, ca)) is None
 
 
@@ -186,7 +186,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 class AsRlxServer(socketserver.BaseRequestHandler):
-    """Answers requests of HTTP as an RLX server."""
+    """A server that answers HTTP requests as an RLX server does."""
 
     def handle(self) -> None:
         layer = WebSocketLayer(())

@@ -50,7 +50,7 @@ def test_a_push_without_gradient_or_parameters(transport: Transport) -> None:
         assert bridge.push(None, env_steps=3).version == 0
         pushed = bridge.push(gradient(1), env_steps=2, want_parameters=False)
         assert pushed.pulled is None
-        # What was not pulled is not known: the next gradient is still that of version 0.
+        # The worker has no newer parameters, so the next gradient belongs to version 0.
         assert bridge.push(gradient(1), env_steps=1).staleness == 1
         assert server.core.status().frames == 24
 
@@ -117,7 +117,7 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
         second = bridge.pull()
         np.testing.assert_array_equal(second.parameters, -gradient(1))
         assert (second.version, bridge.pull()) == (1, second)
-        # Statistics change without them.
+        # Statistics change without new parameters.
         other.metrics.statistic("rewards", Moments.of(np.array([[3.0]])))
         other.push(None, env_steps=1)
         third = bridge.pull()
@@ -130,7 +130,7 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
 def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> None:
     with running() as server, bridge_to(server.address, transport=transport) as bridge:
         bridge.register(registration())
-        assert bridge.push(None, env_steps=1).pulled is not None  # which the worker did not have
+        assert bridge.push(None, env_steps=1).pulled is not None  # the worker did not have them
         pulled = bridge.pull()
         for nothing in (gradient(np.nan), None):
             again = bridge.push(nothing, env_steps=1).pulled
@@ -204,7 +204,7 @@ def test_a_push_with_a_lost_answer_is_applied_once() -> None:
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
         thread.start()
-        wait_until(lambda: server.core.status().episodes, "the push arrives")  # what rides on it is taken in last
+        wait_until(lambda: server.core.status().episodes, "the push arrives")  # episodes are processed last
         proxy.cut()
         thread.join(60)
         assert [(p.version, p.global_step, p.discarded) for p in pushed] == [(1, 5, None)]
@@ -224,7 +224,7 @@ def test_push_later_returns_the_answer_later(transport: Transport) -> None:
         assert (pushed.version, pushed.global_step, answer()) == (1, 5, pushed)
         assert bridge.pull() is pushed.pulled
         first = bridge.push_later(gradient(1), env_steps=5)
-        assert bridge.pull().version == 2, "what is asked next waits for the answer"
+        assert bridge.pull().version == 2, "the next call waits for the answer"
         second = bridge.push_later(gradient(1), env_steps=5, want_parameters=False)
         assert bridge.push(gradient(1), env_steps=5).staleness == 1
         assert (first().version, second().version, second().pulled) == (2, 3, None)
@@ -257,7 +257,7 @@ def test_withheld_gradients_count_as_discarded(transport: Transport) -> None:
         assert [(p.discarded, p.version) for p in (now, later)] == [("loss", 0)] * 2
         status = server.core.status()
         assert (status.global_step, status.discarded_loss, status.discarded) == (10, 2, 2)
-        assert bridge.push_later(None, env_steps=5)().discarded is None, "there was none"
+        assert bridge.push_later(None, env_steps=5)().discarded is None, "there was no gradient"
 
 
 @both_ways
@@ -268,7 +268,7 @@ def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) ->
         first.stop()
         with running(address=first.address) as second:
             bridge.metrics.episode(3.0, 1)
-            bridge.flush()  # registers again: what the gradient was computed on is gone
+            bridge.flush()  # registers again: the parameters of the gradient are gone
             pushed = bridge.push_later(gradient(1), env_steps=7)()
             assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
             assert pushed.pulled is not None, "new parameters"

@@ -1,4 +1,4 @@
-"""Every unary gRPC call of the project has a deadline: a server that says nothing holds nobody for ever."""
+"""Deadlines of all unary gRPC calls of the project, so that a silent server cannot block a caller without end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_calls_in_the_source_pass_a_timeout() -> None:
 def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: dict[str, list[float | None]] = defaultdict(list)
 
-    class Noting(CallCounter):
+    class DeadlineRecorder(CallCounter):
         def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
             handler = super().intercept_service(continuation, handler_call_details)
             answer, method = handler.unary_unary, handler_call_details.method.rpartition("/")[2]
@@ -56,7 +56,7 @@ def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
 
             return grpc.unary_unary_rpc_method_handler(noted, handler.request_deserializer, handler.response_serializer)
 
-    monkeypatch.setattr(server_module, "CallCounter", Noting)
+    monkeypatch.setattr(server_module, "CallCounter", DeadlineRecorder)
     with running() as server:
         with bridge_to(server.address) as bridge:
             bridge.register(registration())

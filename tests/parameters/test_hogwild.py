@@ -1,4 +1,4 @@
-"""Workers that update the parameters by themselves: what is as always, what is refused, what a killed one leaves."""
+"""Workers that update the parameters themselves: same results, refusals, and the effect of a killed worker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MODELS = Models(RMSProp(), learning_rate=0.1, end=1000)
 
 @contextmanager
 def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[ParameterClient]:
-    """A registered bridge that has pulled."""
+    """A registered client that has pulled."""
     bridge = ParameterClient(address, **options, transport="hogwild")
     try:
         bridge.register(registration(fingerprint=fingerprint(size=size)))
@@ -113,7 +113,7 @@ def test_updates_of_others_are_seen_and_pulled_ones_stay() -> None:
         before = ordinary.pull()
         held = [bridge.push(gradient(1), 1).pulled for _ in range(6)]
         values = [pulled.parameters[0] for pulled in held if pulled is not None]
-        assert values == sorted(set(values), reverse=True), "each is another one still"
+        assert values == sorted(set(values), reverse=True), "each pulled vector is still different"
         assert before.parameters[0] == 0
         after = ordinary.push(gradient(1), 1).pulled
         assert after is not None and after.parameters[0] < values[-1]
@@ -145,7 +145,7 @@ def test_a_checkpoint_has_all_updates_and_is_resumed(tmp_path: Path) -> None:
 
 
 def lose(server: Running, bridge: ParameterClient) -> None:
-    """Connections, which the worker sees with its next question."""
+    """Close the server's connections. The worker detects it with its next request."""
     for connection in list(server.server._local._sessions.values()):
         connection.close()
     bridge.pull()
@@ -163,11 +163,11 @@ def test_a_lost_connection_is_made_again() -> None:
             pushed = bridge.push(gradient(1), 1)
             assert (pushed.version, pushed.staleness, pushed.discarded) == (version, staleness, None)
         assert bridge.shares_memory
-        assert server.core.status().workers == 2, "it is the same worker still"
+        assert server.core.status().workers == 2, "it is still the same worker"
         lose(server, bridge)
         server.core.leave(bridge._worker_id)
         pushed = bridge.push(gradient(1), 1)
-        assert (pushed.discarded, pushed.version) == ("incarnation", 4), "it has registered anew"
+        assert (pushed.discarded, pushed.version) == ("incarnation", 4), "it has registered again"
         assert bridge.push(gradient(1), 1).version == 5
 
 
@@ -175,7 +175,7 @@ def test_a_reconnection_without_memory_ends_the_worker() -> None:
     with running(MODELS) as server, hogwild(server.address) as bridge:
         for connection in list(server.server._local._sessions.values()):
             connection.close()
-        bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before anybody could know
+        bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before the loss was detected
         server.server._local._offers.open = False
         server.core.leave(bridge._worker_id)
         with pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none"):
@@ -250,7 +250,7 @@ def test_failed_sharing_changes_nothing_and_can_be_retried() -> None:
 
     with pytest.raises(OSError, match="no more descriptors"):
         shard.share(one_only)
-    assert shard.pull()[1] is shard.pull()[1], "a snapshot is the same while nothing changes"
+    assert shard.pull()[1] is shard.pull()[1], "an unchanged snapshot is the same object"
     with pytest.raises(PushRefused, match="and needs shared memory"):
         shard.push(Push("0" * 32, 1, 0, None, 1, 1, 0, applied=True))
     live = shard.share(own_memory).vectors[0]
@@ -338,11 +338,11 @@ def test_a_worker_killed_during_a_write_affects_no_other(processes: Processes, t
         assert pushed.version == counted + 1
         assert pushed.pulled is not None
         parameters = pushed.pulled.parameters
-        # Every element has all of its updates, or all but what the last one had not come to.
+        # Every element has all updates, or all but the last one, which was interrupted.
         assert np.isfinite(parameters).all()
         assert len(np.unique(parameters)) <= 2 + 64, "whole elements were written, in a few strides"
         assert parameters.max() < 0
-    assert server.ended is not None and server.ended[1], "the last checkpoint is safe"
+    assert server.ended is not None and server.ended[1], "the last checkpoint is saved"
 
 
 @dataclass(frozen=True)

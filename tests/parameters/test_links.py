@@ -1,4 +1,4 @@
-"""A bridge to several shards: what is one push, and what is left of one."""
+"""A client of several shards: pushes as a whole, and pushes that reach only some shards."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
         assert (pushed.discarded, pushed.global_step) == ("not_finite", 3)
         np.testing.assert_array_equal(shards.parameters, [-1] * 4 + [0] * 4)
         assert [shard.version for shard in shards.all] == [1, 0]
-        # The first shard is one version ahead, and each part is measured by its own shard's.
+        # The first shard is one version ahead. Each shard computes the staleness of its own part.
         assert bridge.push(ONES, env_steps=3, want_parameters=False).discarded is None
         assert bridge.push(ONES, env_steps=3).staleness == 1
 
@@ -89,7 +89,7 @@ def test_unmodified_parameters_are_not_sent_again(transport: Transport) -> None:
 
 
 class FilledNumpy:
-    """numpy, with NaN in new memory: else it may hold by chance what belongs there."""
+    """numpy with NaN in new memory, which otherwise may contain the expected values by chance."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -113,7 +113,7 @@ def test_modified_and_unmodified_shards_are_joined(
         for each in (bridge, other):
             each.register(registration())
             each.pull()
-        # No element is 0 or like another, so that none is in the right place by chance.
+        # All elements are different and not 0, so that none is in the right place by chance.
         other.push(gradient(*range(1, SIZE + 1)), env_steps=1)
         before = bridge.pull().parameters.copy()
         np.testing.assert_array_equal(before, -gradient(*range(1, SIZE + 1)))
@@ -129,7 +129,7 @@ def test_modified_and_unmodified_shards_are_joined(
         pulled = bridge.pull()
         np.testing.assert_array_equal(pulled.parameters, expected)
         assert bridge.pull() is pulled
-        # And in the answer to a push of its own.
+        # The same holds for the answer to its own push.
         again = bridge.push(step, env_steps=1).pulled
         assert again is not None
         np.testing.assert_array_equal(again.parameters, expected - np.nan_to_num(step))
@@ -159,7 +159,7 @@ def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arriv
         assert (counters.env_steps, counters.frames) == (15, 15)
         expected = -ONES
         start, end = shard_range(SIZE, arrived, 2)
-        expected[start:end] -= 1  # half a push, which asynchronous training bears
+        expected[start:end] -= 1  # half a push, which asynchronous training tolerates
         np.testing.assert_array_equal(shards.parameters, expected)
 
 
@@ -176,7 +176,7 @@ def test_a_push_answered_before_a_roll_back_is_counted_again(tmp_path: Path) -> 
 
 
 def _one_part_only(bridge: ParameterClient, shard: int) -> None:
-    """Send one shard its part of the push that comes next, as a worker would that is cut off from the other one."""
+    """Send only one shard its part of the next push, like a worker that is disconnected from the other shard."""
     link = bridge._links[shard]
     common = pb.PushRequest(env_steps=5, global_step=bridge.global_step)
     call = link.push(bridge._worker_id, bridge._incarnation, common, ONES)

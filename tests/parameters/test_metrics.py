@@ -57,7 +57,7 @@ def test_statistics_are_merged_and_taken_once() -> None:
     gathered.statistic("a", Moments.of([[1.0], [3.0]]))
     gathered.statistic("b", Moments.of([[0.0, 1.0]]))
     gathered.statistic("a", Moments.of([[8.0]]))
-    assert not gathered, "they are no reason for a report"
+    assert not gathered, "statistics alone cause no report"
     taken = gathered.take_statistics()
     assert (taken["a"].count, taken["a"].mean.tolist(), taken["a"].m2.tolist()) == (3, [4], [26])
     assert taken["b"].count == 1

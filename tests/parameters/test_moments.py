@@ -31,7 +31,7 @@ def test_merging_no_samples_changes_nothing() -> None:
 def test_any_split_gives_the_moments_of_one_pass(seed: int) -> None:
     rng = np.random.default_rng(seed)
     samples = rng.normal(rng.normal(0, 10, 4), [0.1, 1, 10, 1000], (5000, 4))
-    samples[:, 0] += 1e3  # far from zero: the difference of two large sums would keep seven digits fewer
+    samples[:, 0] += 1e3  # far from zero: a difference of two large sums would lose seven digits
     one_pass = Moments.of(samples)
     edges = np.sort(rng.integers(0, len(samples) + 1, 300))
     workers = [Moments.zeros(4) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""A server that comes back at another address is found by the file that names it."""
+"""Servers that move to another address, which a file lists."""
 
 from __future__ import annotations
 

@@ -33,18 +33,18 @@ def narrowed(vector: npt.NDArray[np.float32], name: str) -> npt.NDArray[Any]:
 
 
 def through(vector: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float32]:
-    """What arrives of a vector."""
+    """Return a vector after narrowing and widening."""
     return widened(memoryview(narrowed(vector, name)).cast("B"), PRECISIONS[name])
 
 
 def everything(name: str) -> npt.NDArray[np.float32]:
-    """All numbers that there are in 16 bits."""
+    """Return all numbers of 16 bits."""
     with np.errstate(invalid="ignore"):
         return np.arange(2**16, dtype=np.uint16).view(DTYPES[name]).astype(np.float32)
 
 
 def near(name: str) -> npt.NDArray[np.float32]:
-    """Those, the ones half way to the next of them, and the neighbours of all; and as many of any size."""
+    """Return these numbers, their midpoints, the neighbours of both, and as many of any size."""
     exact = np.sort(everything(name)[np.isfinite(everything(name))]).astype(np.float64)
     half_way = (exact[:-1] + exact[1:]) / 2
     numbers = np.concatenate([exact, half_way]).astype(np.float32)
@@ -83,10 +83,10 @@ def test_rounding_at_the_edge_of_infinity(name: str, edge: float, caplog: pytest
     at = np.float32(edge)
     below = np.nextafter(at, np.float32(0))
     with np.errstate(over="ignore"):
-        assert np.isinf(at.astype(DTYPES[name])), "others round it to infinity"
+        assert np.isinf(at.astype(DTYPES[name])), "other implementations round it to infinity"
     for number in (below, -below):
         np.testing.assert_array_equal(through(gradient(number), name), gradient(np.copysign(LARGEST[name], number)))
-    assert caplog.messages == [], "that is rounding"
+    assert caplog.messages == [], "rounding is not logged"
     np.testing.assert_array_equal(through(gradient(at, -at), name), gradient(LARGEST[name], -LARGEST[name]))
     assert caplog.messages[0].startswith("2 of 8 numbers are too large")
 
@@ -147,7 +147,7 @@ def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
 
 @short
 def test_gradients_and_parameters_are_rounded_on_the_wire(name: str) -> None:
-    fine = 1 + 2**-12  # of 12 bits behind the point: neither has so many
+    fine = 1 + 2**-12  # 12 fraction bits, more than either precision has
     with (
         running(Models(learning_rate=fine)) as server,
         bridge_to(server.address, wire_precision=name) as bridge,
@@ -197,7 +197,7 @@ def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureF
         pushed = bridge.push(gradient(1e6, 1), env_steps=1)
         assert pushed.discarded is None
         np.testing.assert_array_equal(server.parameters, gradient(-65504, -1))
-        bridge.push(gradient(100), env_steps=1)  # now a parameter is too large, which the server says
+        bridge.push(gradient(100), env_steps=1)  # a parameter is too large now, which the server logs
         np.testing.assert_array_equal(server.parameters, gradient(-65604, -1))
         np.testing.assert_array_equal(bridge.pull().parameters, gradient(-65504, -1))
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]

@@ -1,4 +1,4 @@
-"""What the registered processes may do."""
+"""The purposes of registered processes."""
 
 from __future__ import annotations
 

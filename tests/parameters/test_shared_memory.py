@@ -1,4 +1,4 @@
-"""Vectors through memory: who is let in, what a vector's memory may be used for, and what happens when it ends."""
+"""Vectors in shared memory: admission, reuse of segments, and the end of connections."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORKER = "0" * 32
 
 @contextmanager
 def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
-    """A registered bridge that has pulled."""
+    """A registered client that has pulled."""
     with bridge_to(server.address, **{"transport": "shared_memory", **options}) as bridge:
         bridge.register(registration())
         bridge.pull()
@@ -55,7 +55,7 @@ def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
 
 
 def offer(server: Running, worker_id: str = WORKER, **changes: Any) -> pb.SharedMemoryOffer:
-    """What a worker is told, and after it other values of some of it."""
+    """Return the offer of a registered worker, with some fields replaced by `changes`."""
     made = server.core.register(worker_id, registration().fingerprint, "", 1, TRAIN, 1)
     assert made
     made_of = server.server._local._offers.offer(worker_id)
@@ -66,7 +66,7 @@ def offer(server: Running, worker_id: str = WORKER, **changes: Any) -> pb.Shared
 
 
 def connected(offered: pb.SharedMemoryOffer, worker_id: str = WORKER) -> FrameSocket:
-    """A connection that was let in."""
+    """Return an accepted connection."""
     frames = FrameSocket(socket.socket(socket.AF_UNIX), descriptors=True)
     frames.socket.settimeout(10.0)
     frames.socket.connect(b"\0" + offered.socket)
@@ -83,7 +83,7 @@ def no_memory(size: int, **_: Any) -> Any:
 
 
 class Without:
-    """The module `socket` where there are no more of them."""
+    """The module `socket` on a system without free descriptors."""
 
     def __getattr__(self, name: str) -> Any:
         return self.socket if name == "socket" else getattr(socket, name)
@@ -97,7 +97,7 @@ def descriptors() -> int:
 
 
 def copies(sock: socket.socket) -> int:
-    """Descriptors of this process that are of this socket."""
+    """Return the number of descriptors that this process has of the socket."""
     found = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -111,7 +111,7 @@ def test_pulled_vectors_do_not_change_while_in_use() -> None:
         for _ in range(10):
             pulled = bridge.push(gradient(1), 1).pulled
             assert pulled is not None
-            held.append(pulled.parameters[:1].reshape(1, 1))  # a view of a view will do
+            held.append(pulled.parameters[:1].reshape(1, 1))  # a view of a view is enough
         np.testing.assert_array_equal([vector.ravel()[0] for vector in held], -np.arange(11))
 
 
@@ -132,7 +132,7 @@ def test_unused_segments_are_reused() -> None:
         for _ in range(20):
             for bridge in (one, other):
                 bridge.push(gradient(1), 1)
-        assert len(server.core.segments.alive) <= 6, "each worker has one or two of them, the shard one"
+        assert len(server.core.segments.alive) <= 6, "each worker uses one or two segments, the shard one"
         held = [one.push(gradient(1), 1).pulled for _ in range(12)]
         assert len(server.core.segments.alive) > 12
         del held
@@ -141,7 +141,7 @@ def test_unused_segments_are_reused() -> None:
         assert len(server.core.segments.alive) <= 10
         memory = one._links[0].memory
         assert memory is not None
-        assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
+        assert memory._segments.keys() <= server.core.segments.alive, "segments that no longer exist are not mapped"
 
 
 def test_a_worker_can_hold_a_bounded_number_of_vectors() -> None:
@@ -170,7 +170,7 @@ def test_a_gradient_can_be_computed_in_shared_memory() -> None:
         pulled = bridge.push(gradient(4), 1).pulled
         assert pulled is not None
         np.testing.assert_array_equal(pulled.parameters, -7 * gradient(1))
-        np.testing.assert_array_equal(memory, gradient(4), "what was computed elsewhere is brought there")
+        np.testing.assert_array_equal(memory, gradient(4), "a gradient from elsewhere is copied there")
     with running() as server, bridge_to(server.address, transport="grpc") as bridge:
         bridge.register(registration())
         assert bridge.gradient_memory() is None
@@ -253,11 +253,11 @@ def test_lost_shared_memory_is_tried_again_later(monkeypatch: pytest.MonkeyPatch
 def test_a_slow_push_is_repeated_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = MemoryTransport.mark_lost
 
-    def then_go_on(self: MemoryTransport[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
+    def notify_and_continue(self: MemoryTransport[SharedMemory], connection: SharedMemory, why: NoSharedMemory) -> None:
         lost(self, connection, why)
         server.core.access.release()
 
-    monkeypatch.setattr(MemoryTransport, "mark_lost", then_go_on)
+    monkeypatch.setattr(MemoryTransport, "mark_lost", notify_and_continue)
     with running() as server, sharing(server) as bridge:
         assert server.core.access.hold(60.0)
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)
@@ -357,14 +357,14 @@ def test_without_a_thread_grpc_is_used_and_checkpoint_saved(monkeypatch: pytest.
             bridge.pull()
             assert bridge.push(gradient(1), 1).version == 1
             assert not bridge.shares_memory
-        assert not server.server._local._strangers, "its place is free"
+        assert not server.server._local._strangers, "its place is free again"
         with sharing(server) as bridge:
             assert bridge.push(gradient(1), 1).version == 2
-    assert server.ended is not None and server.ended[1], "the last checkpoint is safe"
+    assert server.ended is not None and server.ended[1], "the last checkpoint is saved"
 
 
 def test_gradients_outside_shared_memory_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As parameters on a GPU are."""
+    """The gradient may be outside shared memory, as with parameters on a GPU."""
     monkeypatch.setattr(
         "relaax.server.parameter_server.shard.model.Shard",
         lambda *given, **keys: Shard(*given, **{**keys, "empty": own_memory}),
@@ -408,7 +408,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
         return no_memory(size) if len(calls) < 3 else make(size, **options)
 
     with running() as server, bridge_to(server.address, transport="grpc") as first:
-        first.register(registration())  # makes the model, whose memory is shared too
+        first.register(registration())  # creates the model, whose memory is shared too
         monkeypatch.setattr(segments, "make", at_last)
         with sharing(server) as bridge:
             assert bridge.push(gradient(1), 1).version == 1
@@ -431,17 +431,17 @@ def test_another_hosts_offer_ends_a_worker_that_requires_it() -> None:
 
 
 def test_a_shard_that_ended_after_its_offer_may_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next life makes another offer."""
+    """The restarted shard makes another offer."""
     with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
         offers = server.server._local._offers
         right, made = offers.socket, []
 
-        def of_two_lives(worker_id: str) -> pb.SharedMemoryOffer | None:
+        def offer_of_a_restarted_shard(worker_id: str) -> pb.SharedMemoryOffer | None:
             made.append(worker_id)
-            offers.socket = right if len(made) > 1 else b"relaax-of-the-last-life"
+            offers.socket = right if len(made) > 1 else b"relaax-of-the-ended-shard"
             return type(offers).offer(offers, worker_id)
 
-        monkeypatch.setattr(offers, "offer", of_two_lives)
+        monkeypatch.setattr(offers, "offer", offer_of_a_restarted_shard)
         bridge.register(registration())
         assert bridge.shares_memory
 
@@ -460,7 +460,7 @@ def test_a_connection_without_proof_is_refused(mistake: str) -> None:
             frames.socket.settimeout(10.0)
             frames.socket.connect(b"\0" + offered.socket)
             frames.send(Frame(PUSH if mistake == "no introduction" else HELLO, hello, length))
-            if mistake == "not registered":  # he was: only then there is a proof
+            if mistake == "not registered":  # it was registered before: otherwise it has no proof
                 assert frames.receive()[0].message == b"it does not know this worker any more"
             with pytest.raises((BrokenFrame, ConnectionResetError)):
                 frames.receive()
@@ -510,14 +510,14 @@ def test_silent_connections_time_out_and_do_not_delay_the_end(monkeypatch: pytes
         monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 60.0)
         with closing(socket.socket(socket.AF_UNIX)) as silent:
             silent.connect(name)
-            wait_until(lambda: server.server._local._strangers, "it is waited for")
+            wait_until(lambda: server.server._local._strangers, "the server waits for it")
             server.server._local.stop(50.0)
-            assert not server.server._local._threads, "nobody waits for it any more"
+            assert not server.server._local._threads, "no thread waits for it"
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
-    """A socket, and who receives frames from it with a descriptor each."""
+    """A socket, and the receiver of its frames, each with up to one descriptor."""
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, closing(FrameSocket(other, descriptors=True)) as frames:
         other.settimeout(10.0)
@@ -564,7 +564,7 @@ def test_a_descriptor_with_several_frames_is_refused(pair: tuple[socket.socket, 
     FrameSocket(one).send(Frame(0, b""), one.fileno())
     with pytest.raises(BrokenFrame, match="a descriptor was received with more than one frame"):
         frames.receive()
-    assert copies(one) == 1, "its own"
+    assert copies(one) == 1, "only its own descriptor"
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -576,14 +576,14 @@ def test_a_second_descriptor_is_refused_and_all_are_closed(
         socket.send_fds(one, [b"\0"], [one.fileno()] * (2 if together else 1))
     with pytest.raises(BrokenFrame, match="more than one descriptor was received with a frame"):
         frames.receive()
-    assert copies(one) == 1, "its own"
+    assert copies(one) == 1, "only its own descriptor"
 
 
 def test_a_lost_descriptor_is_reported(pair: tuple[socket.socket, FrameSocket]) -> None:
     one, frames = pair
     FrameSocket(one).send(Frame(0, b""), one.fileno())
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (one.fileno(), limits[1]))  # the system takes the lowest that is free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (one.fileno(), limits[1]))  # the system uses the lowest free number
     filling = []
     try:
         with pytest.raises(OSError, match="Too many open files"):
@@ -620,13 +620,13 @@ def test_a_shard_accepts_no_descriptors() -> None:
         _, descriptor = frames.receive()
         assert descriptor is not None
         os.close(descriptor)
-        assert copies(one) == 1, "its own"
+        assert copies(one) == 1, "only its own descriptor"
 
 
 def test_a_worker_that_dies_during_a_write_changes_nothing() -> None:
     with running() as server:
         with closing(connected(offer(server))) as frames:
-            frames.socket.sendall(b"\x40\0\0\0\x02\0")  # a push whose rest never comes
+            frames.socket.sendall(b"\x40\0\0\0\x02\0")  # a push whose rest is not sent
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
         assert (server.version, server.core.status().global_step) == (0, 0)
         with sharing(server) as bridge:
@@ -651,7 +651,7 @@ def test_invalid_frames_end_only_their_own_connection() -> None:
                 frames.receive()
         with closing(connected(offer(server))) as frames:
             frames.send(Frame(PUSH, b"\xff\xff\xff"))
-            assert frames.receive()[0].kind == 3, "INVALID_ARGUMENT, and the next question is heard"
+            assert frames.receive()[0].kind == 3, "INVALID_ARGUMENT, and the next request is answered"
             frames.socket.sendall(b"".join(header) + bytes(8))
             assert frames.receive()[0].kind == 0
             frames.send(Frame(PULL, pb.PullRequest(vector="target").SerializeToString(), numbers=[7, 8, 9]))
@@ -662,11 +662,11 @@ def test_invalid_frames_end_only_their_own_connection() -> None:
 
 def test_closed_connections_leave_no_resources() -> None:
     with running() as server:
-        with sharing(server) as bridge:  # what is opened once
+        with sharing(server) as bridge:  # open what stays open
             bridge.push(gradient(1), 1)
         del bridge
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
-        wait_until(lambda: len(server.server._local._threads) == 1, "only the one that accepts goes on")
+        wait_until(lambda: len(server.server._local._threads) == 1, "only the accepting thread is left")
         before = descriptors()
         for _ in range(3):
             with sharing(server) as bridge:
@@ -683,11 +683,11 @@ def test_closed_connections_leave_no_resources() -> None:
 def test_an_ending_server_answers_pending_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_receiving = ParameterSession.stop_receiving
 
-    def then_go_on(self: ParameterSession) -> None:
+    def notify_and_continue(self: ParameterSession) -> None:
         stop_receiving(self)
         server.core.access.release()
 
-    monkeypatch.setattr(ParameterSession, "stop_receiving", then_go_on)
+    monkeypatch.setattr(ParameterSession, "stop_receiving", notify_and_continue)
     with running() as server, sharing(server) as bridge:
         assert server.core.access.hold(30.0)
         pushed = []

@@ -1,4 +1,4 @@
-"""The target network as workers have it, from real shards, by gRPC and through memory."""
+"""The target network that workers fetch from real shards, by gRPC and shared memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORKER = "0" * 32
 
 @contextmanager
 def joined(shards: Shards, **options: Any) -> Iterator[ParameterClient]:
-    """A registered bridge."""
+    """A registered client."""
     with bridge_to(shards.addresses, **options) as bridge:
         bridge.register(registration())
         yield bridge
@@ -46,7 +46,7 @@ def shard_of(one: OneShard) -> Shard:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The shards that were asked for the target network, in order."""
+    """The shards from which the target network was requested, in order."""
     asked: list[int] = []
     pull = ParameterService.pull
 
@@ -74,7 +74,7 @@ def test_the_target_is_a_copy_of_earlier_parameters(transport: Transport, count:
         assert (first.frames, len(fetched)) == (9, count)
         crossing = bridge.push(ONES, env_steps=9).pulled
         assert crossing is not None and crossing.target is not None
-        # The others copy before the update after that which crossed; here it is the pull that tells them.
+        # The others copy before their next update, or here when the pull names the new generation.
         np.testing.assert_array_equal(crossing.target, -2 * ONES)
         np.testing.assert_array_equal(crossing.target, crossing.parameters)
         assert (crossing.frames, len(fetched)) == (18, 2 * count)
@@ -121,7 +121,7 @@ def test_a_push_without_parameters_fetches_no_target(transport: Transport, fetch
         for _ in range(3):
             assert bridge.push(ONES, env_steps=10, want_parameters=False).pulled is None
         assert fetched == []
-        # The news went with the pushes: shard 1 has copied before the second and before the third.
+        # The pushes contained the generation: shard 1 copied before the second and before the third.
         assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 2]
         pulled = bridge.pull()
         np.testing.assert_array_equal(pulled.target, -3 * ONES)
@@ -235,7 +235,7 @@ def test_all_workers_get_the_same_targets_while_all_push(
                     assert (again.target is pulled.target) == (generation == bridge._target._held)
                     pulled = again
                 for generation, vector, then in held:
-                    assert vector.tobytes() == then, "what was pulled stays as it is"
+                    assert vector.tobytes() == then, "a pulled target does not change"
                     with lock:
                         seen.setdefault(generation, set()).add(then)
         except BaseException as error:
@@ -337,7 +337,7 @@ def test_segments_are_reused_while_two_vectors_are_held() -> None:
                 bridge.push(ONES, 1)
         assert one.shares_memory and other.shares_memory
         alive = len(server.core.segments.alive)
-        assert alive <= 10, "each worker has two or three vectors, one of the beginning, the shard two"
+        assert alive <= 10, "each worker has two or three vectors and a first one, the shard has two"
         np.testing.assert_array_equal(held, np.zeros((2, SIZE)))
         late = one.pull()
         for connection in list(server.server._local._sessions.values()):
@@ -399,7 +399,7 @@ def test_a_pull_names_the_requested_vector() -> None:
             tested.push(Push("other", tested.counters.version + 1, tested.counters.version, ONES, frames, frames, 0))
         tested.push(Push("other", 3, 2, ONES, 0, 0, 0))
         answer = pull(vector="target", target_generation=9)
-        assert (answer.version, answer.target_generation, answer.frames) == (2, 2, 20), "shard 0 knows better"
+        assert (answer.version, answer.target_generation, answer.frames) == (2, 2, 20), "shard 0 uses its own counters"
         assert answer.parameters == (-2 * ONES).tobytes()
         assert pull(vector="target", have_version=1).parameters == answer.parameters
         unmodified = pull(vector="target", have_version=2)

@@ -1,4 +1,4 @@
-"""Messages with a vector beside them, against protobuf itself."""
+"""Messages with a separate vector, compared with protobuf's own parser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REQUESTS = st.builds(
 
 
 def whole(carrier: Carrier[pb.PushRequest]) -> pb.PushRequest:
-    """The message as protobuf has it, without padding."""
+    """Return the message in protobuf's form, without padding."""
     message = pb.PushRequest()
     message.CopyFrom(carrier.message)
     message.gradient = bytes(carrier.data)
@@ -50,7 +50,7 @@ def whole(carrier: Carrier[pb.PushRequest]) -> pb.PushRequest:
 
 
 def parsed(data: bytes) -> pb.PushRequest | None:
-    """What protobuf says; None if it refuses."""
+    """Return the message as protobuf parses it; None if it refuses."""
     try:
         message = pb.PushRequest.FromString(data)
     except DecodeError:
@@ -61,12 +61,12 @@ def parsed(data: bytes) -> pb.PushRequest | None:
 
 @st.composite
 def foreign(draw: st.DrawFn) -> bytes:
-    """A message as others may write it: parts of any order, repeated and unknown fields, a vector anywhere or none."""
+    """Bytes that another writer may produce: fields in any order, repeated or unknown, with or without a vector."""
     parts = [draw(REQUESTS).SerializeToString() for _ in range(draw(st.integers(0, 2)))]
     parts += [
         pb.PushRequest(gradient=draw(VECTORS).tobytes()).SerializeToString() for _ in range(draw(st.integers(0, 2)))
     ]
-    # Fields 200 to 203, of every kind that there is.
+    # Fields 200 to 203, of every wire type.
     unknown = [b"\xc0\x0c\x96\x01", b"\xc9\x0c" + bytes(8), b"\xd2\x0c\x02ab", b"\xdd\x0c" + bytes(4)]
     parts += draw(st.lists(st.sampled_from(unknown), max_size=3))
     return b"".join(draw(st.permutations(parts)))
