@@ -41,7 +41,7 @@ def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
 def check_size(size: int, description: Mapping[str, Any]) -> None:
     """Compare the size of a part with its description in the manifest. Raises Damaged."""
     if size != description["bytes"]:
-        raise Damaged(f"part {description['key']} has {size} bytes, not {description['bytes']}")
+        raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']}")
 
 
 def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None:
