@@ -38,48 +38,44 @@ class ActionValueConfig(AgentConfig):
 
     dueling: Fixed[bool] = Field(
         False,
-        description="The network estimates the value of a state and the advantages of its actions. For images each has "
-        "a dense layer of its own, for vectors a network of its own; with an LSTM they share all layers.",
+        description="Estimate a state's value and its actions' advantages. For images each has its own dense layer, "
+        "for vectors its own network; with an LSTM they share all layers.",
     )
     errors: Free[Errors] = Field(
-        "squared", description="Loss of an error of the value: its square, as in the paper, or Huber's loss."
+        "squared", description="Loss of a value's error: its square, as in the paper, or Huber's loss."
     )
     held_out_states: Free[int] = Field(
         64,
         ge=0,
         le=1_000,
-        description="Number of states that each connection keeps from its beginning. Their mean value is `q/held_out`.",
+        description="States that each connection keeps from its beginning, for the metric `q/held_out`.",
     )
     greedy_exploit: Free[bool] = Field(
         True,
-        description="In exploit mode take the best action; false: a random one with probability `exploit_epsilon`.",
+        description="In exploit mode, take the best action; false: a random one with probability `exploit_epsilon`.",
     )
-    exploit_epsilon: Free[Probability] = Field(
-        0.05, description="Share of random actions in exploit mode without `greedy_exploit`, as in Mnih et al. 2015."
-    )
+    exploit_epsilon: Free[Probability] = Field(0.05, description="That probability, as in Mnih et al. 2015.")
 
 
 class ValueConfig(ActionValueConfig):
     """The keys of async_q, async_sarsa and n_step_q."""
 
     initial_learning_rate: Free[float] = Field(1e-3, gt=0, description="Learning rate at global step 0.")
-    update_interval: Free[int] = Field(
-        5, ge=1, description="Steps over which a gradient is summed before it is sent, I_AsyncUpdate of the paper."
-    )
+    update_interval: Free[int] = Field(5, ge=1, description="Steps of a gradient, I_AsyncUpdate of the paper.")
     target_interval: Free[int] = Field(
         40_000,
         ge=1,
-        description="Frames, over all workers, between two refreshes of the target network, I_target of the paper.",
+        description="Frames of all workers between two refreshes of the target network, I_target of the paper.",
     )
     initial_epsilon: Free[Probability] = Field(1.0, description="Initial share of random actions.")
     final_epsilons: Free[list[Probability]] = Field(
-        [0.1, 0.01, 0.5], min_length=1, description="Final shares of random actions: each actor draws one of them."
+        [0.1, 0.01, 0.5], min_length=1, description="Final shares of random actions; each actor draws one."
     )
     final_epsilon_probabilities: Free[list[Probability]] = Field(
         [0.4, 0.3, 0.3], min_length=1, description="Probability of each element of `final_epsilons`."
     )
     exploration_frames: Free[int] = Field(
-        4_000_000, ge=0, description="Frames, over all workers, in which epsilon falls linearly to its final value."
+        4_000_000, ge=0, description="Frames of all workers in which epsilon falls linearly to its final value."
     )
 
     @model_validator(mode="after")

@@ -39,14 +39,14 @@ class Config(ReplayConfig):
     replay_capacity: Free[int] = Field(
         2_000_000,
         ge=1,
-        description="Maximum number of transitions, over all replay servers. In the paper the memory may exceed it for "
+        description="Maximum number of transitions in all replay servers. In the paper the memory may exceed it for "
         "up to 100 updates.",
     )
     batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         None,
-        description="How often a transition is sampled, on average. Actors and learners wait for each other to keep "
-        "this ratio; null: they do not wait, as in the paper.",
+        description="How often a transition is sampled, on average; actors and learners wait for each other to keep "
+        "this. null: they do not wait, as in the paper.",
     )
     n_step: Free[int] = Field(3, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
@@ -55,19 +55,19 @@ class Config(ReplayConfig):
     )
     dueling: Fixed[bool] = Field(
         True,
-        description="The network estimates the value of a state and the advantages of its actions. For images each has "
-        "a dense layer of its own, for vectors a network of its own.",
+        description="Estimate a state's value and its actions' advantages. For images each has its own dense layer, "
+        "for vectors its own network.",
     )
     prioritized: Free[bool] = Field(
-        True, description="Transitions are sampled by the size of their error (Schaul et al. 2016); false: uniformly."
+        True, description="Sample transitions by the size of their error (Schaul et al. 2016); false: uniformly."
     )
     final_importance_exponent: Free[Probability] = Field(
-        0.4, description="Importance exponent at max_global_step; between, it changes linearly."
+        0.4, description="Importance exponent at max_global_step; it changes linearly in between."
     )
     target_interval: Free[int] = Field(
-        2_500, ge=1, description="Updates, by all learners, between two refreshes of the target network."
+        2_500, ge=1, description="Updates by all learners between two refreshes of the target network."
     )
-    epsilon: Free[Probability] = Field(0.4, description="Largest share of random actions, of actor 0.")
+    epsilon: Free[Probability] = Field(0.4, description="Share of random actions of actor 0, the largest.")
     epsilon_exponent: Free[float] = Field(
         7.0, ge=0, description="alpha of the paper: actor i of N explores with epsilon^(1 + alpha x i / (N - 1))."
     )

@@ -29,17 +29,17 @@ class Config(ActorCriticConfig):
     initial_learning_rate: float = Field(1e-4, gt=0, description="Learning rate at global step 0.")
     reward_clipping: PositiveFloat | Literal["auto"] | None = Field(
         None,
-        description="For learning, normalised rewards are clipped to plus or minus this; null: they are not clipped.",
+        description="Clip normalised rewards for learning to plus or minus this; null: do not clip.",
     )
     normalize_observations: bool = Field(
-        True, description="The network gets observations, except images, as (x - mean) / std, clipped to +-10."
+        True, description="Normalise observations except images: (x - mean) / std, clipped to +-10."
     )
     network: GaussianNetworkConfig = Field(GaussianNetworkConfig(), description="The network.")
     episode_len: Free[int] = Field(
-        20, ge=1, description="Steps of a rollout, t_max of the paper; without effect with `whole_episodes`."
+        20, ge=1, description="Steps of a rollout, t_max of the paper; no effect with `whole_episodes`."
     )
     entropy_beta: Free[float] = Field(
-        1e-3, ge=0, description="Weight of the policy's differential entropy; paper: 1e-4."
+        1e-3, ge=0, description="Weight of the policy's differential entropy; 1e-4 in the paper."
     )
     lstm: Fixed[bool] = Field(True, description="Add an LSTM layer of network.lstm_size cells.")
     spherical: Fixed[bool] = Field(False, description="One variance for all dimensions of an action, as in the paper.")
@@ -50,7 +50,7 @@ class Config(ActorCriticConfig):
         False, description="Update from one environment's whole episode, without a bootstrap if it terminated."
     )
     longest_episode: Free[int] = Field(
-        10_000, ge=1, description="With `whole_episodes`: longer episodes are split into parts of this length."
+        10_000, ge=1, description="Longer episodes are split into parts of this length, with `whole_episodes`."
     )
 
     def actions(self, space: Space) -> RealActions:

@@ -25,40 +25,39 @@ class ReplayConfig(ActionValueConfig):
 
     anneal_learning_rate: Free[bool] = Field(
         False,
-        description="Decrease the learning rate linearly to zero at max_global_step. The papers give no schedule.",
+        description="Decrease the learning rate linearly to zero at max_global_step; the papers give no schedule.",
     )
     network: Fixed[NatureNetworkConfig] = Field(NatureNetworkConfig(), description="The network.")
     errors: Free[Literal["squared", "huber"]] = Field(
         "huber",
-        description="Loss of an error of the value: Huber's loss, as in Mnih et al. 2015, or its square, as in the "
-        "papers of gorila and apex.",
+        description="Loss of a value's error: Huber's loss, as in Mnih et al. 2015, or its square, as in the papers of "
+        "gorila and apex.",
     )
     replay_capacity: Free[int] = Field(
-        1_000_000, ge=1, description="Maximum number of transitions, over all replay servers."
+        1_000_000, ge=1, description="Maximum number of transitions in all replay servers."
     )
     removal: Free[Literal["oldest", "lowest_priority"]] = Field(
         "oldest",
-        description="Which transition is evicted when the memory is full. lowest_priority needs prioritized; of equal "
-        "priorities the oldest is evicted. The memory holds as many image frames as transitions; if the kept "
-        "transitions need more frames, the oldest are evicted too.",
+        description="Which transition to evict when the memory is full. lowest_priority needs `prioritized`; of equal "
+        "priorities the oldest is evicted. The memory holds as many image frames as transitions: if the kept "
+        "transitions need more, the oldest are evicted too.",
     )
     learning_starts: Free[int] = Field(
         50_000,
         ge=1,
-        description="Transitions in the memory before the first is sampled, as in Horgan et al. 2018 and Mnih et al. "
-        "2015; Nair et al. 2015 do not give it.",
+        description="Transitions in the memory before the first sample, as in Horgan et al. 2018 and Mnih et al. 2015.",
     )
     batch_size: Free[int] = Field(
         32,
         ge=1,
         le=1_000,
-        description="Number of transitions of an update, as in Mnih et al. 2015; Nair et al. 2015 do not give it.",
+        description="Transitions of an update, as in Mnih et al. 2015.",
     )
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
-        description="How often a transition is sampled, on average. Actors and learners wait for each other to keep "
-        "this ratio; null: they do not wait. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; "
-        "Algorithm 1 of Nair et al. 2015 samples a batch at every step.",
+        description="How often a transition is sampled, on average; actors and learners wait for each other to keep "
+        "this. null: they do not wait. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; Algorithm 1 "
+        "of Nair et al. 2015 samples a batch at every step.",
     )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Number of rewards in a target.")
     double: Free[bool] = Field(
@@ -66,29 +65,29 @@ class ReplayConfig(ActionValueConfig):
         description="Double estimates: the online network selects the best action, the target network gives its value.",
     )
     prioritized: Free[bool] = Field(
-        False, description="Transitions are sampled by the size of their error (Schaul et al. 2016); false: uniformly."
+        False, description="Sample transitions by the size of their error (Schaul et al. 2016); false: uniformly."
     )
     priority_exponent: Free[Probability] = Field(
-        0.6, description="With `prioritized`: exponent of the priorities, alpha of the paper."
+        0.6, description="Exponent of the priorities with `prioritized`, alpha of the paper."
     )
     importance_exponent: Free[Probability] = Field(
         0.4, description="Exponent of the importance weights at global step 0, beta of the paper."
     )
     final_importance_exponent: Free[Probability] = Field(
-        1.0, description="Importance exponent at max_global_step; between, it changes linearly."
+        1.0, description="Importance exponent at max_global_step; it changes linearly in between."
     )
     priority_offset: Free[float] = Field(
         1e-6,
         gt=0,
-        description="Added to |error|, so that transitions with zero error are still sampled; not given in the papers.",
+        description="Added to |error|, so that transitions with zero error are sampled too; not given in the papers.",
     )
     target_interval: Free[int] = Field(
-        60_000, ge=1, description="Updates, by all learners, between two refreshes of the target network."
+        60_000, ge=1, description="Updates by all learners between two refreshes of the target network."
     )
     actor_interval: Free[int] = Field(
         100,
         ge=1,
-        description="Steps after which an agent without a bundled learner reports its step count and pulls parameters.",
+        description="Steps after which an agent without a bundled learner reports its steps and pulls parameters.",
     )
 
     @model_validator(mode="after")
@@ -139,25 +138,25 @@ class Config(ReplayConfig):
     name = "gorila"
 
     initial_learning_rate: Free[float] = Field(
-        1e-2, gt=0, description="Learning rate at global step 0. The paper does not give it."
+        1e-2, gt=0, description="Learning rate at global step 0; not given in the paper."
     )
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "adagrad",
-        description="Which optimizer section is used. All learners share the optimizer's statistics. With the prefix "
-        "worker_ each learner has its own statistics, and sends updates in place of gradients.",
+        description="Optimizer section in use. All learners share its statistics. With the prefix worker_, each "
+        "learner has its own statistics and sends updates instead of gradients.",
     )
     learner: Fixed[Literal["bundled", "separate"]] = Field(
         "bundled",
-        description="bundled: each worker also runs a learner, with its own memory in the replay servers; separate: "
-        "relaax-learner processes learn from one memory that all workers share.",
+        description="bundled: each worker runs a learner with its own memory. separate: relaax-learner processes learn "
+        "from one memory that all workers share.",
     )
     initial_epsilon: Free[Probability] = Field(1.0, description="Initial share of random actions.")
     final_epsilon: Free[Probability] = Field(0.1, description="Final share of random actions.")
     exploration_frames: Free[int] = Field(
         4_000_000,
         ge=0,
-        description="Frames, over all workers, in which epsilon falls linearly to its final value; in the paper it "
-        "falls during the first million updates of the parameter server.",
+        description="Frames of all workers in which epsilon falls linearly to its final value; in the paper, the first "
+        "million updates.",
     )
 
     @model_validator(mode="after")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Centered = Annotated[
     bool,
     Field(
-        description="Divide by the square root of the gradients' variance, the mean of squares minus the square of the "
-        "mean (Graves 2013); false: by that of the mean of squares.",
+        description="Divide by the root of the gradients' variance (Graves 2013); false: by the root of their mean "
+        "square.",
     ),
 ]
 
@@ -29,7 +29,7 @@ class OptimizerConfig(Section):
     """The keys of every optimizer section."""
 
     gradient_norm_clipping: float | None = Field(
-        40.0, gt=0, description="Gradients with a larger norm are scaled down to this norm; null: no limit."
+        40.0, gt=0, description="Maximum norm: larger gradients are scaled down to it; null: no limit."
     )
 
     @abstractmethod
@@ -115,10 +115,10 @@ class ConfigBase(Section):
 
     path: Free[str] = Field(description="Path of the algorithm, or the name of a bundled one.")
     state_size: Free[AtLeastOne | list[AtLeastOne] | None] = Field(
-        None, description="Shape of an observation; optional. It is checked against the client's space."
+        None, description="Shape of an observation, to check the client's space."
     )
     action_size: Free[int | None] = Field(
-        None, ge=1, description="Number of discrete actions, or length of a continuous one; optional, also checked."
+        None, ge=1, description="Number of discrete actions or length of a continuous one, to check the client's space."
     )
     seed: Free[int] = Field(
         0, ge=0, lt=2**31, description="Seed of the initial parameters and of each actor's random numbers."
@@ -133,7 +133,8 @@ class ConfigBase(Section):
     max_staleness: Free[int | None] = Field(
         None,
         ge=0,
-        description="Gradients computed on parameters that are more than this many versions old are discarded.",
+        description="Gradients of parameters more than this many versions old are discarded; null: no limit, or 16 "
+        "with delay_compensated.",
     )
     sync_interval: Free[int] = Field(
         1, ge=1, description="Pushes between two pulls of parameters; 1: pull with every push."
@@ -141,8 +142,8 @@ class ConfigBase(Section):
     gpu: Free[bool] = Field(False, description="Short form of relaax-rlx-server.device: gpu.")
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "rms_prop",
-        description="Which optimizer section is used. All workers share the optimizer's statistics. With the prefix "
-        "worker_ each worker has its own statistics, and sends updates in place of gradients.",
+        description="Optimizer section in use. All workers share its statistics. With the prefix worker_, each worker "
+        "has its own statistics and sends updates instead of gradients.",
     )
     rms_prop: Free[RMSPropConfig] = Field(RMSPropConfig(), alias="RMSProp", description="RMSProp.")
     adam: Free[AdamConfig] = Field(AdamConfig(), alias="Adam", description="Adam.")
@@ -152,13 +153,13 @@ class ConfigBase(Section):
     adagrad: Free[AdaGradConfig] = Field(AdaGradConfig(), alias="AdaGrad", description="AdaGrad.")
     combine: Free[Literal["fifo", "delay_compensated"]] = Field(
         "fifo",
-        description="How workers' gradients are applied: on arrival (fifo), or after a correction for the change of "
-        "the parameters since the worker pulled them (delay_compensated).",
+        description="fifo: apply gradients as they arrive. delay_compensated: first correct them for the change of the "
+        "parameters since the worker pulled them.",
     )
     delay_compensation: Free[float] = Field(
         0.04,
         ge=0,
-        description="With `combine: delay_compensated`: weight of the correction, lambda of Zheng et al. 2017.",
+        description="Weight of the correction with `combine: delay_compensated`, lambda of Zheng et al. 2017.",
     )
     loss_outlier_deviations: Free[float | None] = Field(
         None,

@@ -50,29 +50,29 @@ class NetworkConfig(Section):
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,
-        description="For images; by default 16 filters 8x8 stride 4, then 32 filters 4x4 stride 2. For images with a "
-        "side below 36 pixels: 16 filters 4x4 stride 2, then 32 filters 3x3; below 16: 16 filters 3x3.",
+        description="Layers for images. Default: 16 filters 8x8 stride 4, then 32 filters 4x4 stride 2; if a side is "
+        "below 36 pixels, 16 filters 4x4 stride 2, then 32 filters 3x3; below 16 pixels, 16 filters 3x3.",
     )
     dense: list[PositiveInt] | None = Field(
         None,
-        description="Widths of the fully connected layers; by default [256] for images, [128] for images with a side "
-        "below 16 pixels, [64, 64] for vectors.",
+        description="Widths of the fully connected layers. Default: [256] for images, [128] if a side is below 16 "
+        "pixels, [64, 64] for vectors.",
     )
     activation: Literal["relu", "tanh"] | None = Field(
-        None, description="Activation between layers; by default relu for images, tanh for vectors."
+        None, description="Activation between layers. Default: relu for images, tanh for vectors."
     )
     separate: bool | None = Field(
         None,
-        description="Use separate networks for policy and value, or with `dueling` for value and advantages; by "
-        "default true for vectors without `lstm`, else false.",
+        description="Use separate networks for policy and value, or with `dueling` for value and advantages. Default: "
+        "true for vectors without `lstm`, else false.",
     )
     flatten_images: bool = Field(
         False,
-        description="An array that looks like an image (two axes of at least 16) and is part of a Tuple or Dict, or "
-        "has float elements, is flattened to numbers, without convolutions. false: one image of bytes has convolutions,"
-        " also together with numbers; other images are refused.",
+        description="Flatten arrays that look like images (two axes of at least 16) and are part of a Tuple or Dict, "
+        "or are not bytes; use no convolutions. false: one image of bytes gets convolutions, also beside numbers; "
+        "other images are refused.",
     )
-    lstm_size: int = Field(256, gt=0, description="With `lstm`: cells of the LSTM after the last of these layers.")
+    lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
 
 
 class NatureNetworkConfig(NetworkConfig):
@@ -82,14 +82,14 @@ class NatureNetworkConfig(NetworkConfig):
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,
-        description="For images; by default as in Mnih et al. 2015: 32 filters 8x8 stride 4, 64 filters 4x4 stride "
-        "2, 64 filters 3x3. For images with a side below 36 pixels: 16 filters 4x4 stride 2, then 32 filters 3x3; "
-        "below 16: 16 filters 3x3.",
+        description="Layers for images. Default, as in Mnih et al. 2015: 32 filters 8x8 stride 4, 64 filters 4x4 "
+        "stride 2, 64 filters 3x3; if a side is below 36 pixels, 16 filters 4x4 stride 2, then 32 filters 3x3; below "
+        "16 pixels, 16 filters 3x3.",
     )
     dense: list[PositiveInt] | None = Field(
         None,
-        description="Widths of the fully connected layers; by default [512] for images, [256] for images with a side "
-        "below 36 pixels, [128] below 16, [64, 64] for vectors.",
+        description="Widths of the fully connected layers. Default: [512] for images, [256] if a side is below 36 "
+        "pixels, [128] below 16, [64, 64] for vectors.",
     )
 
 
@@ -293,23 +293,23 @@ class AgentConfig(ConfigBase):
     rewards_gamma: Fixed[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
     reward_clipping: Fixed[PositiveFloat | Literal["auto"] | None] = Field(
         "auto",
-        description="For learning, normalised rewards are clipped to plus or minus this; reported rewards are not. "
-        "null: not clipped. auto: 1 if the observation is one image, else null.",
+        description="Clip normalised rewards for learning to plus or minus this; reported rewards are not clipped. "
+        "null: do not clip. auto: 1 if the observation is one image, else null.",
     )
     normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
         "auto",
-        description="Normalisation of rewards for learning; reported rewards are not normalised. scale: divide by the "
-        "standard deviation of the discounted return so far. standardize: (r - mean) / std. null: none. auto: null if "
+        description="Normalise rewards for learning; reported rewards are not normalised. scale: divide by the "
+        "standard deviation of the discounted return so far. standardize: (r - mean) / std. null: no. auto: null if "
         "the observation is one image, else scale.",
     )
     normalize_observations: Fixed[bool] = Field(
-        False, description="The network gets observations, except images, as (x - mean) / std, clipped to +-10."
+        False, description="Normalise observations except images: (x - mean) / std, clipped to +-10."
     )
     subtract_mean_image: Fixed[bool] = Field(
         False, description="Subtract from images the mean of the first 20,000 images of all workers."
     )
     history_len: Fixed[int | None] = Field(
-        None, ge=1, le=16, description="For images: number of stacked frames; by default 4, and 1 for images of bool."
+        None, ge=1, le=16, description="Stacked frames of an image. Default: 4, and 1 for images of bool."
     )
     network: Fixed[NetworkConfig] = Field(NetworkConfig(), description="The network.")
 
@@ -404,15 +404,12 @@ def observation_refusal(
 class ActorCriticConfig(AgentConfig):
     """The keys of an actor-critic."""
 
-    described_as: ClassVar[str] = "da3c"
-    """Name of the algorithm under which the reference of all keys lists these keys."""
-
     episode_len: Free[int] = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
     gae_lambda: Free[float] = Field(
         1.0,
         ge=0,
         le=1,
-        description="Lambda of generalized advantage estimation; 1 gives the n-step returns of the paper.",
+        description="Lambda of generalized advantage estimation; 1: the n-step returns of the paper.",
     )
     entropy_beta: Free[float] = Field(
         0.01, ge=0, description="Weight of the policy's entropy, which prevents premature convergence."
@@ -420,11 +417,11 @@ class ActorCriticConfig(AgentConfig):
     value_loss_weight: Free[float] = Field(0.5, gt=0, description="Weight of the squared error of the value.")
     overlap: Free[bool] = Field(
         True,
-        description="A worker learns while its environments step, so that parameters one update older choose the first "
-        "action of a rollout. false: it learns before it sends the actions, in the paper's order.",
+        description="Learn while the environments step: parameters one update older choose the first action of a "
+        "rollout. false: learn before sending the actions, in the paper's order.",
     )
     greedy_exploit: Free[bool] = Field(
-        True, description="In exploit mode take the most probable action; false: sample the policy."
+        True, description="In exploit mode, take the most probable action; false: sample the policy."
     )
     lstm: Fixed[bool] = Field(False, description="Add an LSTM layer of network.lstm_size cells.")
 

@@ -167,47 +167,42 @@ StatusBind = Annotated[Address | None, Field(description="Address of /healthz an
 TlsCertificate = Annotated[str | None, Field(description="File with this server's certificate (PEM): enables TLS.")]
 TlsKey = Annotated[str | None, Field(description="File with the certificate's private key (PEM).")]
 OwnKey = Annotated[str | None, Field(description="File with that certificate's private key (PEM).")]
-CheckpointDir = Annotated[Folder | None, Field(description="Folder of the checkpoints; if unset, none are written.")]
+CheckpointDir = Annotated[Folder | None, Field(description="Folder of the checkpoints; null: none are written.")]
 CheckpointAwsS3 = Annotated[
     S3Location | None, Field(description="Bucket and key of the checkpoints in S3, instead of a folder.")
 ]
 AwsKeysFile = Annotated[
     str | None,
-    Field(description="YAML file with `access` and `secret` for S3; otherwise the credentials that boto3 finds."),
+    Field(description="YAML file with `access` and `secret` for S3; by default the credentials that boto3 finds."),
 ]
 AwsEndpoint = Annotated[str | None, Field(description="URL of an S3-compatible store other than Amazon's.")]
 CheckpointInterval = Annotated[
     float,
     Field(
-        gt=0, description="Seconds between checkpoints; if longer, the first are written after 1, 2, 4 and 8 minutes."
+        gt=0,
+        description="Seconds between checkpoints; the first are written after 1, 2, 4 and 8 minutes if that is sooner.",
     ),
 ]
 ParameterServers = Annotated[
     Addresses,
     Field(
-        description="Address of the parameter server; of all shards, shard 0 first; or @FILE, with one on each line, "
-        "which is read again when they move."
+        description="Addresses of all parameter servers, shard 0 first; or @FILE with one on each line, read again "
+        "when they move."
     ),
 ]
 ParameterServerTokenFile = Annotated[
     str | None,
-    Field(
-        description="File with the parameter server's token; otherwise the environment variable "
-        "RELAAX_PARAMETER_SERVER_TOKEN."
-    ),
+    Field(description="File with the parameter server's token; by default the variable RELAAX_PARAMETER_SERVER_TOKEN."),
 ]
 ParameterServerCa = Annotated[
     str | None,
-    Field(description="File with the authority (PEM) that signed the parameter server's certificate: enables TLS."),
+    Field(description="File with the CA (PEM) of the parameter server's certificate: enables TLS."),
 ]
 ReplayServerTokenFile = Annotated[
     str | None,
-    Field(
-        description="File with the replay servers' token; otherwise the environment variable "
-        "RELAAX_REPLAY_SERVER_TOKEN."
-    ),
+    Field(description="File with the replay servers' token; by default the variable RELAAX_REPLAY_SERVER_TOKEN."),
 ]
 ReplayServerCa = Annotated[
     str | None,
-    Field(description="File with the authority (PEM) that signed the replay servers' certificates: enables TLS."),
+    Field(description="File with the CA (PEM) of the replay servers' certificates: enables TLS."),
 ]

@@ -19,26 +19,42 @@ _BOUNDS = {
     "exclusiveMaximum": "< {}",
     "maximum": "≤ {}",
 }
-_TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "boolean", "null": "null"}
 _HEAD = ("key", "type", "default", "bounds", "meaning")
 _HEAD_WITH_RULES = (*_HEAD[:4], "on resume", _HEAD[4])
 _COUNTED = ("integer", "number", "text")
 
 
 def tables(base: type[pydantic.BaseModel], algorithms: Models) -> str:
-    """Return tables of the sections, of `base` (the keys of every algorithm), and of each algorithm's differences."""
+    """Return tables of the sections, of `base` (the keys of every algorithm), and of the algorithms' own keys.
+
+    Keys that several algorithms inherit from one class are in one table, and each later table has only differences.
+    """
     parts = [_table(f"`{name}`", _doc(model), _rows(model, dashes=True)) for name, model in SECTIONS.items()]
     parts.append(_table("`algorithm`", "The keys of every algorithm.", _with_rules(base), _HEAD_WITH_RULES))
-    shown = {base: "every algorithm"}
-    for name, model in algorithms.items():
+    shown = {base: "the table `algorithm`"}
+    for title, model in {**_shared(base, algorithms), **algorithms}.items():
         parent = next(ancestor for ancestor in model.__mro__[1:] if ancestor in shown)
         inherited = set(_with_rules(parent))
-        whose = f"The keys of {shown[parent]}, with these differences:"
         rows = [row for row in _with_rules(model) if row not in inherited]
-        parts.append(_table(f"`algorithm`: {name}", whose, rows, _HEAD_WITH_RULES))
-        shown[model] = name
-        shown.update((base, name) for base in model.__mro__[1:] if base.__dict__.get("described_as") == name)
+        text = f"The keys of {shown[parent]}{', with these additions and changes:' if rows else '.'}"
+        parts.append(_table(f"`algorithm`: {title}", text, rows, _HEAD_WITH_RULES))
+        shown[model] = f"the table {title}"
     return "\n".join(parts)
+
+
+def _shared(base: type[pydantic.BaseModel], algorithms: Models) -> dict[str, type[pydantic.BaseModel]]:
+    """Return the classes that several algorithms inherit keys from, by these algorithms' names, the widest first.
+
+    Of several classes of the same algorithms, return the most derived one.
+    """
+    found: dict[tuple[str, ...], type[pydantic.BaseModel]] = {}
+    for model in algorithms.values():
+        for ancestor in model.__mro__[1 : model.__mro__.index(base)]:
+            names = tuple(name for name, other in algorithms.items() if issubclass(other, ancestor))
+            if len(names) > 1 and ancestor not in algorithms.values():
+                found.setdefault(names, ancestor)
+    return {", ".join(names): found[names] for names in sorted(found, key=len, reverse=True)}
 
 
 def _doc(model: type[pydantic.BaseModel]) -> str:
@@ -47,9 +63,9 @@ def _doc(model: type[pydantic.BaseModel]) -> str:
 
 
 def _table(title: str, text: str, rows: Sequence[tuple[str, ...]], columns: Sequence[str] = _HEAD) -> str:
-    head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"] if rows else []
     body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"### {title}", "", text, "", *head, *body, ""])
+    return "\n".join([f"### {title}", "", text, "", *head, *body, *([""] if rows else [])])
 
 
 def _with_rules(model: type[pydantic.BaseModel]) -> list[tuple[str, ...]]:

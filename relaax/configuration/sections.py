@@ -74,21 +74,21 @@ class ParameterServerSection(Section):
     shard: int = Field(0, ge=0, description="Index of this shard, from 0; shard 0 leads.")
     first_shard: ServerAddress = Field(
         "localhost:7000",
-        description="Address of shard 0, for the other shards; or @FILE, whose first line it is.",
+        description="Address of shard 0, for the other shards; or @FILE with it on the first line.",
     )
-    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
+    allow_anonymous: bool = Field(False, description="Allow a bind address other than loopback without a token.")
     token_file: str | None = Field(
         None,
-        description="File with the token that workers and other shards must send; otherwise the environment variable "
+        description="File with the token that workers and other shards must send; by default the variable "
         "RELAAX_PARAMETER_SERVER_TOKEN.",
     )
     tls_certificate: TlsCertificate = None
     tls_key: TlsKey = None
     tls_client_ca: str | None = Field(
-        None, description="File with the authority (PEM) that must have signed the workers' certificates: mutual TLS."
+        None, description="File with the CA (PEM) that must have signed the workers' certificates: mutual TLS."
     )
     tls_ca: str | None = Field(
-        None, description="File with the authority (PEM) against which shards check each other's certificates."
+        None, description="File with the CA (PEM) that must have signed the other shards' certificates."
     )
     checkpoint_dir: CheckpointDir = None
     checkpoint_aws_s3: CheckpointAwsS3 = None
@@ -96,16 +96,16 @@ class ParameterServerSection(Section):
     aws_endpoint: AwsEndpoint = None
     checkpoint_spool: Folder | None = Field(
         None,
-        description="Folder that keeps the last checkpoint until the next start if S3 is unreachable; otherwise "
+        description="Folder that keeps the last checkpoint until the next start if S3 is unreachable; by default "
         "relaax/spool in $XDG_STATE_HOME or ~/.local/state.",
     )
     checkpoint_interval: CheckpointInterval = 900.0
     checkpoint_steps: int | None = Field(
-        None, ge=1, description="Environment steps after which a checkpoint is written before its time; unset, never."
+        None, ge=1, description="Environment steps after which a checkpoint is written early; null: never."
     )
     checkpoints_kept: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
-    best_checkpoints_kept: int = Field(1, ge=0, description="Number of best checkpoints by mean return to keep, too.")
-    metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; unset, none is written.")
+    best_checkpoints_kept: int = Field(1, ge=0, description="Number of checkpoints with the best mean return to keep.")
+    metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; null: none is written.")
     metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key for a copy of the TensorBoard run.")
     status_bind: StatusBind = None
     device: Device = Field("cpu", description="Device that updates the parameters: cpu, gpu (the first) or gpu:I.")
@@ -122,36 +122,32 @@ class RlxServerSection(Section):
     """`relaax-rlx-server`: the process that environments connect to."""
 
     bind: Address = Field("localhost:7001", description="Address for environments; port 0 picks a free one.")
-    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
+    allow_anonymous: bool = Field(False, description="Allow a bind address other than loopback without a token.")
     token_file: str | None = Field(
-        None, description="File with the token that environments must send; otherwise the variable RELAAX_TOKEN."
+        None, description="File with the token that environments must send; by default the variable RELAAX_TOKEN."
     )
     clients_file: str | None = Field(
         None,
-        description="YAML file with client names, their tokens and quotas; it is read again when it changes.",
+        description="YAML file with client names, their tokens and quotas; read again when it changes.",
     )
     tls_certificate: TlsCertificate = None
     tls_key: TlsKey = None
     origins: list[Origin] = Field(
         [],
-        description="Origins of web pages that may connect over WebSocket, such as https://games.example.org; pages "
-        "of the browser's own computer always may, and programs that are no browser.",
+        description="Origins of web pages that may connect over WebSocket, such as https://games.example.org. Pages "
+        "of the browser's own computer, and programs that are not browsers, always may.",
     )
     max_failed_handshakes: int = Field(
         20, ge=1, description="Failed handshakes per minute after which an address is refused for a while."
     )
     parameter_server: ParameterServers = Field(["localhost:7000"])
-    exploit: bool = Field(False, description="Refuse clients that train the model: only those that act are served.")
+    exploit: bool = Field(False, description="Refuse clients that train; serve only clients that act.")
     checkpoint: str | None = Field(
         None,
-        description="Location of checkpoints to serve from instead of a parameter server, for clients that only act: a "
-        "folder, a run directory or s3://BUCKET/KEY. Newer checkpoints are taken as they are published.",
+        description="Location of checkpoints to serve instead of a parameter server's model, for clients that only "
+        "act: a folder, a run directory or s3://BUCKET/KEY. Newer checkpoints are loaded when they are published.",
     )
-    aws_keys: str | None = Field(
-        None,
-        description="YAML file with `access` and `secret` for checkpoints in S3; otherwise the credentials that boto3 "
-        "finds.",
-    )
+    aws_keys: AwsKeysFile = None
     aws_endpoint: AwsEndpoint = None
     parameter_server_token_file: ParameterServerTokenFile = None
     parameter_server_ca: ParameterServerCa = None
@@ -160,31 +156,30 @@ class RlxServerSection(Section):
     )
     parameter_server_key: OwnKey = None
     parameter_server_patience: float = Field(
-        60.0, gt=0, description="Seconds that a worker waits for an unreachable parameter server."
+        60.0, gt=0, description="Seconds that a worker waits for an unreachable parameter server before it exits."
     )
     replay_server: NoneOrAddresses = Field(
-        [], description="Addresses of the replay servers, in the order of their shards, for algorithms that have one."
+        [], description="Addresses of the replay servers in the order of their shards; or @FILE."
     )
     replay_server_token_file: ReplayServerTokenFile = None
     replay_server_ca: ReplayServerCa = None
     replay_server_certificate: str | None = Field(
-        None, description="File with the workers' certificate (PEM), if replay servers ask for one."
+        None, description="File with the workers' certificate (PEM), if replay servers require one."
     )
     replay_server_key: OwnKey = None
     replay_server_patience: float = Field(
-        60.0, gt=0, description="Seconds to wait until a replay server can be reached, before a worker exits."
+        60.0, gt=0, description="Seconds after which a worker exits if no replay server is reachable."
     )
     bridge: Literal["auto", "grpc", "shared_memory", "hogwild"] = Field(
         "auto",
-        description="Transport of gradients and parameters: auto is shared_memory if a shard of the parameter server "
-        "is on the workers' host, otherwise grpc; with shared_memory, a worker elsewhere exits. With hogwild, workers "
-        "update the shared parameters themselves, without locks. With anything but grpc, a replay server on the "
-        "workers' host is reached through memory.",
+        description="Transport of gradients and parameters. auto: shared_memory if a shard of the parameter server is "
+        "on this host, else grpc. shared_memory: workers on another host exit. hogwild: workers update the shared "
+        "parameters themselves, without locks. Except with grpc, replay servers on this host use shared memory too.",
     )
     wire_precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
-        description="Number format of gradients and parameters sent by grpc: with 16 bits, they are "
-        "rounded and take half the bytes. The parameter server keeps float32.",
+        description="Number format of gradients and parameters sent by grpc; 16-bit formats round them and halve the "
+        "bytes. The parameter server keeps float32.",
     )
     status_bind: StatusBind = None
     log_level: LogLevelKey = "INFO"
@@ -194,36 +189,36 @@ class RlxServerSection(Section):
     )
     blas_kernels: Literal["environment", "native"] = Field(
         "environment",
-        description="OpenBLAS kernels to use: environment for those that the variables OPENBLAS_CORETYPE and "
-        "OPENBLAS_L2_SIZE request, native for those of the actual processor regardless of these.",
+        description="OpenBLAS kernels. environment: those that the variables OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE "
+        "request. native: those of the processor, regardless of the variables.",
     )
     worker_start: Literal["fork", "spawn"] = Field(
         "fork",
-        description="How a worker starts: fork copies the server's process; spawn starts a fresh one, which takes "
-        "seconds and shares no memory, but is required on macOS.",
+        description="How a worker starts. fork: as a copy of the server's process. spawn: as a new process, which "
+        "takes seconds and shares no memory; required on macOS.",
     )
     timeout: float | None = Field(
-        None, gt=0, description="Seconds after which a worker exits at the end of its next episode, for rebalancing."
+        None, gt=0, description="Seconds after which a worker exits at the end of an episode, for rebalancing."
     )
     drain: float = Field(
         0.0,
         ge=0,
-        description="Seconds from SIGTERM in which no connection is accepted and each ends with an episode, so that "
-        "clients with another server move there without losing one; then the rest is cut.",
+        description="Seconds after SIGTERM in which each connection ends with its episode, so that clients can move to "
+        "another server; then the others are closed. New connections are not accepted.",
     )
     max_workers: int = Field(256, ge=1, description="Maximum number of workers; further connections must wait.")
     max_environments: int = Field(4096, ge=1, description="Maximum number of environments per connection.")
     max_environments_per_address: int = Field(
         65_536, ge=1, description="Maximum number of environments per network address, over its connections."
     )
-    max_handshakes: int = Field(16, ge=1, description="Maximum number of processes for clients in the handshake.")
-    handshake_timeout: float = Field(10.0, gt=0, description="Seconds that a connection has for its handshake.")
+    max_handshakes: int = Field(16, ge=1, description="Maximum number of worker processes in the handshake.")
+    handshake_timeout: float = Field(10.0, gt=0, description="Maximum seconds of a handshake.")
     idle_timeout: float = Field(600.0, gt=0, description="Seconds of silence after which a connection is closed.")
-    heartbeat: float = Field(10.0, gt=0, description="Seconds between signs of life to a waiting client.")
+    heartbeat: float = Field(10.0, gt=0, description="Seconds between heartbeats to a waiting client.")
     memory_reserve: float = Field(
         256.0, ge=0, description="Megabytes that must remain available after a new worker has started."
     )
-    max_frame_megabytes: float = Field(64.0, gt=0, le=1024, description="Maximum size of a client's message.")
+    max_frame_megabytes: float = Field(64.0, gt=0, le=1024, description="Maximum megabytes of a client's message.")
 
     @property
     def only_acts(self) -> bool:
@@ -251,24 +246,24 @@ class ReplayServerSection(Section):
     memory: float | None = Field(
         None,
         gt=0,
-        description="Gigabytes that the tables of this shard may take; by default 1/(2K) of what is available at its "
-        "start, with K shards: all of them may be on one host.",
+        description="Gigabytes that the tables of this shard may take; by default 1/(2K) of the available memory with "
+        "K shards, because all may be on one host.",
     )
     session_timeout: Duration = Field(
-        600.0, description="Time after which the memory of a session that is not heard of any more is dropped."
+        600.0, description="Time without a request after which the memory of a session is dropped."
     )
-    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
+    allow_anonymous: bool = Field(False, description="Allow a bind address other than loopback without a token.")
     token_file: str | None = Field(
         None,
-        description="File with the token that workers and learners must send; otherwise the environment variable "
+        description="File with the token that workers and learners must send; by default the variable "
         "RELAAX_REPLAY_SERVER_TOKEN.",
     )
     tls_certificate: TlsCertificate = None
     tls_key: TlsKey = None
     tls_client_ca: str | None = Field(
         None,
-        description="File with the authority (PEM) that must have signed the certificates of workers and learners: "
-        "mutual TLS.",
+        description="File with the CA (PEM) that must have signed the certificates of workers and learners: mutual "
+        "TLS.",
     )
     checkpoint_dir: CheckpointDir = None
     checkpoint_aws_s3: CheckpointAwsS3 = None
@@ -300,23 +295,23 @@ class LearnerSection(Section):
     parameter_server_token_file: ParameterServerTokenFile = None
     parameter_server_ca: ParameterServerCa = None
     parameter_server_certificate: str | None = Field(
-        None, description="File with the learner's certificate (PEM), if the parameter server asks for one."
+        None, description="File with the learner's certificate (PEM), if the parameter server requires one."
     )
     parameter_server_key: OwnKey = None
     parameter_server_patience: float = Field(
-        60.0, gt=0, description="Seconds to wait for an unreachable parameter server before the learner exits."
+        60.0, gt=0, description="Seconds that the learner waits for an unreachable parameter server before it exits."
     )
     replay_server: Addresses = Field(
-        ["localhost:7002"], description="Addresses of the replay servers, in the order of their shards; or @FILE."
+        ["localhost:7002"], description="Addresses of the replay servers in the order of their shards; or @FILE."
     )
     replay_server_token_file: ReplayServerTokenFile = None
     replay_server_ca: ReplayServerCa = None
     replay_server_certificate: str | None = Field(
-        None, description="File with the learner's certificate (PEM), if replay servers ask for one."
+        None, description="File with the learner's certificate (PEM), if replay servers require one."
     )
     replay_server_key: OwnKey = None
     replay_server_patience: float = Field(
-        60.0, gt=0, description="Seconds to wait until a replay server can be reached, before the learner exits."
+        60.0, gt=0, description="Seconds after which the learner exits if no replay server is reachable."
     )
     bridge: Literal["auto", "grpc", "shared_memory"] = Field(
         "auto",
@@ -342,7 +337,7 @@ class TensorBoardSection(Section):
     metrics_dir: Folder | None = Field(
         None, description="Folder with the runs to show; by default relaax-parameter-server.metrics_dir."
     )
-    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback: it asks for no token.")
+    allow_anonymous: bool = Field(False, description="Allow a bind address other than loopback, without a token.")
 
 
 class RunSection(Section):
@@ -361,36 +356,34 @@ class RunSection(Section):
     )
     wrappers: list[Wrapper] = Field(
         [],
-        description="Wrappers around each environment, in order: names of `gymnasium.wrappers` or MODULE:CLASS, with "
-        "their arguments, if any: [GrayscaleObservation, {ResizeObservation: {shape: [84, 84]}}].",
+        description="Wrappers of each environment, in order: names of `gymnasium.wrappers` or MODULE:CLASS, optionally "
+        "with arguments: [GrayscaleObservation, {ResizeObservation: {shape: [84, 84]}}].",
     )
     register_: str | None = Field(
         None,
         alias="register",  # pydantic's models have a method of that name
-        description="MODULE:FUNCTION to call first, for packages that register their ids by a call: "
-        "minatar.gym:register_envs.",
+        description="MODULE:FUNCTION to call first, which registers the ids of a package: minatar.gym:register_envs.",
     )
     modules: list[str] = Field(
         [],
-        description="Modules to import first, of packages that register their ids when they are imported: "
-        "[highway_env].",
+        description="Modules to import first, which register the ids of a package: [highway_env].",
     )
     path: list[str] = Field(
         [],
-        description="Folders in which modules and programs of the environment are looked for, after the folder of this "
-        "file and before the working directory. `relaax run` records its own in the run directory.",
+        description="Folders to search for modules and programs of the environment, after the folder of this file and "
+        "before the working directory. `relaax run` sets it in the run directory.",
     )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run succeeds.")
     eval_every: int | None = Field(
         None,
         ge=1,
-        description="Environment steps between two evaluations: the newest checkpoint is then played greedily, beside "
-        "training, and the best checkpoint is the best by evaluation. Unset, none is evaluated.",
+        description="Environment steps between two evaluations, which play the newest checkpoint greedily during "
+        "training. The best checkpoint is then the best by evaluation. null: no evaluation.",
     )
     eval_episodes: int = Field(10, ge=1, description="Episodes of each evaluation.")
     target_evaluation: float | None = Field(
-        None, description="Mean return of an evaluation at which the run succeeds; with eval_every."
+        None, description="Mean return of an evaluation at which the run succeeds; needs eval_every."
     )
     max_steps: int | None = Field(None, ge=1, description="Environment steps after which the run stops.")
     max_time: Duration | None = Field(
@@ -418,33 +411,30 @@ class ClusterSection(Section):
     rlx_servers: int | None = Field(
         None,
         ge=1,
-        description="Number of RLX servers, or the smallest if it changes by itself; by default one on each machine, "
-        "and one if it changes.",
+        description="Number of RLX servers, or with scaling the smallest number; by default one on each machine, or 1 "
+        "with scaling.",
     )
     scaling: Literal["fixed", "refusals", "timeout"] = Field(
         "fixed",
-        description="How the number of RLX servers follows the environments that come: fixed: not; refusals: more when "
-        "one refuses a connection or fewer places than `free_places` are free, fewer when one less would be enough for "
-        "`idle_seconds`, and its connections move to others with the end of their episodes; timeout: more when one "
-        "refuses, fewer when the last one had no connection for `idle_seconds`.",
+        description="Whether to change the number of RLX servers. fixed: never. refusals: add one when one refuses a "
+        "connection or fewer than `free_places` are free; remove one when one fewer would have been enough for "
+        "`idle_seconds`, and move its connections at the end of their episodes. timeout: add one when one refuses a "
+        "connection; remove the last one when it had no connection for `idle_seconds`.",
     )
-    max_rlx_servers: int | None = Field(None, ge=1, description="The largest number of RLX servers, if it changes.")
-    free_places: int = Field(
-        0, ge=0, description="Connections that there should be room for at any time, with scaling by refusals."
-    )
+    max_rlx_servers: int | None = Field(None, ge=1, description="Largest number of RLX servers, with scaling.")
+    free_places: int = Field(0, ge=0, description="Connections for which to keep room, with scaling: refusals.")
     idle_seconds: float = Field(
-        60.0, gt=0, description="Seconds for which an RLX server was not needed before it ends, if the number changes."
+        60.0, gt=0, description="Seconds after which an RLX server that is not needed is removed, with scaling."
     )
     clients: int | None = Field(
         None,
         ge=0,
-        description="Environment programs to start; by default relaax-run.clients; 0 if all are elsewhere.",
+        description="Clients to start; by default relaax-run.clients; 0 if all run elsewhere.",
     )
     resources: dict[str, dict[str, float]] = Field(
         {},
-        description="Ray resources that each process of a role takes, by the role's name: {rlx-server: {CPU: 4}, "
-        "client: {environments: 1}}; by default one CPU, and for environment programs one `environments` where a "
-        "machine has them.",
+        description="Ray resources of each process, by role: {rlx-server: {CPU: 4}, client: {environments: 1}}; by "
+        "default one CPU, and for a client one `environments` if a machine has that resource.",
     )
 
     @pydantic.model_validator(mode="after")

@@ -44,6 +44,17 @@ def test_of_a_page_only_the_tables_are_written(tmp_path: Path) -> None:
     assert "the tables go between them" in error
 
 
+def test_shared_keys_of_algorithms_are_in_one_table() -> None:
+    page = PAGE.read_text()
+    assert page.count("| `gae_lambda` |") == 1
+    assert page.count("| `rewards_gamma` |") == 1
+    assert page.count("| `reward_clipping` |") == 2, "da3c_cont has another default"
+    assert "### `algorithm`: apex, gorila\n\nThe keys of the table apex, async_q, async_sarsa, gorila, n_step_q" in page
+    assert "### `algorithm`: async_sarsa\n\nThe keys of the table async_q, async_sarsa, n_step_q.\n" in page
+    code, alone, _ = relaax("da3c", "--markdown")
+    assert (code, alone.count("| `gae_lambda` |")) == (0, 1)
+
+
 @pytest.mark.parametrize("what", ["da3c_cont", "da3cc_gym_pendulum", "algorithms/da3c_cont"])
 def test_of_one_algorithm(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
