@@ -263,7 +263,7 @@ FIXED_US, EACH_US, US_PER_MILLION = 110.0, 6.0, 55.0
 ACT_FIXED_US, ACT_SHARE = 60.0, 0.4
 COLD = 2.2
 """Factor of cost with cold caches. If caches are overwritten between calls, a step of CartPole takes 56 us instead of
-23 with one environment, and 64 instead of 36 with 8 (docs/architecture.md)."""
+23 with one environment, and 64 instead of 36 with 8 (docs/results/archive/2026-11-22-engine.md)."""
 COLD_NETWORK = 1.3
 PACED = 1.5
 WAKE_US = 30.0
