@@ -1,4 +1,4 @@
-"""The subcommands of `relaax`, each imported only when used, so that none pays for another's libraries."""
+"""The subcommands of `relaax`. Each is imported only when it is used, because some import slow libraries."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """The commands of COMMANDS, followed by those declared here."""
+    """The commands in COMMANDS, followed by the commands declared in this module."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(dict.fromkeys([*COMMANDS, *self.commands]))
@@ -47,13 +47,13 @@ class CommandGroup(typer.core.TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        for name in COMMANDS:  # by name alone: none is loaded
+        for name in COMMANDS:  # the names suffice: no command is imported
             if name not in self.commands:
                 self.add_command(typer.core.TyperCommand(name), name)
         return super().shell_complete(ctx, incomplete)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS:  # misspelt: only loaded commands are suggested
+        if args and args[0] not in COMMANDS:  # misspelt: Typer suggests only loaded commands
             for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
@@ -80,7 +80,7 @@ app = command_app(
 
 @app.callback()
 def _relaax(version_: VersionOption = False) -> None:
-    """Make this a group, however few commands are declared here."""
+    """Make `app` a group: Typer would run the only command declared here instead."""
 
 
 @app.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relaax.cli.reporting import reported
+from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError, nearest
 from relaax.console import print_error
 
@@ -25,42 +25,44 @@ if TYPE_CHECKING:
     from relaax.hosting.loader import Algorithm
     from relaax.rlx import Space
 
-_SURE = 0.75
+_MIN_SIMILARITY = 0.75
 _REPORT_SECONDS = 45.0
-"""Seconds without a report after which its requirements are printed; play is limited to 30."""
-_GENERAL = ("da3c", "da3c_cont")  # take the most kinds of spaces: of discrete and of continuous actions
+"""Seconds without a report after which the requirements on a program are printed; play takes at most 30."""
+_MOST_GENERAL = ("da3c", "da3c_cont")  # support the most kinds of spaces, with discrete and with continuous actions
 
 
 def check(
     environment: Annotated[
         str,
         typer.Argument(
-            help="A gymnasium id, MODULE:ID or MODULE:CLASS (CartPole-v1, room:RoomEnv); a configuration, as of `relaax"
-            " run`; or a family or program, with NAME (ALE boxing, my_world/main.py my_world)."
+            help="A gymnasium id, MODULE:ID or MODULE:CLASS (CartPole-v1, room:RoomEnv); a configuration, as for "
+            "`relaax run`; or a family or program followed by NAME (ALE boxing, my_world/main.py my_world)."
         ),
     ],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME] [-- OPTIONS]", help="Options of the environment's program stand behind --."),
+        typer.Argument(metavar="[NAME] [-- OPTIONS]", help="Write options of the environment's program after --."),
     ] = None,
-    envs: Annotated[int, typer.Option(min=1, help="How many environments, as one vector.")] = 1,
+    envs: Annotated[int, typer.Option(min=1, help="Number of environments, stepped as one vector.")] = 1,
     episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play, over all environments (3).")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps to take at most (10,000).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Maximum number of steps (10,000).")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of a configuration, as in run.kwargs.continuous=false."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key of a configuration, as in run.kwargs.continuous=false."
+        ),
     ] = None,
 ) -> None:
     """Check an environment by playing episodes at random.
 
-    No server is needed. It checks resets, steps, ends of episodes, seeds, close() and what is left after it, and says
-    which algorithms take the spaces. It also ends after 30 seconds.
+    No server is needed. The check covers resets, steps, ends of episodes, seeds, close() and processes that remain
+    after it. It lists the algorithms that support the spaces. It takes at most 30 seconds.
 
-    Exit code 0: no errors, perhaps warnings; 1: errors; 2: there is no such environment, or it cannot be made.
+    Exit code 0: no errors, perhaps warnings; 1: errors; 2: the environment does not exist or cannot be made.
     """
     limits = [] if episodes is None else ["--episodes", str(episodes)]
     limits += [] if steps is None else ["--steps", str(steps)]
-    with reported("relaax check"):
+    with exit_on_errors("relaax check"):
         code = _check(environment, words or [], envs, limits, set_ or [])
     raise typer.Exit(code)
 
@@ -78,13 +80,11 @@ def _check(environment: str, words: Sequence[str], envs: int, limits: Sequence[s
 
             made = environment_class(Path(environment))
             way_out = f"; its class is {made}" if made else ""
-            raise ConfigurationError(
-                f"{environment} ended without a report: it is no program of an environment{way_out}"
-            )
+            raise ConfigurationError(f"{environment} ended without a report: it is not an environment program{way_out}")
         if not file.exists():
-            return code  # the program has said why
+            return code  # the program has printed the reason
         report = CheckReport.read(file)
-    more = [] if report.spaces is None else _taken(report, report.spaces, configuration)
+    more = [] if report.spaces is None else _check_algorithms(report, report.spaces, configuration)
     print(*report.lines(more), sep="\n")
     return 1 if report.errors else 0
 
@@ -101,7 +101,7 @@ def _command(
         plan = make_plan(environment, overrides)
         return [*plan.environment_command(CHECK, envs, 0), *words], plan.configuration
     if overrides:
-        raise ConfigurationError("--set is for configurations: give options of the environment's program behind --")
+        raise ConfigurationError("--set is for configurations: give options of the environment's program after --")
     if not words or words[0].startswith("-"):
         _require_id(environment)
     named = named_environment(" ".join([environment, *map(shlex.quote, words)]))
@@ -114,17 +114,17 @@ def _require_id(word: str) -> None:
     from relaax.bundled import bundled_names
 
     if Path(f"{word}.yaml").is_file():
-        raise ConfigurationError(f"{word!r} is no id of gymnasium; did you mean {word}.yaml?")
+        raise ConfigurationError(f"{word!r} is not a gymnasium id; did you mean {word}.yaml?")
     if Path(f"{word}.py").is_file() or Path(word, "__init__.py").is_file():
         raise ConfigurationError(
-            f"{word!r} is a module: write {word}:CLASS for an environment of gymnasium, or {word}.py for a program"
+            f"{word!r} is a module: write {word}:CLASS for a gymnasium environment, or {word}.py for a program"
         )
     if word in bundled_names("environments"):
-        raise ConfigurationError(f"{word} has many environments: give a name, too, as in `relaax check {word} NAME`")
+        raise ConfigurationError(f"{word} is a family of environments: add a name, as in `relaax check {word} NAME`")
 
 
 def _is_configuration(word: str) -> bool:
-    """Return whether a word names a configuration. Raises ConfigurationError if it seems to, and there is none."""
+    """Return whether `word` names a configuration. Raises ConfigurationError if its file is missing or misspelt."""
     from relaax.bundled import bundled_names
     from relaax.configuration import find_configuration
 
@@ -133,25 +133,25 @@ def _is_configuration(word: str) -> bool:
     if is_yaml or word in bundled_names("config", ".yaml"):
         find_configuration(word)
         return True
-    guess = nearest(word, bundled_names("config", ".yaml"), _SURE)
+    guess = nearest(word, bundled_names("config", ".yaml"), _MIN_SIMILARITY)
     if guess is not None:
         raise ConfigurationError(f"no configuration {word!r}; did you mean {guess!r}?")
     return False
 
 
 def _run(command: Sequence[str]) -> int:
-    """Return the exit code of a program, which is left to end after Ctrl-C."""
+    """Run a program and return its exit code. After Ctrl-C, wait until the program ends."""
     from relaax.supervision.process import ending_with_parent, environment_of
 
     process = subprocess.Popen(ending_with_parent(command), stdin=subprocess.DEVNULL, env=environment_of({}))
     try:
-        _algorithms()  # imported meanwhile
+        _algorithms()  # imports them while the program runs
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_REPORT_SECONDS)
         print_error(
             "relaax check",
-            f"no report of {command[1]} after {_REPORT_SECONDS:g} s: a program must take `check` in place of its first "
-            "argument, HOST:PORT, as those of `relaax new environment` do; Ctrl-C ends it",
+            f"{command[1]} wrote no report within {_REPORT_SECONDS:g} s: a program must accept `check` in place of its "
+            "first argument, HOST:PORT, as the programs of `relaax new environment` do; Ctrl-C ends it",
         )
         return process.wait()
     except KeyboardInterrupt:
@@ -161,7 +161,7 @@ def _run(command: Sequence[str]) -> int:
 
 @functools.cache
 def _algorithms() -> list[tuple[Algorithm, ConfigBase]]:
-    """Return the bundled algorithms, imported, with their default configurations."""
+    """Import the bundled algorithms, and return them with their default configurations."""
     from relaax.bundled import bundled_folder, bundled_names
     from relaax.hosting.loader import open_algorithm
 
@@ -169,16 +169,24 @@ def _algorithms() -> list[tuple[Algorithm, ConfigBase]]:
     return [(algorithm, algorithm.configure({"path": algorithm.name})) for algorithm in found if algorithm.Agent]
 
 
-def _taken(report: CheckReport, spaces: tuple[Space, Space], configuration: Configuration | None) -> list[str]:
-    """Return a line with the algorithms that take these spaces. Add an error if none, or not that of the file, does."""
+def _check_algorithms(
+    report: CheckReport, spaces: tuple[Space, Space], configuration: Configuration | None
+) -> list[str]:
+    """Return a line that lists the algorithms that support these spaces.
+
+    If the configuration's algorithm, or without a configuration every algorithm, refuses them, add an error to the
+    report.
+    """
     from relaax.algorithm_base import ConfigBase
     from relaax.client.program.check_report import CheckFinding
     from relaax.hosting.loader import open_algorithm
 
     refusals = {algorithm.name: algorithm.refusal(config, *spaces) for algorithm, config in _algorithms()}
-    takers = [name for name, refusal in refusals.items() if refusal is None]
+    supporting = [name for name, refusal in refusals.items() if refusal is None]
     refused = (
-        None if takers else "; ".join(refusal.sentence for name in _GENERAL if (refusal := refusals[name]) is not None)
+        None
+        if supporting
+        else "; ".join(refusal.sentence for name in _MOST_GENERAL if (refusal := refusals[name]) is not None)
     )
     if configuration is not None and isinstance(configuration.algorithm_config, ConfigBase):
         algorithm = open_algorithm(configuration.algorithm_path, configuration.folder)
@@ -186,4 +194,4 @@ def _taken(report: CheckReport, spaces: tuple[Space, Space], configuration: Conf
         refused = None if refusal is None else refusal.sentence
     if refused is not None:
         report.findings.append(CheckFinding("error", refused))
-    return [f"algorithms that take them: {', '.join(takers)}"] if takers else []
+    return [f"algorithms that support them: {', '.join(supporting)}"] if supporting else []

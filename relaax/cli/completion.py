@@ -1,4 +1,4 @@
-"""Values that the shell completes. It imports nothing slow: a person waits for each of them."""
+"""Completions for the shell. This module imports no slow library, because a user waits for each completion."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def algorithms(incomplete: str) -> list[str]:
 
 
 def environments(incomplete: str) -> list[str]:
-    """Return the environments that bundled configurations train, as `--environment` takes them."""
-    return _matching((_named(one.environment, one.task) for one in bundled_configurations()), incomplete)
+    """Return the environments that bundled configurations train, in the form that `--environment` accepts."""
+    return _matching((_environment_argument(one.environment, one.task) for one in bundled_configurations()), incomplete)
 
 
 def runs(incomplete: str) -> list[str]:
@@ -32,12 +32,12 @@ def runs(incomplete: str) -> list[str]:
 
 
 def configurations_and_runs(incomplete: str) -> list[str]:
-    """Return both."""
+    """Return the matching configurations and run directories."""
     return [*configurations(incomplete), *runs(incomplete)]
 
 
 def algorithms_and_configurations(incomplete: str) -> list[str]:
-    """Return both."""
+    """Return the matching algorithms and configurations."""
     return [*algorithms(incomplete), *configurations(incomplete)]
 
 
@@ -45,7 +45,7 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted({name for name in names if name.startswith(incomplete)})
 
 
-def _named(family: str, task: str) -> str:
+def _environment_argument(family: str, task: str) -> str:
     has_family = family == "OpenAI_Gym" or task.lower().startswith(family.lower())
     return task if has_family else f"{family}/{task}"
 
@@ -55,5 +55,5 @@ def _is_relative(incomplete: str) -> bool:
 
 
 def _literal(text: str) -> str:
-    """Return a pattern that matches this text."""
+    """Return a glob pattern that matches only `text`."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in text)

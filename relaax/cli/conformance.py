@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from relaax.cli.reporting import console_of, give_up
+from relaax.cli.reporting import console_of, exit_with_error
 from relaax.console import log_to_stderr
 from relaax.files import read_bounded_text
 from relaax.tls import client_context, reason_of
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 HELP = """Check a client or a server, in any language, against RLX. `relaax docs RLX` shows the rules.
 
---server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors; over WebSocket,
-if it is ws://HOST:PORT/PATH or wss://.... What a server may choose is not compared: session id, limits, actions within
-their space, the text of an error. Use a disposable server: the conversations train its agent on nonsense, unless
---exploit requests an agent that does not learn.
+With --server HOST:PORT, this command is the client and sends the golden message sequences of protocol/vectors.
+A URL such as ws://HOST:PORT/PATH or wss://HOST/ selects WebSocket. Values that a server may choose are not compared:
+session id, limits, actions within their space, texts of errors. Use a disposable server: the messages train its agent
+on meaningless data, unless --exploit requests an agent that does not learn.
 
-A server may support some spaces only, or fix them with its first client. Rules that need no spaces are checked first;
-then conversations in a Box of two numbers and a Discrete of 3, or in the spaces that --observation-space and
---action-space give, as JSON of rlx.v1.Space; other spaces come last. A conversation that the server refuses for its
-own reasons is "not applicable", with the server's message.
+A server may support only some spaces, or fix them with its first client. Rules without spaces are checked first. Then
+follow rules with a Box of two numbers and a Discrete of 3, or with the spaces that --observation-space and
+--action-space give (JSON of rlx.v1.Space). Rules with other spaces are last. If the server refuses a sequence for its
+own reasons, the rule is "not applicable", and the report quotes the server's message.
 
---client COMMAND takes the role of the server, and runs the command once for each of about fifty server behaviors.
-{address} in the command becomes HOST:PORT; without it, the address is appended. The client chooses its spaces,
-observations and episodes; it should play 300 steps or more, and reconnect after an error that permits a retry. Rules
-that it never exercises are "not seen".
+With --client COMMAND, this command is the server and runs COMMAND once for each of about fifty server behaviors.
+{address} in COMMAND becomes HOST:PORT; if it is absent, the address is appended. The client chooses its spaces,
+observations and episodes; it should play at least 300 steps, and reconnect after an error that permits a retry. A rule
+that the client never exercises is "not seen".
 
-Exit code 0: no rule failed; 1: some failed; 2: the check cannot be done as requested.
+Exit code 0: no rule failed; 1: a rule failed; 2: the options are invalid, or the server or client is unreachable.
 
 \b
   relaax conformance --server localhost:7001 \\
@@ -63,16 +63,16 @@ def conformance(
     observation_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: supported space.")] = None,
     action_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: supported space.")] = None,
 ) -> None:
-    """Run the command; its help is HELP."""
+    """Check a client or a server; `--help` prints HELP."""
     if (client is None) == (server is None) and not (list_ and client is None):
         _refuse("give either --client COMMAND or --server HOST:PORT")
     for_servers = (token_file, tls_ca, codec, observation_space, action_space)
     if client is not None and (exploit or any(option is not None for option in for_servers)):
-        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; pass a client its own arguments")
+        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; add a client's own options to COMMAND")
     if codec not in (None, "protobuf", "json"):
-        _refuse(f"--codec {codec}: protobuf or json is expected")
+        _refuse(f"--codec must be protobuf or json, not {codec}")
     if (observation_space is None) != (action_space is None):
-        _refuse("--observation-space and --action-space go together")
+        _refuse("--observation-space and --action-space must be given together")
     # These are slow to import.
     from relaax.client.connection.address import parse_endpoint
     from relaax.conformance.adaptation import Settings
@@ -83,16 +83,16 @@ def conformance(
 
     endpoint, token, tls = None, "", None
     if server is not None:
-        with _refusing("", ValueError):
+        with _refuse_on("", ValueError):
             endpoint = parse_endpoint(server)
         tls = client_context() if endpoint.tls else None
     console, status = console_of(WIDTH), PlainConsole(stderr=True).status("")
     log_to_stderr("relaax conformance: %(message)s")
     if token_file is not None:
-        with _refusing(f"--token-file {token_file}: ", OSError, UnicodeDecodeError):
+        with _refuse_on(f"--token-file {token_file}: ", OSError, UnicodeDecodeError):
             token = read_bounded_text(token_file).strip()
     if tls_ca is not None:
-        with _refusing(f"--tls-ca {tls_ca}: cannot read a certificate (PEM): ", OSError, ValueError):
+        with _refuse_on(f"--tls-ca {tls_ca}: cannot read a certificate (PEM): ", OSError, ValueError):
             tls = client_context(read_bounded_text(tls_ca, "ascii"))
     settings = Settings(
         observation_space=_space("--observation-space", observation_space),
@@ -104,19 +104,19 @@ def conformance(
         deadline=deadline,
     )
     checks: list[Any] = []
-    for whose, rules in (("servers", server_checks(settings, only)), ("clients", client_rules(only))):
-        asked = server if whose == "servers" else client
+    for kind, rules in (("servers", server_checks(settings, only)), ("clients", client_rules(only))):
+        asked = server if kind == "servers" else client
         if asked is not None or (list_ and server is client is None):
             checks += rules
             for rule in rules if list_ else ():
-                print(f"{whose}: {rule.name} (section {rule.section}): {rule.description}")
+                print(f"{kind}: {rule.name} (section {rule.section}): {rule.description}")
     if not checks:
         _refuse(f"--only {only}: no rule matches; --list shows them")
     if list_:
         return
     with status:
         if endpoint is not None:
-            _reach(endpoint, server or "", settings)
+            _check_reachable(endpoint, server or "", settings)
             report = check_server(endpoint, settings, checks, status.update)
         else:
             command = _command(client or "")
@@ -137,12 +137,12 @@ conformance.__doc__ = HELP
 
 
 def _refuse(sentence: str) -> NoReturn:
-    give_up("relaax conformance", sentence)
+    exit_with_error("relaax conformance", sentence)
 
 
 @contextlib.contextmanager
-def _refusing(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Refuse an option if what is made of it raises one of these errors."""
+def _refuse_on(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Refuse an option if the block raises one of `errors`. `what`: the start of the message."""
     try:
         yield
     except errors as error:
@@ -157,17 +157,17 @@ def _space(option: str, text: str | None) -> Any:
     try:
         return space_from_dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        _refuse(f'{option} {text}: {error}; such as \'{{"box":{{"dtype":"DTYPE_FLOAT32","shape":[4]}}}}\'')
+        _refuse(f'{option} {text}: {error}; an example is \'{{"box":{{"dtype":"DTYPE_FLOAT32","shape":[4]}}}}\'')
 
 
-def _reach(address: Endpoint, text: str, settings: Settings) -> None:
+def _check_reachable(address: Endpoint, text: str, settings: Settings) -> None:
     from relaax.conformance.server_talk import connected
     from relaax.conformance.wire import Wrong
 
     try:
         connected(address, settings).close()
     except Wrong as wrong:
-        _refuse(f"no WebSocket with {text}: {wrong}")
+        _refuse(f"cannot open a WebSocket to {text}: {wrong}")
     except ssl.SSLError as error:
         _refuse(f"no TLS connection to {text}: {reason_of(error) or error}")
     except OSError as error:
@@ -175,7 +175,7 @@ def _reach(address: Endpoint, text: str, settings: Settings) -> None:
 
 
 def _command(text: str) -> list[str]:
-    with _refusing(f"--client {text}: ", ValueError):
+    with _refuse_on(f"--client {text}: ", ValueError):
         command = shlex.split(text)
     if not command:
         _refuse("--client: no command was given")

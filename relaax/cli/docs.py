@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relaax.bundled import bundled_folder
-from relaax.cli.reporting import give_up
+from relaax.cli.reporting import exit_with_error
 from relaax.configuration import unknown
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def docs(
 ) -> None:
     """Show a page of the documentation, or list the pages.
 
-    On a terminal, a page is formatted and can be scrolled; to a file or a pipe, it is written as Markdown. The pages
-    are those of the installed version; the list ends with the folders of pages and clients. Exit code 2: no such page.
+    On a terminal, a page is formatted and can be scrolled. In a file or a pipe, it is Markdown. The pages belong to the
+    installed version. The list ends with the folders of pages and clients. Exit code 2: the page does not exist.
     """
     folder = bundled_folder("docs")
     if page is None:
@@ -45,12 +45,12 @@ def docs(
     pages = _pages()
     file = pages.get(page.removesuffix(".md")) or _linked(page)
     if file is None:
-        give_up("relaax docs", unknown("page", page, pages))
+        exit_with_error("relaax docs", unknown("page", page, pages))
     _show(_read(file))
 
 
 def _linked(target: str) -> Path | None:
-    """Return the page that a link of README.md or of a page in `docs/` names: protocol/RLX.md#2-framing."""
+    """Return the file of a link in README.md or in a page of `docs/`, such as protocol/RLX.md#2-framing."""
     docs = bundled_folder("docs")
     path = target.partition("#")[0].removesuffix(".md") + ".md"
     return next((file for folder in (docs, docs.parent) if (file := folder / path).is_file()), None)
@@ -103,7 +103,7 @@ def _show(text: str) -> None:
     from relaax.plain_console import PlainConsole
 
     class CopyableCode(CodeBlock):
-        """A code block without margin and line breaks of its own: what is copied from the terminal runs."""
+        """A code block without margin and added line breaks, so that code copied from the terminal runs."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             code = Syntax("", self.lexer_name, theme=self.theme).highlight(str(self.text).rstrip())
@@ -112,7 +112,7 @@ def _show(text: str) -> None:
             yield code
 
     class Page(Markdown):
-        """Markdown whose code can be copied."""
+        """Markdown with `CopyableCode` blocks."""
 
         elements = Markdown.elements | {"fence": CopyableCode, "code_block": CopyableCode}
 

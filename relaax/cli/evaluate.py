@@ -1,4 +1,4 @@
-"""The command `relaax eval`: find a policy and its environment by what a person names, and play."""
+"""The command `relaax eval`: find a policy and its environment by name, and play episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import typer
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli import completion
 from relaax.cli.options import EndpointOption, NoProgressOption, OverridesOption, cores
-from relaax.cli.reporting import reported
+from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError, unknown
 from relaax.console import log_to_stderr
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relaax.policy.file import Description
 
 MAX_EPISODE_STEPS = 100_000
-"""Beyond the longest games of Atari, of 108,000 frames: 27,000 steps of 4 frames."""
+"""More than the longest Atari game: 108,000 frames, or 27,000 steps of 4 frames."""
 CONFIGURATION = "configuration.yaml"
 _SUFFIX = ".safetensors"
 _RUN_KEYS = ("environment", "name", "kwargs", "wrappers", "register", "modules", "arguments")
@@ -37,8 +37,8 @@ _RUN_KEYS = ("environment", "name", "kwargs", "wrappers", "register", "modules",
 class EvaluationTarget:
     """An environment, and the policy that acts in it.
 
-    `policy`: arguments of `relaax.policy.load`, None to act at random. `source`: the location of the policy,
-    `checkpoint` and `global_step` those of the policy's description.
+    `policy`: arguments of `relaax.policy.load`, None to act at random. `source`: the location of the policy.
+    `checkpoint`, `global_step` and `mean_return` are from the policy's description.
     """
 
     plan: Plan
@@ -64,8 +64,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="[noop|none|human-starts]",
-            help="noop: as Nair et al. 2015, up to 30 no-ops at the start, whole games of at most 18,000 frames; the "
-            "default for Atari. none: the environment as it is trained in, the default for others.",
+            help="noop (default for Atari): as in Nair et al. 2015, up to 30 no-ops at the start, whole games of at "
+            "most 18,000 frames. none (default for others): the environment as in training.",
         ),
     ] = None,
     sticky: Annotated[
@@ -74,41 +74,41 @@ def evaluate(
     max_episode_steps: Annotated[
         int, typer.Option(min=1, metavar="STEPS", help="Cut off episodes after this many steps; their returns count.")
     ] = MAX_EPISODE_STEPS,
-    seed: Annotated[int, typer.Option(min=0, help="With the same seed, the same numbers come out.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the evaluation; the same seed gives the same numbers.")] = 0,
     greedy: Annotated[
         bool | None,
         typer.Option(
             "--greedy/--sample",
-            help="Take the most probable action, or draw it; by default as algorithm.greedy_exploit says.",
+            help="Take the most probable action, or sample one; by default as set by algorithm.greedy_exploit.",
         ),
     ] = None,
-    random: Annotated[bool, typer.Option("--random", help="Act at random, to compare with.")] = False,
+    random: Annotated[bool, typer.Option("--random", help="Act at random, for comparison.")] = False,
     checkpoint_id: Annotated[
         str | None, typer.Option("--id", help="Id of the checkpoint; by default the newest.")
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="The best checkpoint: by evaluation, or else by its training's mean return.")
+        bool, typer.Option("--best", help="Use the best checkpoint: by evaluation, or else by mean return in training.")
     ] = False,
     run_dir: Annotated[Path | None, typer.Option(help="The run directory of a CONFIG; by default runs/NAME.")] = None,
     config: Annotated[
         str | None,
         typer.Option(
             autocompletion=completion.configurations,
-            help="A configuration that names another environment, or that of a CHECKPOINT.",
+            help="A configuration with another environment, or the configuration of a CHECKPOINT.",
         ),
     ] = None,
     set_: OverridesOption = None,
     video: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the episodes to this folder, as MP4.")
+        Path | None, typer.Option(metavar="DIR", help="Write videos of the episodes (MP4) to this folder.")
     ] = None,
-    video_every: Annotated[int, typer.Option(min=1, metavar="K", help="Of every K-th episode only.")] = 1,
+    video_every: Annotated[int, typer.Option(min=1, metavar="K", help="Record only every K-th episode.")] = 1,
     display: Annotated[bool, typer.Option("--display", help="Show the episodes in a window, one at a time.")] = False,
     json_: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write the result to this file; - prints it.")
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Environments at a time, in processes; by default one per core."),
+        typer.Option(min=1, metavar="N", help="Number of environment processes; by default one per core."),
     ] = None,
     no_progress: NoProgressOption = False,
     aws_keys: Annotated[str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`.")] = None,
@@ -116,12 +116,12 @@ def evaluate(
 ) -> None:
     """Score a checkpoint by playing episodes, without servers.
 
-    For Atari the score is that of whole games, with null-op starts, beside published ones.
+    For Atari, whole games with no-op starts are scored, and published scores are shown for comparison.
 
-    `relaax eval da3c_gym_cartpole` scores the newest checkpoint of runs/da3c_gym_cartpole; `relaax eval da3c_ale_pong
-    --random` is a score to compare with.
+    `relaax eval da3c_gym_cartpole` scores the newest checkpoint of runs/da3c_gym_cartpole. `relaax eval da3c_ale_pong
+    --random` scores random actions.
 
-    Exit code 0: done; 1: the environment or the store failed; 2: this cannot be evaluated; 130: interrupted.
+    Exit code 0: done; 1: the environment or the store failed; 2: the request is invalid; 130: interrupted.
     """
     from relaax.checkpoint import Damaged, StoreError
     from relaax.cli.checkpoints.catalogue import CatalogueError
@@ -131,20 +131,22 @@ def evaluate(
 
     log_to_stderr("relaax eval: %(message)s")
     refused, failed = (CatalogueError, PolicyError), (Damaged, StoreError, PlayingError, OSError)
-    with reported("relaax eval", refused, failed), ExitStack() as stack:
-        _end_in_order()
+    with exit_on_errors("relaax eval", refused, failed), ExitStack() as stack:
+        _interrupt_on_signals()
         if video_every != 1 and video is None:
-            raise ConfigurationError("--video-every is for --video, which names the folder")
+            raise ConfigurationError("--video-every is for --video DIR, which names the folder of the videos")
         if random and greedy is not None:
-            raise ConfigurationError("--random acts at random: leave out --greedy and --sample")
+            raise ConfigurationError("--random cannot be combined with --greedy or --sample")
         if random and (checkpoint_id is not None or best):
-            raise ConfigurationError("--random uses no checkpoint: leave out --id and --best")
+            raise ConfigurationError("--random uses no checkpoint: remove --id and --best")
         if protocol is not None and protocol not in protocols.PROTOCOLS:
             raise ConfigurationError(f"--protocol: {unknown('protocol', protocol, protocols.PROTOCOLS)}")
-        _promise(json_)
+        _check_json_path(json_)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relaax-eval-")))
-        asked = _Asked(name, config, set_ or [], run_dir, checkpoint_id, best, random, aws_keys, aws_endpoint, folder)
-        target = asked.target()
+        request = _Request(
+            name, config, set_ or [], run_dir, checkpoint_id, best, random, aws_keys, aws_endpoint, folder
+        )
+        target = request.target()
         main = target.plan.environment_main
         game = protocols.atari_game(main, target.plan.environment_name)
         options, facts = protocols.protocol_options(
@@ -154,16 +156,16 @@ def evaluate(
             options += ["--video", str(video.absolute()), "--video-every", str(video_every)]
         if display:
             options, jobs = [*options, "--display"], 1
-        result = _evaluated(
+        result = _evaluate(
             *(target, game, options, facts, episodes, seed, max_episode_steps, greedy, jobs or cores()),
             json_ != "-" and not no_progress,
         )
-        _say(result, json_)
+        _report(result, json_)
         if video is not None and json_ != "-":
             print(f"videos in {video}")
 
 
-def _evaluated(
+def _evaluate(
     target: EvaluationTarget,
     game: str | None,
     options: list[str],
@@ -219,7 +221,7 @@ def _evaluated(
     }
 
 
-def _say(result: dict[str, Any], json_: str | None) -> None:
+def _report(result: dict[str, Any], json_: str | None) -> None:
     from relaax.evaluation import report
     from relaax.files import write_whole
 
@@ -227,23 +229,23 @@ def _say(result: dict[str, Any], json_: str | None) -> None:
     if json_ == "-":
         print(text, end="")
         return
-    if json_ is not None:  # first: who reads the table may have gone
+    if json_ is not None:  # before the table, whose reader may have ended
         write_whole(Path(json_), [text.encode()])
     report.print_result(result)
 
 
-def _promise(json_: str | None) -> None:
-    """Ensure beforehand that the result can be written. Raises ConfigurationError."""
+def _check_json_path(json_: str | None) -> None:
+    """Raise ConfigurationError if the result cannot be written."""
     if json_ is None or json_ == "-":
         return
     if Path(json_).is_dir():
-        raise ConfigurationError(f"--json {json_}: this is a folder, and a file is needed")
+        raise ConfigurationError(f"--json {json_} must be a file, not a folder")
     if not os.access(Path(json_).absolute().parent, os.W_OK):
         raise ConfigurationError(f"--json {json_}: its folder does not exist or cannot be written")
 
 
-def _end_in_order() -> None:
-    """Let SIGTERM and SIGHUP end it as Ctrl-C does: no process and no file is left."""
+def _interrupt_on_signals() -> None:
+    """Handle SIGTERM and SIGHUP as Ctrl-C, so that no process and no temporary file remains."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -254,8 +256,8 @@ def _end_in_order() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The options that choose what is evaluated; see `relaax eval --help`. `folder`: for files made for it."""
+class _Request:
+    """The options that select the policy and the environment. `folder`: for temporary files."""
 
     name: str
     config: str | None
@@ -269,7 +271,7 @@ class _Asked:
     folder: Path
 
     def target(self) -> EvaluationTarget:
-        """Return what was asked for.
+        """Return the environment and the policy.
 
         Raises ConfigurationError, CatalogueError, PolicyError, StoreError and Damaged.
         """
@@ -281,9 +283,9 @@ class _Asked:
         path = Path(location)
         if path.suffix == _SUFFIX:
             if self.checkpoint_id is not None or self.best:
-                raise ConfigurationError(f"{self.name} is one policy: --id and --best choose from checkpoints")
+                raise ConfigurationError(f"{self.name} is a single policy: --id and --best select from checkpoints")
             described = read(path).description
-            return _target(self._described_plan(described), location, path, described)
+            return _target(self._plan_of_checkpoint(described), location, path, described)
         plan = None
         if not location.startswith("s3://") and not path.is_dir():  # a configuration
             plan = self._plan(self.config or location)
@@ -291,15 +293,15 @@ class _Asked:
             location = str(path)
             if not self.random and not path.is_dir():
                 raise ConfigurationError(
-                    f"there is no run of {plan.name} in {path}: train first, `relaax run {self.name}`; or name a run "
-                    "directory, a location of checkpoints or a .safetensors file; --random acts at random"
+                    f"there is no run of {plan.name} in {path}: train with `relaax run {self.name}`, or name a run "
+                    "directory, a location of checkpoints or a .safetensors file; --random needs no run"
                 )
         if self.random:
             return EvaluationTarget(plan or self._plan(self.config or str(path / CONFIGURATION)), None)
-        described = self._exported(location)
-        if self.config is None and (path / CONFIGURATION).is_file():  # with what the run overrode
+        described = self._export(location)
+        if self.config is None and (path / CONFIGURATION).is_file():  # it includes the run's overrides
             plan = self._plan(str(path / CONFIGURATION))
-        return _target(plan or self._described_plan(described), location, self._policy, described)
+        return _target(plan or self._plan_of_checkpoint(described), location, self._policy, described)
 
     @property
     def _policy(self) -> Path:
@@ -310,8 +312,8 @@ class _Asked:
 
         return make_plan(config, self.overrides)
 
-    def _exported(self, location: str) -> Description:
-        """Export the checkpoint that is asked for."""
+    def _export(self, location: str) -> Description:
+        """Export the requested checkpoint to `_policy`, and return its description."""
         from relaax.cli.checkpoints import catalogue
         from relaax.files import write_whole
         from relaax.policy import file as exporting
@@ -321,10 +323,10 @@ class _Asked:
         write_whole(self._policy, exporting.policy_of(checkpoint))
         return exporting.description_of(checkpoint)
 
-    def _described_plan(self, described: Description) -> Plan:
-        """Return the plan of a checkpoint without its run: by --config, or by what it says of itself.
+    def _plan_of_checkpoint(self, described: Description) -> Plan:
+        """Return the plan of a checkpoint without its run: from --config, or else from the checkpoint's description.
 
-        A checkpoint does not choose which code is run: it names nothing but what comes with RELAAX.
+        A checkpoint must not choose the code to run, so its algorithm and environment must be bundled with RELAAX.
         """
         if self.config is not None:
             return self._plan(self.config)
@@ -338,13 +340,15 @@ class _Asked:
         environment = run.get("environment")
         if environment is None:
             served = f"relaax-rlx-server --config FILE --exploit --checkpoint {self.name}"
-            alone = f'; a program that connects by itself acts with Client(..., mode="exploit") on `{served}`'
+            alone = f'; a program that connects by itself can use Client(..., mode="exploit") with `{served}`'
             alone = "" if self.name.endswith(_SUFFIX) else alone
-            raise PolicyError(f"{self.name} names no environment: name its configuration with --config FILE{alone}")
+            raise PolicyError(
+                f"{self.name} does not name an environment: give its configuration with --config FILE{alone}"
+            )
         if name not in bundled_names("algorithms") or environment not in bundled_names("environments"):
             raise PolicyError(
-                f"{self.name} was trained by {name} in the environment {environment}, which do not both come with "
-                "RELAAX: name its configuration with --config FILE"
+                f"{self.name} was trained by {name} in the environment {environment}; at least one of them does not "
+                "come with RELAAX: name the configuration of the run with --config FILE"
             )
         keys = {key: value for key, value in described.fingerprint["configuration"].items() if value != HIDDEN}
         document = {

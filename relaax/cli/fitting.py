@@ -1,4 +1,4 @@
-"""Text and tables that fit the width of a terminal: names are shortened, numbers never are."""
+"""Text and tables that fit the width of a terminal. Names are shortened, numbers never."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.text import Text
 
 from relaax.console import one_line
 
-LEAST_NAME = 8
-"""Columns of a terminal that a name keeps while anything else can make room."""
+MIN_NAME_WIDTH = 8
+"""Minimum width of a column of names, in columns of the terminal."""
 
 
 def shortened(text: str, width: int, keep_end: bool = False) -> str:
@@ -32,10 +32,10 @@ def shortened(text: str, width: int, keep_end: bool = False) -> str:
 class Column:
     """A column of a `FittingTable`.
 
-    name: whether it holds names, which may be shortened; numbers are not.
-    left: whether it holds words that are never shortened.
-    keep_end: whether the end of a name tells more than its start, as in HOST:PORT.
-    spare: if the table is too wide, the columns with the highest `spare` are left out first; 0 always stays.
+    name: whether it holds names, which may be shortened. Numbers are never shortened.
+    left: whether it holds words, which are aligned to the left and never shortened.
+    keep_end: whether a shortened name keeps its end instead of its start, as for HOST:PORT.
+    spare: order of removal. If the table is too wide, columns with the highest `spare` are removed first, 0 never.
     """
 
     header: str
@@ -45,20 +45,20 @@ class Column:
     spare: int = 0
     cells: list[str] = field(default_factory=list)
 
-    def least(self) -> int:
-        """Return the smallest width."""
+    def min_width(self) -> int:
+        """Return the minimum width."""
         longest = max(map(cell_len, self.cells), default=0)
         if self.name:
-            return min(max(LEAST_NAME, cell_len(self.header)), max(longest, cell_len(self.header)))
+            return min(max(MIN_NAME_WIDTH, cell_len(self.header)), max(longest, cell_len(self.header)))
         return max([longest, *map(cell_len, self.header.split())])  # a header may take two lines
 
-    def natural(self) -> int:
-        """Return the width at which nothing is shortened."""
+    def full_width(self) -> int:
+        """Return the width at which no cell is shortened and the header takes one line."""
         return max(map(cell_len, [self.header, *self.cells]))
 
 
 class FittingTable:
-    """A table for any width: headers wrap first, then names are shortened, then spare columns are left out."""
+    """A table for any width: headers wrap first, then names are shortened, then spare columns are removed."""
 
     def __init__(self, title: str, *columns: Column) -> None:
         self._title = title
@@ -66,14 +66,14 @@ class FittingTable:
         self._styles: list[str] = []
 
     def add_row(self, *cells: str, style: str = "") -> None:
-        """Add a row; cells that are missing are empty."""
+        """Add a row; missing cells are empty."""
         for column, cell in zip(self._columns, [*cells, *[""] * (len(self._columns) - len(cells))], strict=True):
             column.cells.append(one_line(cell))
         self._styles.append(style)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table for the width of `options`, and a line that names the columns left out."""
-        columns, widths, gap = self._fitted(options.max_width)
+        """Yield the table for the width of `options`, and a line that names the removed columns."""
+        columns, widths, gap = self._fit(options.max_width)
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, gap - 1))
         for column, width in zip(columns, widths, strict=True):
             justify: JustifyMethod = "left" if column.name or column.left else "right"
@@ -88,22 +88,22 @@ class FittingTable:
         if missing:
             yield Text(f"a wider terminal shows: {', '.join(missing)}", "dim")
 
-    def _fitted(self, room: int) -> tuple[Sequence[Column], list[int], int]:
+    def _fit(self, room: int) -> tuple[Sequence[Column], list[int], int]:
         """Return the columns that fit into `room`, their widths, and the gap between them."""
         columns = list(self._columns)
-        while _total(least := [column.least() for column in columns], 1) > room:
+        while _total(smallest := [column.min_width() for column in columns], 1) > room:
             spare = max(columns, key=lambda column: column.spare)
             if not spare.spare:
                 break
             columns.remove(spare)
-        natural = [column.natural() for column in columns]
-        if _total(natural, 2) < room:  # rich 13 gives the last column a gap of its own
-            return columns, natural, 2
-        widths = least
-        for names in (True, False):  # names grow before the headers of numbers get one line
+        full = [column.full_width() for column in columns]
+        if _total(full, 2) < room:  # rich 13 adds a gap after the last column
+            return columns, full, 2
+        widths = smallest
+        for names in (True, False):  # names get space before the headers of numbers fit one line
             for index, column in enumerate(columns):
                 if column.name is names:
-                    widths[index] += max(0, min(natural[index] - widths[index], room - _total(widths, 1)))
+                    widths[index] += max(0, min(full[index] - widths[index], room - _total(widths, 1)))
         return columns, widths, 1
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from relaax.cli.reporting import give_up
+from relaax.cli.reporting import exit_with_error
 
 TOKEN, PARAMETER_SERVER_TOKEN, REPLAY_SERVER_TOKEN = "token", "parameter-server-token", "replay-server-token"
 _TOKEN_BYTES = 32
@@ -84,34 +84,34 @@ def keys(
 ) -> None:
     """Make tokens and certificates, and print how to use them.
 
-    The tokens are three; one authority signs the certificates of servers and workers. With --client: make tokens of
-    named clients. Only you can read the files. Nothing is ever overwritten.
+    Makes three tokens, an authority, and the certificates of servers and workers that it signs. With --client, makes
+    only tokens of named clients. Only you can read the files. Existing files are never overwritten.
     """
     try:
         if client:
-            _clients(folder, list(dict.fromkeys(client)))
+            _write_client_tokens(folder, list(dict.fromkeys(client)))
         else:
-            _all(folder, host or [], days)
+            _write_all(folder, host or [], days)
     except OSError as error:
-        give_up("relaax keys", f"{error.filename}: {error.strerror}")
+        exit_with_error("relaax keys", f"{error.filename}: {error.strerror}")
     except ValueError as error:
-        give_up("relaax keys", error)
+        exit_with_error("relaax keys", error)
 
 
-def _all(folder: Path, host: list[str], days: int) -> None:
+def _write_all(folder: Path, host: list[str], days: int) -> None:
     """Write all tokens and certificates, and print the configuration of the servers."""
     from relaax.server.security.certificates import LOCAL
 
     hosts = list(dict.fromkeys([*LOCAL, *host]))
-    contents = _made(hosts, days)
-    _write(folder, contents)
+    contents = _create(hosts, days)
+    _write_files(folder, contents)
     paths = {name: str(folder.absolute() / name) for name in contents}
     yaml = {name: _in_yaml(path) for name, path in paths.items()}
-    said = {
+    fields = {
         "folder": folder.absolute(),
         "yaml": yaml,
-        "parameter_server_caller": _caller("parameter-server", yaml),
-        "replay_server_caller": _caller("replay-server", yaml),
+        "parameter_server_caller": _credential_keys("parameter-server", yaml),
+        "replay_server_caller": _credential_keys("replay-server", yaml),
         "shell": {name: shlex.quote(path) for name, path in paths.items()},
         "hosts": ", ".join(hosts),
         # Needed for remote clients: without these lines the servers listen on this machine only.
@@ -119,16 +119,16 @@ def _all(folder: Path, host: list[str], days: int) -> None:
         "rlx_server_bind": "  bind: 0.0.0.0:7001\n" if host else "",
         "replay_server_bind": "  bind: 0.0.0.0:7002\n" if host else "",
     }
-    print(_HINT.format(**said), end="")
+    print(_HINT.format(**fields), end="")
 
 
-def _caller(server: str, yaml: Mapping[str, str]) -> str:
+def _credential_keys(server: str, yaml: Mapping[str, str]) -> str:
     """Return the keys by which workers and learners call a server, as YAML."""
     files = {"token-file": f"{server}-token", "ca": "ca.pem", "certificate": "worker.pem", "key": "worker-key.pem"}
     return "".join(f"  {server}-{key}: {yaml[file]}\n" for key, file in files.items())
 
 
-def _clients(folder: Path, names: list[str]) -> None:
+def _write_client_tokens(folder: Path, names: list[str]) -> None:
     """Write the tokens of clients, each to a file named after it, and print the entries that admit them."""
     from relaax.server.security.tokens import CLIENT_NAME, CLIENT_NAME_RULE
 
@@ -149,8 +149,8 @@ def _clients(folder: Path, names: list[str]) -> None:
     print(_CLIENT_HINT.format(lines="\n".join(lines), files="\n".join(files)), end="")
 
 
-def _made(hosts: list[str], days: int) -> dict[str, bytes]:
-    """Return the contents of the files by name. Raises ValueError."""
+def _create(hosts: list[str], days: int) -> dict[str, bytes]:
+    """Create the tokens and certificates; return the contents of the files by name. Raises ValueError."""
     from relaax.server.security.certificates import Authority
 
     authority = Authority(days)
@@ -178,11 +178,11 @@ def _token() -> bytes:
     return secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n"
 
 
-def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
+def _write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write the files. Raises OSError, and ValueError if the folder is not empty."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty, and nothing is overwritten: name a new folder")
+        raise ValueError(f"{folder} is not empty, and its files are not overwritten: name a new folder")
     folder.chmod(0o700)
     for name, content in contents.items():
         _write_new(folder / name, content)

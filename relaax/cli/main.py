@@ -19,9 +19,9 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Let Ctrl-C end the process at once during imports, when there is nothing to shut down yet.
+    """Let Ctrl-C end the process at once during imports, before there is a process to shut down.
 
-    It raises no exception: some libraries convert or swallow it.
+    It raises no exception, because some libraries convert or swallow exceptions.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as under nohup
         yield
@@ -33,14 +33,14 @@ def _importing() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _asks_for_versions() -> bool:
-    """Answer a lone `--version` before importing a server's libraries, and return whether that was the request."""
-    asked = sys.argv[1:] == ["--version"]
-    if asked:
+def _print_requested_versions() -> bool:
+    """Print the versions if `--version` is the only argument, without importing a server; return whether it is."""
+    requested = sys.argv[1:] == ["--version"]
+    if requested:
         from relaax.server.command.options import versions
 
         print(versions())
-    return asked
+    return requested
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def tensorboard() -> None:
 def _serve(command: str, module: str) -> None:
     replace_unknown_characters()
     with named(command):
-        if not _asks_for_versions():
+        if not _print_requested_versions():
             with _importing():
                 serve = importlib.import_module(module).main
             serve()

@@ -1,4 +1,4 @@
-"""Options shared by several subcommands, and the cores that they count with."""
+"""Options shared by several subcommands, and the number of cores."""
 
 from __future__ import annotations
 

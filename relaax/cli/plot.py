@@ -18,7 +18,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.fitting import shortened
-from relaax.cli.reporting import give_up
+from relaax.cli.reporting import exit_with_error
 from relaax.configuration import ConfigurationError, nearest
 from relaax.console import shown
 
@@ -32,7 +32,7 @@ POINTS = 500
 QUARTILES_FROM = 5
 CONFIGURATION = "configuration.yaml"
 NAME_WIDTH = 60
-"""Longest name of a run in a title, which has about 80 characters a line."""
+"""Maximum length of a run's name in a title, which has about 80 characters a line."""
 NAMES = {"episode/mean_return_100": "mean return of 100 episodes"}
 UNITS = (
     ("reward_per_second$", "reward/s"),
@@ -45,8 +45,8 @@ UNITS = (
     (r"^(episode/|exploit/episode_)seconds$", "s"),
     ("^staleness/", "versions"),
 )
-"""Patterns of names, the first that fits counts, and units, as docs/metrics.md has them."""
-_refuse = functools.partial(give_up, "relaax plot")
+"""Patterns of scalar names, and their units, as in docs/metrics.md. The first matching pattern counts."""
+_refuse = functools.partial(exit_with_error, "relaax plot")
 Curve = list[tuple[int, float, float]]
 """Tuples of global step, seconds since the run's first value, and value."""
 
@@ -69,7 +69,9 @@ def plot(
             help="Run directories, or folders with TensorBoard files.",
         ),
     ] = None,
-    scalar: Annotated[str, typer.Option(help="What to draw, by its TensorBoard name.")] = "episode/mean_return_100",
+    scalar: Annotated[
+        str, typer.Option(help="The scalar to draw, by its TensorBoard name.")
+    ] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")] = Path("plot.png"),
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file.")] = None,
     x: Annotated[str, typer.Option(help="'steps' (the global step) or 'minutes'.")] = "steps",
@@ -92,33 +94,33 @@ def plot(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Draw the curves of a CSV file beside the runs, such as published ones: columns run, step, seconds "
+            help="Also draw the curves of a CSV file, such as published ones, with the columns run, step, seconds "
             "and the value, as --csv writes them; repeatable.",
         ),
     ] = None,
 ) -> None:
     """Draw a scalar of runs, or of groups of runs.
 
-    A group is drawn as its median and interval. Lines differ in black and white, too.
+    A group is drawn as its median and interval. Lines can also be distinguished without color.
     """
     if x not in ("steps", "minutes"):
-        _refuse(f"--x {x}: 'steps' or 'minutes' is expected")
-    heights = dict(_height(text) for text in reference or [])
+        _refuse(f"--x must be 'steps' or 'minutes', not {x!r}")
+    heights = dict(_parse_reference(text) for text in reference or [])
     folders = _folders(runs or [], group or [])
     if not folders:
-        _refuse("name a run directory, or some with --group NAME=PATTERN")
+        _refuse("name a run directory, or use --group NAME=PATTERN")
     drawn = [
         PlottedRun(name, read_curve(folder / "metrics" if (folder / "metrics").is_dir() else folder, scalar), of)
         for name, (folder, of) in folders.items()
     ]
-    beside = [run for file in curves or [] for run in read_csv(file)]
-    if x == "minutes" and (timeless := next((run for run in beside if math.isnan(run.curve[0][1])), None)):
+    published = [run for file in curves or [] for run in read_csv(file)]
+    if x == "minutes" and (timeless := next((run for run in published if math.isnan(run.curve[0][1])), None)):
         _refuse(f"--x minutes: the curve {timeless.name} of --curves has no seconds")
     try:
         if csv_file is not None:
             _write_csv(csv_file, drawn, scalar)
         title = default_title(folders) if title is None else title
-        figure = draw([*drawn, *beside], scalar, x=x, title=title, target=target, references=heights)
+        figure = draw([*drawn, *published], scalar, x=x, title=title, target=target, references=heights)
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, dpi=120)
     except (OSError, ValueError) as error:
@@ -126,10 +128,10 @@ def plot(
     for run in drawn:
         step, seconds, value = run.curve[-1]
         print(f"{run.name}: {scalar} {shown(value)} at step {step:,} after {seconds / 60:.1f} minutes")
-    print(f"drawn into {output}")
+    print(f"figure written to {output}")
 
 
-def _height(text: str) -> tuple[str, float]:
+def _parse_reference(text: str) -> tuple[str, float]:
     """Parse `--reference` into name and value; the name may contain an equals sign."""
     name, equals, value = text.rpartition("=")
     try:
@@ -137,7 +139,7 @@ def _height(text: str) -> tuple[str, float]:
     except ValueError:
         height = math.nan
     if not equals or not name or not math.isfinite(height):
-        _refuse(f"--reference {text}: NAME=VALUE is expected, such as 'random agent=22.1'")
+        _refuse(f"--reference must be NAME=VALUE, such as 'random agent=22.1', not {text!r}")
     return name, height
 
 
@@ -149,10 +151,12 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
     for text in groups:
         group, equals, pattern = text.partition("=")
         if not equals or not group or not pattern:
-            _refuse(f"--group {text}: NAME=PATTERN is expected, such as 'LSTM=runs/lstm-*'")
-        found = sorted(path for path in map(Path, glob.glob(pattern)) if path.is_dir())  # a suite has files beside
+            _refuse(f"--group must be NAME=PATTERN, such as 'LSTM=runs/lstm-*', not {text!r}")
+        found = sorted(
+            path for path in map(Path, glob.glob(pattern)) if path.is_dir()
+        )  # a suite's folder also has files
         if not found:
-            _refuse(f"--group {text}: no folder matches")
+            _refuse(f"--group {text}: no folder matches the pattern")
         for run in found:
             name = f"{group}/{run.name}"
             folders[f"{group}/{run}" if name in folders else name] = run, group
@@ -160,7 +164,7 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
 
 
 def default_title(folders: Mapping[str, tuple[Path, str | None]]) -> str:
-    """Return a title: the run's or group's name if there is one only, and what all runs have in common."""
+    """Return a title: the name of a single run or group, and the environment and algorithm common to all runs."""
     names = [shortened(one, NAME_WIDTH) for one in dict.fromkeys(of or name for name, (_, of) in folders.items())]
     tasks = [_task(folder) for folder, _ in folders.values()]
     environment, algorithm = (column[0] if len(set(column)) == 1 else "" for column in zip(*tasks, strict=True))
@@ -187,15 +191,15 @@ def unit_of(scalar: str) -> str:
 
 
 def read_curve(folder: Path, scalar: str) -> Curve:
-    """Return the values of one scalar, by global step. Exit the command with a message if there are none."""
+    """Return the curve of one scalar. Exit the command with a message if the scalar does not exist."""
     from relaax.metrics.writer import do_without_tensorflow
 
     do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator
 
     if not folder.is_dir():
-        _refuse(f"{folder}: no such folder")
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of each start of a training
+        _refuse(f"cannot plot {folder}: the folder does not exist")
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns about each start of a training
     events = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.SCALARS: 0})
     events.Reload()
     names = sorted(events.Tags()["scalars"])
@@ -205,13 +209,13 @@ def read_curve(folder: Path, scalar: str) -> Curve:
         near = nearest(scalar, names)
         hint = f"; the nearest is {near}" if near else ""
         _refuse(f"{folder} has no scalar {scalar}{hint}; it has {', '.join(names) or 'none'}")
-    values = without_lost(events.Scalars(scalar))
+    values = drop_lost_events(events.Scalars(scalar))
     start = values[0].wall_time
     return [(event.step, event.wall_time - start, event.value) for event in values]
 
 
-def without_lost(events: Iterable[Any]) -> list[Any]:
-    """Drop events that a crash undid: a later event has the same or a lower step."""
+def drop_lost_events(events: Iterable[Any]) -> list[Any]:
+    """Drop events that were lost in a crash: a later event has the same or a lower step."""
     kept: list[Any] = []
     for event in events:
         while kept and kept[-1].step >= event.step:
@@ -230,23 +234,23 @@ def _write_csv(path: Path, runs: list[PlottedRun], scalar: str) -> None:
 
 
 def read_csv(path: Path) -> list[PlottedRun]:
-    """Return the curves of a file with the columns that `_write_csv` writes; seconds that are missing are NaN.
+    """Return the curves of a file with the columns that `_write_csv` writes. Missing seconds are NaN.
 
-    The last column may have any name. Exit the command with a message if the file is none such.
+    The last column may have any name. Exit the command with a message if the file has another format.
     """
     curves: dict[str, Curve] = {}
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.reader(file)
             if (header := next(rows, []))[:3] != ["run", "step", "seconds"] or len(header) != 4:
-                _refuse(f"{path}: its first line is {','.join(header)!r}; run,step,seconds and a fourth are expected")
+                _refuse(f"{path}: the first line must be run,step,seconds,VALUE, not {','.join(header)!r}")
             for row in rows:
                 name, step, seconds, value = row
                 curves.setdefault(name, []).append((int(step), float(seconds or "nan"), float(value)))
     except OSError as error:
         _refuse(f"{path}: {error.strerror}")
     except ValueError:
-        _refuse(f"{path}, line {rows.line_num}: a name and three numbers are expected")
+        _refuse(f"{path}, line {rows.line_num}: must have a name and three numbers")
     if not curves:
         _refuse(f"{path} has no curves")
     return [PlottedRun(name, curve) for name, curve in curves.items()]
@@ -274,20 +278,20 @@ def draw(
     for run in runs:
         bundles.setdefault(run.group or run.name, []).append(run)
     for number, (name, bundle) in enumerate(bundles.items()):
-        lines = [_xy(run.curve, x) for run in bundle]
-        colour, look = f"C{number % 10}", _look(number)
+        lines = [_coordinates(run.curve, x) for run in bundle]
+        colour, style = f"C{number % 10}", _line_style(number)
         if len(bundle) == 1:
-            axes.plot(*lines[0], label=name, color=colour, **look)
+            axes.plot(*lines[0], label=name, color=colour, **style)
             continue
         xs, median, low, high = band(lines)
         interval = "quartiles" if len(bundle) >= QUARTILES_FROM else "range"
-        axes.plot(xs, median, label=f"{name} (median and {interval} of {len(bundle)})", color=colour, **look)
+        axes.plot(xs, median, label=f"{name} (median and {interval} of {len(bundle)})", color=colour, **style)
         axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0.5)
     if target is not None:
         axes.axhline(target, linestyle="--", color="grey", linewidth=1, label=f"target ({target:g})")
     for name, height in (references or {}).items():
         axes.axhline(height, linestyle=":", color="black", linewidth=1)
-        words = f"{name} ({height:g})"  # beside its line: in a legend all would look alike
+        words = f"{name} ({height:g})"  # at its line: in a legend all references would look alike
         axes.annotate(words, (1, height), (-2, 2), axes.get_yaxis_transform(), "offset points", ha="right", fontsize=8)
     if x == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 20k and 1.5M: long numbers would touch
@@ -302,14 +306,14 @@ def draw(
 
 
 def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:
-    """Return x, median, lower and upper bound of several curves, at points that all of them have reached.
+    """Return x, median, lower and upper bound of several curves, in the range of x that all curves cover.
 
-    Between its own points a curve is a straight line. The bounds are the quartiles, of fewer than five curves the
-    smallest and the largest value. Raises ValueError if the curves have no x in common.
+    Curves are interpolated linearly. The bounds are the quartiles; for fewer than five curves, the minimum and the
+    maximum. Raises ValueError if no x is covered by all curves.
     """
     start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
     if start > end:
-        raise ValueError(f"runs of a group have no x in common: one begins at {start:g}, another ends at {end:g}")
+        raise ValueError(f"runs of a group do not overlap: one begins at {start:g}, another ends at {end:g}")
     import numpy as np
 
     xs = np.linspace(start, end, POINTS)
@@ -319,15 +323,15 @@ def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Arr
     return xs, median, low, high
 
 
-def _xy(curve: Curve, x: str) -> tuple[Array, Array]:
+def _coordinates(curve: Curve, x: str) -> tuple[Array, Array]:
     import numpy as np
 
     steps, seconds, values = (np.asarray(column, np.float64) for column in zip(*curve, strict=True))
     return steps if x == "steps" else seconds / 60, values
 
 
-def _look(number: int) -> dict[str, Any]:
-    """Return a line style that differs from those of the others without its color, too."""
+def _line_style(number: int) -> dict[str, Any]:
+    """Return a line style that can be distinguished from the others without color."""
     style = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))[number % 4]
     marker = ("", "o", "s", "^", "D", "v", "x")[number // 4 % 7]
     return {"linestyle": style, "marker": marker, "markevery": 0.1, "markersize": 4, "linewidth": 1.5}

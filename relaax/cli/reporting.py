@@ -1,4 +1,4 @@
-"""How commands report: errors as one sentence and an exit code, tables, and output that outlives its reader."""
+"""Output of commands: errors as one sentence and an exit code, tables, and streams that survive a closed pipe."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 Errors = tuple[type[Exception], ...]
 
 
-def give_up(command: str, error: object, code: int = 2) -> NoReturn:
+def exit_with_error(command: str, error: object, code: int = 2) -> NoReturn:
     """Print an error of a command, and exit."""
     print_error(command, error, resilient(sys.stderr))
     raise typer.Exit(code) from None
 
 
 @contextlib.contextmanager
-def reported(command: str, refused: Errors = (), failed: Errors = ()) -> Iterator[None]:
-    """Turn errors that the user can act on into a sentence and an exit code.
+def exit_on_errors(command: str, refused: Errors = (), failed: Errors = ()) -> Iterator[None]:
+    """Print an error of the block as one sentence, and exit.
 
-    The code is 2 for an error of the configuration and those of `refused`, 1 for those of `failed`, and 130 for Ctrl-C.
-    That of a process that did not start is 1, or 2 if it refused its configuration.
+    The exit code is 2 for ConfigurationError and the errors of `refused`, 1 for the errors of `failed`, and 130 for
+    Ctrl-C. For StartError it is 1, or 2 if the process refused its configuration.
     """
     from relaax.supervision.process import StartError
 
@@ -39,20 +39,20 @@ def reported(command: str, refused: Errors = (), failed: Errors = ()) -> Iterato
     try:
         yield
     except wrong as error:
-        give_up(command, error)
+        exit_with_error(command, error)
     except failed as error:
         is_file = isinstance(error, OSError) and error.filename
-        give_up(command, f"{error.filename}: {error.strerror}" if is_file else error, 1)  # type: ignore[attr-defined]
+        exit_with_error(command, f"{error.filename}: {error.strerror}" if is_file else error, 1)  # type: ignore[attr-defined]
     except StartError as error:
-        give_up(command, error.refused or error, 2 if error.refused else 1)
+        exit_with_error(command, error.refused or error, 2 if error.refused else 1)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 
 
-def promise(option: str, path: Path) -> None:
-    """Ensure, before time is spent, that a file can be written. Raises ConfigurationError.
+def check_writable(option: str, path: Path) -> None:
+    """Raise ConfigurationError if the file of an option cannot be written. Call it before a long operation.
 
-    An existing file is left as it is; no new file remains: an empty one would look like a result.
+    An existing file is not changed. A new file is removed again: an empty file would look like a result.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def promise(option: str, path: Path) -> None:
 
 
 def console_of(width: int, **options: Any) -> PlainConsole:
-    """Return a console for tables, of this width if its output is no terminal."""
+    """Return a console for tables. `width`: its width if the output is not a terminal."""
     from relaax.plain_console import PlainConsole
 
     console = PlainConsole(**options)
@@ -75,9 +75,9 @@ def console_of(width: int, **options: Any) -> PlainConsole:
 
 
 def resilient(stream: TextIO | None) -> TextIO | None:
-    """Return the same stream, except that it drops what cannot be written: its reader has ended, or the disk is full.
+    """Return a stream that drops output if writing fails, because its reader has ended or the disk is full.
 
-    None, for no open stream, stays None.
+    None (no open stream) stays None.
     """
     return None if stream is None else cast(TextIO, _ResilientOutput(stream))
 

@@ -1,4 +1,4 @@
-"""The command `relaax schema`: describes configuration keys for editors and for people."""
+"""The command `relaax schema`: print the configuration keys as JSON schema or as Markdown tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli import completion
-from relaax.cli.reporting import give_up
+from relaax.cli.reporting import exit_with_error
 from relaax.configuration import ConfigurationError, unknown
 
 BEGIN, END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
@@ -32,17 +32,17 @@ def schema(
 ) -> None:
     """Print the JSON schema of configuration files.
 
-    With it an editor completes, explains and checks keys. Without WHAT it covers the algorithms that come with RELAAX,
-    otherwise the given one. A file refers to it by its first line: # yaml-language-server: $schema=schema.json
+    An editor uses it to complete, explain and check keys. Without WHAT, it covers all bundled algorithms. The first
+    line of a configuration refers to it: # yaml-language-server: $schema=schema.json
     """
     try:
         text = _tables(what) if markdown else json.dumps(_schema(what), indent=1, ensure_ascii=False) + "\n"
         if output is None:
             print(text, end="")
         else:
-            output.write_text(_within(output, text) if markdown else text, encoding="utf-8")
+            output.write_text(_page_with(output, text) if markdown else text, encoding="utf-8")
     except (ConfigurationError, OSError) as error:
-        give_up("relaax schema", error)
+        exit_with_error("relaax schema", error)
 
 
 def _schema(what: str | None) -> dict[str, object]:
@@ -84,13 +84,13 @@ def _config(path: str, folder: Path) -> type:
     return load_config(path, folder)
 
 
-def _within(page: Path, text: str) -> str:
-    """Return the page with `text` between its two marks, or a new page if there is none yet."""
+def _page_with(page: Path, text: str) -> str:
+    """Return the page with `text` between its two marks; if the page does not exist, return a new one."""
     if not page.exists():
         return f"{BEGIN}\n\n{text}\n{END}\n"
     old = page.read_text(encoding="utf-8")
     before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ConfigurationError(f"{page}: the lines {BEGIN} and {END} are missing: the tables go between them")
+        raise ConfigurationError(f"{page} must have the lines {BEGIN} and {END}: the tables are written between them")
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"

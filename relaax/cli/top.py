@@ -1,4 +1,4 @@
-"""The command `relaax top`: what a running service does."""
+"""The command `relaax top`: the state of a running service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
-from relaax.cli.reporting import console_of, reported
+from relaax.cli.reporting import console_of, exit_on_errors
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
 from relaax.console import log_to_stderr, shown
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _WIDTH = 140  # without a terminal
 _ANSWER_SECONDS = 5.0
 _LIST_BYTES = 2**24
-"""Longest list of workers: 16,384 of 110 bytes, and as many whose names are as long as they may be."""
+"""Maximum size of a list of workers. It fits 16,384 workers of 110 bytes, and as many with names of maximum length."""
 _LISTENING = re.compile(r" listening on (\S+:\d+)")
 
 
@@ -42,23 +42,23 @@ def top(
         typer.Argument(
             autocompletion=completion.configurations_and_runs,
             metavar="HOST:PORT|CONFIG|RUN",
-            help="A parameter server, or several shards with commas between; a configuration that names it, with its "
-            "token and certificates; or the directory of a run that is under way.",
+            help="A parameter server, or several shards separated by commas; a configuration that names it, with its "
+            "token and certificates; or the directory of an active run.",
         ),
     ],
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Ask so often.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line each time.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Interval between two requests.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the state once and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON per request.")] = False,
     replay_server: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Replay servers, for HOST:PORT; their token is that of RELAAX_REPLAY_SERVER_TOKEN.",
+            help="Replay servers, with HOST:PORT; RELAAX_REPLAY_SERVER_TOKEN has their token.",
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="File with the parameter server's token; else RELAAX_PARAMETER_SERVER_TOKEN."),
+        typer.Option(help="File with the parameter server's token; by default RELAAX_PARAMETER_SERVER_TOKEN."),
     ] = None,
     tls_ca: Annotated[
         Path | None, typer.Option(help="File with the authority (PEM) of their certificates: connect over TLS.")
@@ -66,14 +66,14 @@ def top(
 ) -> None:
     """Show a running service: servers, workers, speeds, returns.
 
-    From any terminal that reaches the parameter server; Ctrl-C ends it, and nothing else. Exit code 0: done; 1: no
-    shard answers, with --once; 2: this cannot be asked.
+    It runs on any machine that can reach the parameter server. Ctrl-C ends only this command. Exit code 0: done; 1:
+    with --once, no shard answers; 2: the request is invalid.
     """
     log_to_stderr("relaax top: %(message)s")
-    with reported("relaax top"):
+    with exit_on_errors("relaax top"):
         from relaax.server.access import replay_targets, targets
 
-        section = _asked(where, replay_server, token_file, tls_ca)
+        section = _section_of(where, replay_server, token_file, tls_ca)
         watcher = ServiceWatcher(targets(section), replay_targets(section))
     try:
         _show(watcher, every, once, as_json)
@@ -84,7 +84,7 @@ def top(
 
 
 class ServiceWatcher:
-    """Asks all shards, and works out speeds from one answer to the next."""
+    """A client of all shards, which computes speeds from consecutive answers."""
 
     def __init__(self, targets: Sequence[Target], replay: Sequence[Target] = ()) -> None:
         """`replay`: the replay servers."""
@@ -95,17 +95,17 @@ class ServiceWatcher:
         self._channels: dict[str, grpc.Channel] = {}
         self._before: dict[str, tuple[float, int]] = {}
 
-    def look(self) -> dict[str, Any]:
-        """Return what the service does now, as it is printed by --json."""
+    def snapshot(self) -> dict[str, Any]:
+        """Return the current state of the service, as --json prints it."""
         from relaax.parameters.interfaces import TRAIN
 
-        asked = [self._ask(target) for target in self._targets]
-        shards = [shard for shard, _ in asked]
-        workers = [self._worker(worker) for worker in asked[0][1]]
+        answers = [self._ask_shard(target) for target in self._targets]
+        shards = [shard for shard, _ in answers]
+        workers = [self._worker(worker) for worker in answers[0][1]]
         steps = [shard.pop("global_step", None) for shard in shards]
         step = steps[0]
         speed = None if step is None else self._speed("service", step)
-        if speed is None and step is not None:  # the first time: what those who train say
+        if speed is None and step is not None:  # first snapshot: the sum over training workers
             speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == TRAIN.mode)
         return {
             "time": time.time(),
@@ -123,8 +123,8 @@ class ServiceWatcher:
             channel.close()
         self._replay.close()
 
-    def _ask(self, target: Target) -> tuple[dict[str, Any], Sequence[pb.WorkerDescription]]:
-        """Return what a shard tells of itself, and its workers; the error in their place."""
+    def _ask_shard(self, target: Target) -> tuple[dict[str, Any], Sequence[pb.WorkerDescription]]:
+        """Return the state of a shard and its workers. If the shard does not answer, the state has only the error."""
         import grpc
 
         from relaax.parameters import parameter_server_pb2 as pb
@@ -140,7 +140,7 @@ class ServiceWatcher:
             status = stub.GetStatus(pb.GetStatusRequest(), timeout=_ANSWER_SECONDS)
             workers = stub.ListWorkers(pb.ListWorkersRequest(), timeout=_ANSWER_SECONDS).workers
         except grpc.RpcError as error:
-            self._channels.pop(address).close()  # a new one dials at once, and does not wait
+            self._channels.pop(address).close()  # a new channel connects at once, without backoff
             refused = authentication_error(error, target)
             return {"address": address, "error": str(refused or f"{error.code().name}: {error.details()}")}, ()
         return {
@@ -168,7 +168,7 @@ class ServiceWatcher:
 
         status, place = view.status, view.address
         if status is None:
-            return {"address": place, "error": view.error or "it has not answered", "tables": []}
+            return {"address": place, "error": view.error or "no answer yet", "tables": []}
         tables = [
             {
                 "name": name,
@@ -193,7 +193,7 @@ class ServiceWatcher:
 
         purpose = PURPOSES[worker.role]
         speed = self._speed(worker.worker_id, worker.env_steps)
-        if speed is None and worker.seconds > 0:  # the first time: since it came
+        if speed is None and worker.seconds > 0:  # first snapshot: since it registered
             speed = worker.env_steps / worker.seconds
         return {
             "worker": worker.worker_id[:8],
@@ -212,7 +212,7 @@ class ServiceWatcher:
         }
 
     def _speed(self, name: str, count: int) -> float | None:
-        """Return how much was counted in a second since the last time; None the first time, or after a restart."""
+        """Return the increase of a count per second since the last snapshot; None without one or after a restart."""
         now = time.monotonic()
         then, before = self._before.get(name, (now, count))
         self._before[name] = (now, count)
@@ -224,7 +224,7 @@ def _optional(message: Any, name: str) -> float | None:
 
 
 def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the RLX servers that workers belong to, in the order in which they came. Learners belong to none."""
+    """Return the RLX servers of workers, in the order of their first workers. Learners have no RLX server."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for worker in workers:
         if worker["actor"] is not None:
@@ -240,29 +240,31 @@ def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _asked(where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
-    """Return the section that says whom to ask. Raises ConfigurationError."""
+def _section_of(where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
+    """Return a section with the addresses and credentials of the servers. Raises ConfigurationError."""
     run = Path(where)
     if re.search(r":\d+(,|$)", where):
         return _section(where, replay or "", token_file, tls_ca)
     if replay is not None:
-        raise ConfigurationError("--replay-server is for HOST:PORT; a configuration and a run name their own")
+        raise ConfigurationError(
+            "--replay-server is for HOST:PORT: a configuration or a run names its own replay servers"
+        )
     if run.is_dir():
         if not (run / "logs").is_dir():
-            raise ConfigurationError(f"{where} is no run directory: it has no logs")
-        known, memory = (_listening_of(run, role) for role in (PARAMETER_SERVER, REPLAY_SERVER))
+            raise ConfigurationError(f"{where} is not a run directory: it has no logs")
+        known, memory = (_logged_addresses(run, role) for role in (PARAMETER_SERVER, REPLAY_SERVER))
         if not known:
-            raise ConfigurationError(f"{run / 'logs'}: no parameter server says where it listens")
+            raise ConfigurationError(f"{run / 'logs'}: no log has the address of a parameter server")
         return _section(known, memory, token_file, tls_ca)
     if token_file is not None or tls_ca is not None:
-        raise ConfigurationError("--token-file and --tls-ca are for HOST:PORT; a configuration names its own")
+        raise ConfigurationError("--token-file and --tls-ca are for HOST:PORT: a configuration names its own files")
     from relaax.server.command.configuration import configured
 
     return configured(where, []).rlx_server
 
 
 def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
-    """Return what a section would say. Raises ConfigurationError."""
+    """Return a section with these addresses and files. Raises ConfigurationError."""
     from relaax.configuration.validation import validate_section
 
     files = {
@@ -275,8 +277,8 @@ def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path 
     return validate_section(RlxServerSection, given, RLX_SERVER.section)
 
 
-def _listening_of(run: Path, role: Role) -> str:
-    """Return the addresses at which the processes of a role last said to listen, by number, with commas between."""
+def _logged_addresses(run: Path, role: Role) -> str:
+    """Return the last listening address in each log of a role, by process number, separated by commas."""
     logs = sorted((run / "logs").glob(f"{role.name}*.log"), key=lambda log: (len(log.name), log.name))
     found = [_LISTENING.findall(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
     return ",".join(addresses[-1] for addresses in found if addresses)
@@ -287,48 +289,48 @@ def _show(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> N
 
     console = console_of(_WIDTH)
     if console.is_terminal and not (as_json or once):
-        with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
+        with Live(service_tables(watcher.snapshot()), console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(every)
-                live.update(picture(watcher.look()), refresh=True)
+                live.update(service_tables(watcher.snapshot()), refresh=True)
     while True:
-        seen = watcher.look()
+        state = watcher.snapshot()
         if as_json:
-            print(json.dumps(seen), flush=True)
+            print(json.dumps(state), flush=True)
         else:
-            console.print(picture(seen), highlight=False)
+            console.print(service_tables(state), highlight=False)
         if once:
-            if all(shard["error"] for shard in seen["shards"]):
+            if all(shard["error"] for shard in state["shards"]):
                 raise typer.Exit(1)
             return
         time.sleep(every)
 
 
-def picture(seen: Mapping[str, Any]) -> Any:
-    """Return the tables of what `ServiceWatcher.look` has seen, for rich."""
+def service_tables(state: Mapping[str, Any]) -> Any:
+    """Return the tables of a `ServiceWatcher.snapshot`, for rich."""
     blank = Text()
-    replay = [_replay_table(seen), *_errors(seen["replay"]), blank] if seen["replay"] else []
-    shards = [_shard_table(seen), *_errors(seen["shards"]), blank]
-    return Group(*shards, *replay, _server_table(seen), blank, _worker_table(seen))
+    replay = [_replay_table(state), *_errors(state["replay"]), blank] if state["replay"] else []
+    shards = [_shard_table(state), *_errors(state["shards"]), blank]
+    return Group(*shards, *replay, _server_table(state), blank, _worker_table(state))
 
 
 def _errors(shards: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return what the shards report: that they do not answer, or that they cannot write checkpoints."""
+    """Return the errors of shards that do not answer or cannot write checkpoints."""
     reports = [(shard["address"], shard["error"] or shard.get("checkpoint_error")) for shard in shards]
     return [Text(visible(f"{address}: {error}"), "red") for address, error in reports if error]
 
 
-def _shard_table(seen: Mapping[str, Any]) -> FittingTable:
-    step, speed = seen["global_step"], seen["steps_per_second"]
+def _shard_table(state: Mapping[str, Any]) -> FittingTable:
+    step, speed = state["global_step"], state["steps_per_second"]
     title = "shards" if step is None else f"shards: global step {step:,}, {_number(speed)} steps/s"
-    stale = seen["shards"][0].get("mean_actor_staleness")
+    stale = state["shards"][0].get("mean_actor_staleness")
     title += "" if stale is None else f", actors {_number(stale)} versions behind"
-    title += ", finished" if seen["shards"][0].get("finished") else ""
+    title += ", finished" if state["shards"][0].get("finished") else ""
     table = FittingTable(
         title, Column("shard"), Column("address", name=True, keep_end=True), Column("updates"), Column("per second"),
         Column("staleness", spare=1), Column("discarded", spare=2), Column("mean return"), Column("checkpoint"),
     )  # fmt: skip
-    for index, shard in enumerate(seen["shards"]):
+    for index, shard in enumerate(state["shards"]):
         name = str(index), shard["address"]
         if shard["error"] is not None:
             table.add_row(*name, style="red")
@@ -341,13 +343,13 @@ def _shard_table(seen: Mapping[str, Any]) -> FittingTable:
     return table
 
 
-def _replay_table(seen: Mapping[str, Any]) -> FittingTable:
+def _replay_table(state: Mapping[str, Any]) -> FittingTable:
     table = FittingTable(
         "replay servers", Column("shard"), Column("address", name=True, keep_end=True), Column("table", name=True),
         Column("items"), Column("capacity", spare=1), Column("inserts/s"), Column("samples/s"), Column("per insert"),
         Column("age", spare=2), Column("overruns", spare=3), Column("stale updates", spare=5), Column("GB", spare=4),
     )  # fmt: skip
-    for index, shard in enumerate(seen["replay"]):
+    for index, shard in enumerate(state["replay"]):
         name = str(index), shard["address"]
         if shard["error"] is not None:
             table.add_row(*name, style="red")
@@ -364,19 +366,19 @@ def _replay_table(seen: Mapping[str, Any]) -> FittingTable:
     return table
 
 
-def _server_table(seen: Mapping[str, Any]) -> FittingTable:
+def _server_table(state: Mapping[str, Any]) -> FittingTable:
     table = FittingTable(
         "RLX servers", Column("server", name=True, keep_end=True), Column("workers"), Column("environments"),
         Column("steps/s"),
     )  # fmt: skip
-    for server in seen["servers"]:
+    for server in state["servers"]:
         counts = _count(server["workers"]), _count(server["environments"])
         table.add_row(server["server"] or "–", *counts, _number(server["steps_per_second"]))
     return table
 
 
-def _worker_table(seen: Mapping[str, Any]) -> FittingTable:
-    here = Counter(worker["mode"] for worker in seen["workers"])
+def _worker_table(state: Mapping[str, Any]) -> FittingTable:
+    here = Counter(worker["mode"] for worker in state["workers"])
     learners = f", {here['learn']} learn" if here["learn"] else ""
     title = f"workers: {here['train']} train, {here['exploit']} exploit{learners}"
     table = FittingTable(
@@ -384,7 +386,7 @@ def _worker_table(seen: Mapping[str, Any]) -> FittingTable:
         Column("mode", name=True), Column("N"), Column("steps/s"), Column("answer ms"), Column("episodes", spare=1),
         Column("mean return"), Column("minutes", spare=3),
     )  # fmt: skip
-    for worker in seen["workers"]:
+    for worker in state["workers"]:
         table.add_row(
             _count(worker["actor"]), worker["environment"] or "–", worker["host"] or "–", worker["mode"],
             _count(worker["environments"]), _number(worker["steps_per_second"]), _number(worker["act_ms_p50"]),

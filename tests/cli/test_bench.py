@@ -21,7 +21,7 @@ from relaax.cli.bench.exchange import WARM_UP, insertions, load
 from relaax.cli.bench.programs import Measurements, Programs, forms
 from relaax.cli.bench.service import MeasuredService
 from relaax.cli.options import cores
-from relaax.cli.reporting import promise
+from relaax.cli.reporting import check_writable
 from relaax.cli.run.plan import make_plan
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
@@ -177,14 +177,14 @@ def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -> None:
     new, old, folder = tmp_path / "some" / "new.json", tmp_path / "old.json", tmp_path / "folder"
-    promise("--json", new)
+    check_writable("--json", new)
     assert not new.exists()
     old.write_text("{}")
-    promise("--json", old)
+    check_writable("--json", old)
     assert old.read_text() == "{}"
     folder.mkdir()
     with pytest.raises(ConfigurationError, match=f"--json {folder}"):
-        promise("--json", folder)
+        check_writable("--json", folder)
 
 
 def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`relaax check` finds an environment by id, configuration or program, and says which algorithms take its spaces."""
+"""`relaax check` finds an environment by id, configuration or program, and lists the algorithms for its spaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from relaax.cli.app import app
 
 # What `check` prints is its own; its child writes to the real stderr.
-ALL = "algorithms that take them: apex, async_q, async_sarsa, da3c, gorila, n_step_q"
+ALL = "algorithms that support them: apex, async_q, async_sarsa, da3c, gorila, n_step_q"
 MIXED = """
 import gymnasium
 
@@ -92,11 +92,11 @@ def test_program_with_own_client_ends_with_the_reason(tmp_path: Path, capfd: pyt
         (("da3c_gym_cartpol",), "no configuration 'da3c_gym_cartpol'; did you mean 'da3c_gym_cartpole'?"),
         (("mine.yaml",), "no file mine.yaml, and unknown configuration 'mine.yaml'; "),
         (("AIE", "boxing"), "environment 'AIE boxing': there is no program 'AIE'; did you mean 'ALE'?"),
-        (("room",), "'room' is a module: write room:CLASS for an environment of gymnasium, or room.py for a "),
-        (("room.py",), "room.py ended without a report: it is no program of an environment"),
-        (("room.py", "x"), "room.py ended without a report: it is no program of an environment"),
-        (("world",), "'world' is no id of gymnasium; did you mean world.yaml?"),
-        (("ALE",), "ALE has many environments: give a name, too, as in `relaax check ALE NAME`"),
+        (("room",), "'room' is a module: write room:CLASS for a gymnasium environment, or room.py for a "),
+        (("room.py",), "room.py ended without a report: it is not an environment program"),
+        (("room.py", "x"), "room.py ended without a report: it is not an environment program"),
+        (("world",), "'world' is not a gymnasium id; did you mean world.yaml?"),
+        (("ALE",), "ALE is a family of environments: add a name, as in `relaax check ALE NAME`"),
         (("CartPole-v1", "--set", "run.name=x"), "--set is for configurations: give options of the environment's"),
     ],
 )

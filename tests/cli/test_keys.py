@@ -76,7 +76,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     token = keys.token
     again = CliRunner().invoke(app, ["keys", str(keys.folder)])
     assert again.exit_code == 2
-    assert "is not empty, and nothing is overwritten" in again.output
+    assert "is not empty, and its files are not overwritten" in again.output
     assert keys.token == token
 
 

@@ -69,5 +69,5 @@ def test_program_that_ignores_check_is_told_of_it(
     result = CliRunner().invoke(app, ["check", "courier.py"])
     assert result.exit_code == 2
     said = result.output + capfd.readouterr().err
-    assert "a program must take `check` in place of its first argument" in said
-    assert "it is no program of an environment; its class is courier:Courier" in said
+    assert "a program must accept `check` in place of its first argument" in said
+    assert "it is not an environment program; its class is courier:Courier" in said

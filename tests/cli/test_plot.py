@@ -147,11 +147,11 @@ def test_curves_of_others_are_drawn_beside_and_not_written_again(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "its first line is ''; run,step,seconds and a fourth are expected"),
-        ("run,step,return\n", "its first line is 'run,step,return'; run,step,seconds and a fourth are expected"),
+        ("", "the first line must be run,step,seconds,VALUE, not ''"),
+        ("run,step,return\n", "the first line must be run,step,seconds,VALUE, not 'run,step,return'"),
         ("run,step,seconds,return\n", "has no curves"),
-        ("run,step,seconds,return\nDQN,1,,2\nDQN,1,2\n", "line 3: a name and three numbers are expected"),
-        ("run,step,seconds,return\nDQN,one,,2\n", "line 2: a name and three numbers are expected"),
+        ("run,step,seconds,return\nDQN,1,,2\nDQN,1,2\n", "line 3: must have a name and three numbers"),
+        ("run,step,seconds,return\nDQN,one,,2\n", "line 2: must have a name and three numbers"),
         ("run,step,seconds,return\nDQN,1,,2\n", "--x minutes: the curve DQN of --curves has no seconds"),
         (None, "published.csv: No such file or directory"),
     ],
@@ -229,20 +229,23 @@ def test_units_are_those_of_the_page_on_metrics() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name a run directory, or some with --group NAME=PATTERN"),
-        (["{run}", "--x", "hours"], "--x hours: 'steps' or 'minutes' is expected"),
-        (["{run}", "--reference", "A2C"], "--reference A2C: NAME=VALUE is expected"),
-        (["{run}", "--reference", "=3"], "--reference =3: NAME=VALUE is expected"),
-        (["{run}", "--reference", "A2C=nan"], "--reference A2C=nan: NAME=VALUE is expected"),
-        (["--group", "{run}"], "NAME=PATTERN is expected"),
+        ([], "name a run directory, or use --group NAME=PATTERN"),
+        (["{run}", "--x", "hours"], "--x must be 'steps' or 'minutes', not 'hours'"),
+        (["{run}", "--reference", "A2C"], "such as 'random agent=22.1', not 'A2C'"),
+        (["{run}", "--reference", "=3"], "such as 'random agent=22.1', not '=3'"),
+        (
+            ["{run}", "--reference", "A2C=nan"],
+            "--reference must be NAME=VALUE, such as 'random agent=22.1', not 'A2C=nan'",
+        ),
+        (["--group", "{run}"], "--group must be NAME=PATTERN"),
         (["--group", "LSTM={folder}/nothing-*"], "no folder matches"),
-        (["{folder}/nothing"], "/nothing: no such folder"),
+        (["{folder}/nothing"], "/nothing: the folder does not exist"),
         (["{run}", "--scalar", "loss/polic"], f"has no scalar loss/polic; it has {SCALAR}"),
         (["{run}", "--scalar", "episode/mean_return"], f"; the nearest is {SCALAR}; it has"),
         (["{run}", "-o", "{folder}/plot.doc"], "doc"),
         (
             ["--group", "late={folder}/of-*"],
-            "no x in common: one begins at 500, another ends at 0",
+            "runs of a group do not overlap: one begins at 500, another ends at 0",
         ),
     ],
 )

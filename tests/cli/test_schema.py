@@ -41,7 +41,7 @@ def test_of_a_page_only_the_tables_are_written(tmp_path: Path) -> None:
     page.write_text("no marks\n")
     code, _, error = relaax("--markdown", "-o", str(page))
     assert (code, page.read_text()) == (2, "no marks\n")
-    assert "the tables go between them" in error
+    assert "the tables are written between them" in error
 
 
 def test_shared_keys_of_algorithms_are_in_one_table() -> None:

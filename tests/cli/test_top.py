@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from relaax.cli.run.progress import ReplayShardView, table_row
-from relaax.cli.top import ServiceWatcher, _listening_of, picture
+from relaax.cli.top import ServiceWatcher, _logged_addresses, service_tables
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
 from relaax.parameters.interfaces import TRAIN
 from relaax.plain_console import PlainConsole
@@ -42,7 +42,7 @@ def test_ten_thousand_workers_are_listed() -> None:
                 f"{number:032x}", "", 1, TRAIN, 1, WorkerOrigin("CartPole-v1", "host", "server:7001")
             )
         watcher = ServiceWatcher([Target(server.address)], [])
-        seen = watcher.look()
+        seen = watcher.snapshot()
         watcher.close()
         assert len(seen["workers"]) == 10_000
 
@@ -71,12 +71,12 @@ def test_replay_servers_stand_beside_the_shards() -> None:
         actor.push(None, env_steps=4)
         replay = [Target(address) for address in (*(shard.address for shard in shards), gone)]
         watcher = ServiceWatcher([Target(server.address)], replay)
-        first = watcher.look()
+        first = watcher.snapshot()
         assert [table["inserts_per_second"] for shard in first["replay"] for table in shard["tables"]] == [None, None]
         for writer in client.writers:
             writer.insert(numbers(1, 2, 3))
         assert client.sample(12, 30.0) is not None
-        seen = json.loads(json.dumps(watcher.look()))
+        seen = json.loads(json.dumps(watcher.snapshot()))
         watcher.close()
         (one,), (other,), nothing = (shard["tables"] for shard in seen["replay"])
         assert (one["name"], one["size"], one["capacity"], one["inserts"]) == ("numbers", 3, 50, 3)
@@ -86,7 +86,7 @@ def test_replay_servers_stand_beside_the_shards() -> None:
         assert (nothing, seen["replay"][2]["error"][:11]) == ([], "UNAVAILABLE")
         assert [shard.get("shard") for shard in seen["replay"]] == [0, 1, None]
         assert seen["shards"][0]["mean_actor_staleness"] == 1.0
-        text = drawn(picture(seen))
+        text = drawn(service_tables(seen))
         assert "actors 1 versions behind" in text
         for shard in shards:
             (line,) = [line for line in text.splitlines() if shard.address in line]
@@ -102,26 +102,26 @@ def test_tables_of_sessions_are_one_and_their_number_is_told() -> None:
         client_of(shards, numbered(100), session="b"),
     ):
         watcher = ServiceWatcher([Target(server.address)], [Target(shards[0].address)])
-        seen = watcher.look()
+        seen = watcher.snapshot()
         watcher.close()
         assert [table["tables"] for table in seen["replay"][0]["tables"]] == [2]
-        assert "numbers x 2" in drawn(picture(seen))
+        assert "numbers x 2" in drawn(service_tables(seen))
 
 
 def test_a_server_without_tables_has_none_yet() -> None:
     with running() as server, serving() as shards:
         watcher = ServiceWatcher([Target(server.address)], [Target(shards[0].address)])
-        assert "none yet" in drawn(picture(watcher.look()))
+        assert "none yet" in drawn(service_tables(watcher.snapshot()))
         watcher.close()
 
 
 def test_a_service_without_replay_memory_shows_no_table_of_it() -> None:
     with running() as server:
         watcher = ServiceWatcher([Target(server.address)])
-        seen = watcher.look()
+        seen = watcher.snapshot()
         watcher.close()
         assert seen["replay"] == []
-        assert "replay" not in drawn(picture(seen))
+        assert "replay" not in drawn(service_tables(seen))
 
 
 def test_a_run_directory_names_shards_in_their_order(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_run_directory_names_shards_in_their_order(tmp_path: Path) -> None:
             log = tmp_path / "logs" / (f"{role.name}-{number}.log" if number else f"{role.name}.log")
             log.write_text(f"{role.command} listening on h:{number + 1}\n")
     for role in (PARAMETER_SERVER, REPLAY_SERVER):
-        assert _listening_of(tmp_path, role) == ",".join(f"h:{number + 1}" for number in range(12))
+        assert _logged_addresses(tmp_path, role) == ",".join(f"h:{number + 1}" for number in range(12))
 
 
 @pytest.mark.parametrize("named", ["option", "run", "configuration"])
@@ -161,7 +161,7 @@ def test_the_command_asks_replay_servers_that_are_named(processes: Processes, tm
 def test_a_run_and_a_configuration_name_their_own(processes: Processes, tmp_path: Path) -> None:
     command = processes.start(project_command("relaax"), "top", str(tmp_path), "--replay-server", "h:1")
     assert command.wait(PATIENCE) == 2
-    assert "--replay-server is for HOST:PORT; a configuration and a run name their own" in command.stderr
+    assert "--replay-server is for HOST:PORT: a configuration or a run names its own replay servers" in command.stderr
 
 
 def test_what_a_server_says_becomes_rows() -> None:
@@ -207,7 +207,7 @@ def test_large_numbers_are_whole_at_any_width(width: int) -> None:
         seen[kind] = [{**one, **large} for one in seen[kind] * 12]
     seen["shards"][5] = {"address": "gone:7000", "error": "UNAVAILABLE"}
     seen["replay"] = [{**one, "tables": [{**table, **TABLE} for table in one["tables"]]} for one in seen["replay"] * 6]
-    text = drawn(picture(seen), width)
+    text = drawn(service_tables(seen), width)
     assert max(map(cell_len, text.splitlines())) <= width
     numbers = [value for values in (*LARGE.values(), TABLE) for value in values.values() if not isinstance(value, str)]
     for number in numbers:
@@ -221,6 +221,6 @@ def test_large_numbers_are_whole_at_any_width(width: int) -> None:
 def test_checkpoint_error_stands_below_the_shards() -> None:
     seen = reported("gorila_distributed_gym_cartpole")["top"]
     seen["shards"][1]["checkpoint_error"] = "cannot write checkpoints/00000003-12000-f1: No space left on device"
-    text = drawn(picture(seen), 80)
+    text = drawn(service_tables(seen), 80)
     assert f"{seen['shards'][1]['address']}: cannot write checkpoints/00000003-12000-f1" in text
     assert "20,067" in text, "the other shard's checkpoint"

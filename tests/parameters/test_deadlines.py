@@ -68,7 +68,7 @@ def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
         reader.poll(server.address)
         reader.close()
         watcher = ServiceWatcher([Target(server.address)])
-        watcher.look()
+        watcher.snapshot()
         watcher.close()
         assert set(seconds) == METHODS
         assert all(left is not None and left <= LONGEST for times in seconds.values() for left in times), seconds

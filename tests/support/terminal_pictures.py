@@ -17,7 +17,7 @@ from rich.terminal_theme import MONOKAI
 from relaax.cli.run.panel import ProgressPanel
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress, ReplayProgress
-from relaax.cli.top import picture
+from relaax.cli.top import service_tables
 from relaax.plain_console import PlainConsole
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def pictures() -> dict[str, str]:
     """The content of each SVG file, by its name in docs/images."""
     shown = {
         "panel": ("relaax run da3c_gym_cartpole", panel_of("da3c_gym_cartpole")),
-        "top": ("relaax top", picture(reported("gorila_distributed_gym_cartpole")["top"])),
+        "top": ("relaax top", service_tables(reported("gorila_distributed_gym_cartpole")["top"])),
     }
     return {
         f"{name}-{width}.svg": svg(content, title, f"{name}-{width}", width)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from relaax.cli.options import ClientsOption, ConfigArgument, ConnectionsOption, EnvironmentsOption, SeedOption
-from relaax.cli.reporting import console_of, give_up, promise, reported
+from relaax.cli.reporting import check_writable, console_of, exit_on_errors, exit_with_error
 from relaax.configuration import ConfigurationError, overrides_of, redacted
 from relaax.console import log_to_stderr
 
@@ -61,20 +61,20 @@ def bench(
         "algorithm.seed": seed,
         "algorithm.max_global_step": ENDLESS,
     }
-    with reported("relaax bench"):
+    with exit_on_errors("relaax bench"):
         from relaax.cli.run.plan import make_plan
 
         if not 0 < seconds < math.inf:
             raise ConfigurationError(f"--seconds {seconds:g}: a number of seconds above 0 is needed, such as 30")
         plan = make_plan(config, [*(set_ or []), *overrides_of(given)])
         if json_file is not None:
-            promise("--json", json_file)
+            check_writable("--json", json_file)
         result = _measure(plan, seconds, updates)
         if json_file is not None:
             try:
                 json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
             except OSError as error:
-                give_up("relaax bench", f"--json {json_file}: {error.strerror}", 1)
+                exit_with_error("relaax bench", f"--json {json_file}: {error.strerror}", 1)
 
 
 def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import typer.core
 
 from relaax.cli import completion
 from relaax.cli.options import EndpointOption
-from relaax.cli.reporting import console_of, give_up, reported
+from relaax.cli.reporting import console_of, exit_on_errors, exit_with_error
 from relaax.configuration import nearest
 from relaax.console import log_to_stderr, shown
 from relaax.files import write_whole
@@ -118,7 +118,7 @@ def verify(
             print(f"{checkpoint_id}  {state}")
     bad = [checkpoint_id for checkpoint_id, damage in damages.items() if damage is not None]
     if bad:
-        give_up(COMMAND, f"damaged in {store.location}: {', '.join(bad)}", 1)
+        exit_with_error(COMMAND, f"damaged in {store.location}: {', '.join(bad)}", 1)
 
 
 @checkpoints.command()
@@ -214,7 +214,7 @@ def export(
         try:
             write_whole(file, content)
         except OSError as error:
-            give_up(COMMAND, f"{file} cannot be written: {error.strerror or error}", 1)
+            exit_with_error(COMMAND, f"{file} cannot be written: {error.strerror or error}", 1)
         described = description_of(checkpoint)
     step, source = described.global_step, checkpoint.checkpoint_id
     algorithm = described.fingerprint.get("algorithm")
@@ -243,11 +243,11 @@ def _reported() -> Iterator[None]:
     from relaax.policy import PolicyError
 
     log_to_stderr("relaax checkpoints: %(message)s")
-    with reported(COMMAND, (CatalogueError, PolicyError), (StoreError, LeaseLost, OSError)):
+    with exit_on_errors(COMMAND, (CatalogueError, PolicyError), (StoreError, LeaseLost, OSError)):
         try:
             yield
         except Damaged as error:
-            give_up(COMMAND, f"damaged: {error}", 1)
+            exit_with_error(COMMAND, f"damaged: {error}", 1)
 
 
 def _show(location: str, found: Sequence[Entry], notes: Sequence[Mapping[str, bool]]) -> None:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
-from relaax.cli.reporting import console_of, reported
+from relaax.cli.reporting import console_of, exit_on_errors
 from relaax.configuration import ConfigurationError
 from relaax.libraries import named
 from relaax.plain_console import PlainConsole
@@ -197,7 +197,7 @@ def _connected(address: str) -> Trainings:
 @contextlib.contextmanager
 def _reported() -> Iterator[None]:
     """Turn errors of the configuration and the cluster into a sentence and exit code 2."""
-    with named("relaax cluster"), reported("relaax cluster"):
+    with named("relaax cluster"), exit_on_errors("relaax cluster"):
         yield
 
 

@@ -19,7 +19,7 @@ import typer
 
 from relaax.bundled import EXAMPLES, bundled_folder, bundled_names
 from relaax.cli import completion
-from relaax.cli.reporting import reported
+from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import unknown
 from relaax.server.command.options import command_app
 
@@ -53,7 +53,7 @@ def algorithm(
 
     Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
-    with reported("relaax new algorithm", (ScaffoldError,)):
+    with exit_on_errors("relaax new algorithm", (ScaffoldError,)):
         check_name(name, "algorithms")
         if source is None:
             where, test = f"{name}.py", f"test_{name}.py"
@@ -90,7 +90,7 @@ def environment(
     Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
     folder = Path(name)
-    with reported("relaax new environment", (ScaffoldError,)):
+    with exit_on_errors("relaax new environment", (ScaffoldError,)):
         check_name(name, "environments")
         if browser:
             write(browser_game(name), executables=[folder / "main.py"])

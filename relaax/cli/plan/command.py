@@ -15,7 +15,7 @@ import typer
 from relaax.cli.fitting import Column, FittingTable
 from relaax.cli.options import ConfigArgument
 from relaax.cli.options import cores as own_cores
-from relaax.cli.reporting import console_of, reported
+from relaax.cli.reporting import console_of, exit_on_errors
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.planning.advice import Advice, advice
 from relaax.planning.forecast import Forecast, forecast
@@ -79,7 +79,7 @@ def plan(
 
     Exit code 0: done; 2: the configuration or an option cannot be used; 3: the environments would not get their rate.
     """
-    with reported("relaax plan", (ValueError,)):  # of the measurement, or spaces that an algorithm does not take
+    with exit_on_errors("relaax plan", (ValueError,)):  # of the measurement, or spaces that an algorithm does not take
         for name, number in {"rate": rate, "memory": memory, "network": network}.items():
             if number is not None and not 0 < number < float("inf"):
                 raise ConfigurationError(f"--{name} {number:g}: a number above 0 is needed")

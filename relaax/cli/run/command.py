@@ -11,7 +11,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
-from relaax.cli.reporting import reported, resilient
+from relaax.cli.reporting import exit_on_errors, resilient
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.console import log_to_stderr
 from relaax.server.address import AddressError
@@ -123,7 +123,7 @@ def run(
     }
     overrides = [*(set_ or []), *overrides_of(given)]
     log_to_stderr("relaax run: %(message)s", stream=resilient(sys.stderr))
-    with reported("relaax run", (AddressError,)):
+    with exit_on_errors("relaax run", (AddressError,)):
         on_ray = on == "ray" and not (print_config or check_config)
         if config is None:
             plan, remark = _without_file(algorithm, environment, overrides, here=not on_ray)

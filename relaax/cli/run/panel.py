@@ -57,7 +57,7 @@ class ProgressView:
         self._line_at = 0.0
         self._late: threading.Timer | None = None
         self._trouble = ""
-        self._not_finite = 0  # gradients that were last reported
+        self._not_finite = 0  # number of gradients in the last report
 
     def __enter__(self) -> ProgressView:
         if self._live:

@@ -13,7 +13,7 @@ import typer
 
 from relaax.cli import completion
 from relaax.cli.options import OverridesOption, cores
-from relaax.cli.reporting import reported
+from relaax.cli.reporting import exit_on_errors
 from relaax.configuration import ConfigurationError
 from relaax.console import log_to_stderr, print_error
 
@@ -73,7 +73,7 @@ def suite(
     from relaax.supervision.process import StartError
 
     log_to_stderr("relaax suite: %(message)s")
-    with reported("relaax suite", (StartError,), (OSError,)):
+    with exit_on_errors("relaax suite", (StartError,), (OSError,)):
         limits = {} if max_time is None else {"max_time": max_time}
         seconds = validate_section(RunSection, limits, "relaax-run").max_time
         evaluation = ["--best"] if best else []

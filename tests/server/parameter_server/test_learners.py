@@ -178,7 +178,7 @@ def test_who_looks_at_the_service_sees_learners_apart() -> None:
         learner.register(registration(**LEARNER))
         watcher = ServiceWatcher([Target(server.address)])
         try:
-            seen = watcher.look()
+            seen = watcher.snapshot()
         finally:
             watcher.close()
         assert [shard["learners"] for shard in seen["shards"]] == [1]
