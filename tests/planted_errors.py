@@ -2055,7 +2055,7 @@ ERRORS = (
         [
             (
                 "relaax/server/parameter_server/service/actors.py",
-                "if since > limit and self._kept <= MAX_KEPT:",
+                "if since > limit and self._absent_indices <= MAX_KEPT:",
                 "if True:",
             )
         ],
@@ -2202,8 +2202,8 @@ SOAK_ERRORS = (
             (CORE_PY, "in self.registry.clear():", "in ():"),
             (
                 SERVICE_PY,
-                "self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None",
-                "self._core.registry.hear(worker_id)",
+                "self._core.registry.record_call(worker_id) if incarnation == self._core.incarnation else None",
+                "self._core.registry.record_call(worker_id)",
             ),
         ],
     ),

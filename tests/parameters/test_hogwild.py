@@ -165,7 +165,7 @@ def test_a_lost_connection_is_made_again() -> None:
         assert bridge.shares_memory
         assert server.core.status().workers == 2, "it is still the same worker"
         lose(server, bridge)
-        server.core.leave(bridge._worker_id)
+        server.core.deregister(bridge._worker_id)
         pushed = bridge.push(gradient(1), 1)
         assert (pushed.discarded, pushed.version) == ("incarnation", 4), "it has registered again"
         assert bridge.push(gradient(1), 1).version == 5
@@ -177,7 +177,7 @@ def test_a_reconnection_without_memory_ends_the_worker() -> None:
             connection.close()
         bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before the loss was detected
         server.server._local._offers.open = False
-        server.core.leave(bridge._worker_id)
+        server.core.deregister(bridge._worker_id)
         with pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none"):
             bridge.push(gradient(1), 1)
 
@@ -204,9 +204,9 @@ def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("changes", "index", "says", "trouble"),
     [
-        ({"incarnation": 1}, 0, "does not know this worker in this incarnation", FailureKind.UNKNOWN_WORKER),
-        ({"worker_id": "1" * 32}, 0, "does not know this worker in this incarnation", FailureKind.UNKNOWN_WORKER),
-        ({}, 2, "vector 2 of 2 was asked for", FailureKind.TEMPORARY),
+        ({"incarnation": 1}, 0, "is not registered in this incarnation", FailureKind.UNKNOWN_WORKER),
+        ({"worker_id": "1" * 32}, 0, "is not registered in this incarnation", FailureKind.UNKNOWN_WORKER),
+        ({}, 2, "vector index must be below 2, not 2", FailureKind.TEMPORARY),
     ],
 )
 def test_live_vectors_are_for_workers_of_this_incarnation(
@@ -229,7 +229,7 @@ def test_exploit_workers_get_no_writable_memory() -> None:
         assert bridge._hogwild is not None and not bridge._hogwild._live
         memory = bridge._links[0].memory
         assert memory is not None
-        with pytest.raises(NoSharedMemory, match="an exploit worker changes nothing") as why:
+        with pytest.raises(NoSharedMemory, match="an exploit worker may not change parameters") as why:
             memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
         assert why.value.kind is FailureKind.PERMANENT
 

@@ -29,7 +29,7 @@ from relaax.parameters.interfaces import (
 )
 from relaax.parameters.moments import Moments
 from relaax.parameters.shard_client import SharedMemory
-from relaax.server.parameter_server.service.transports import MOST_HELD, ParameterSession
+from relaax.server.parameter_server.service.transports import MAX_HELD_VECTORS, ParameterSession
 from relaax.server.parameter_server.shard.shard import Shard
 from relaax.server.ports import local_server
 from relaax.transport import segments
@@ -146,9 +146,9 @@ def test_unused_segments_are_reused() -> None:
 
 def test_a_worker_can_hold_a_bounded_number_of_vectors() -> None:
     with running() as server, sharing(server, transport="auto") as bridge:
-        held = [bridge.push(gradient(1), 1).pulled for _ in range(3 * MOST_HELD)]
-        assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -1 - 3 * MOST_HELD, -1))
-        assert len(server.core.segments.alive) <= MOST_HELD + 6
+        held = [bridge.push(gradient(1), 1).pulled for _ in range(3 * MAX_HELD_VECTORS)]
+        assert [pulled and pulled.parameters[0] for pulled in held] == list(range(-1, -1 - 3 * MAX_HELD_VECTORS, -1))
+        assert len(server.core.segments.alive) <= MAX_HELD_VECTORS + 6
 
 
 def test_workers_use_grpc_when_shared_memory_is_exhausted() -> None:
@@ -305,7 +305,9 @@ def test_without_shared_memory_grpc_is_used(
         assert bridge.push(gradient(1), 1).version == 1
         assert not bridge.shares_memory
         told = (
-            "the server has no shared memory left: no more" if where == "at the start" else "no memory is left to share"
+            "the server has no shared memory left: no more"
+            if where == "at the start"
+            else "no shared memory is left for a vector"
         )
         assert told in caplog.text
 
@@ -452,7 +454,7 @@ def test_a_connection_without_proof_is_refused(mistake: str) -> None:
     with running() as server:
         offered = offer(server)
         if mistake == "not registered":
-            server.core.leave(WORKER)
+            server.core.deregister(WORKER)
         proof = offer(server, other).worker_proof if mistake == "another's proof" else offered.worker_proof
         hello = WORKER.encode() + (bytes(32) if mistake == "proof" else proof)
         length = 4 * SIZE + 4 * (mistake == "length")
@@ -461,7 +463,7 @@ def test_a_connection_without_proof_is_refused(mistake: str) -> None:
             frames.socket.connect(b"\0" + offered.socket)
             frames.send(Frame(PUSH if mistake == "no introduction" else HELLO, hello, length))
             if mistake == "not registered":  # it was registered before: otherwise it has no proof
-                assert frames.receive()[0].message == b"it does not know this worker any more"
+                assert frames.receive()[0].message == b"the worker is not registered any more"
             with pytest.raises((BrokenFrame, ConnectionResetError)):
                 frames.receive()
         assert server.server._local._offers.connected() == 0
@@ -655,7 +657,7 @@ def test_invalid_frames_end_only_their_own_connection() -> None:
             frames.socket.sendall(b"".join(header) + bytes(8))
             assert frames.receive()[0].kind == 0
             frames.send(Frame(PULL, pb.PullRequest(vector="target").SerializeToString(), numbers=[7, 8, 9]))
-            assert frames.receive()[0].message == b"there is no vector named 'target'"
+            assert frames.receive()[0].message == b"the model has no vector 'target'"
         assert bridge.push(gradient(1), 1).version == 1
         assert bridge.shares_memory
 

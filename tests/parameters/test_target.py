@@ -406,7 +406,7 @@ def test_a_pull_names_the_requested_vector() -> None:
         assert (unmodified.not_modified, unmodified.version, unmodified.parameters) == (True, 2, b"")
         assert (pull().version, pull().target_generation) == (3, 2)
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        assert refused(vector="targets") == (invalid, "there is no vector named 'targets'")
+        assert refused(vector="targets") == (invalid, "the model has no vector 'targets'")
         code, details = refused(target_generation=2**60)
         assert (code, details[:17]) == (invalid, "target_generation")
         with pytest.raises(grpc.RpcError):

@@ -30,7 +30,7 @@ def test_a_learner_has_no_actor_indices_and_takes_none_from_others() -> None:
     assert (tuple(first.actors), tuple(learner.actors), tuple(second.actors)) == ((0, 1), (), (2,))
     assert [registry.count(purpose) for purpose in (TRAIN, EXPLOIT, LEARN, None)] == [1, 1, 1, 3]
     assert registry.actors_as_json().keys() == {"x", "y"}
-    assert registry.leave("l") is learner
+    assert registry.remove("l") is learner
     assert registry.count() == 2
 
 
@@ -39,7 +39,7 @@ def test_only_who_acts_has_environments() -> None:
         return pb.RegisterRequest(worker_id="0" * 32, role=role, environments=environments)
 
     check_registration(request(pb.ROLE_LEARN, 0))
-    with pytest.raises(InvalidRequest, match="a learner has no environments, not 2"):
+    with pytest.raises(InvalidRequest, match="environments must be 0 for a learner, not 2"):
         check_registration(request(pb.ROLE_LEARN, 2))
     with pytest.raises(InvalidRequest, match="environments must be from 1 to"):
         check_registration(request(pb.ROLE_TRAIN, 0))
@@ -168,7 +168,7 @@ def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
         learner.register(registration(**LEARNER))
         with pytest.raises(RuntimeError, match="call pull before the first push"):
             learner.push(gradient(1), env_steps=0)
-        with pytest.raises(ParameterServerError, match="has no environments"):
+        with pytest.raises(ParameterServerError, match="environments must be 0 for a learner"):
             learner.register(registration(**{**LEARNER, "environments": 1}))
 
 

@@ -24,11 +24,11 @@ def test_latencies_are_there_without_a_writer() -> None:
     clock = Clock()
     figures = PeriodicMetrics(clock)
     assert figures.act_ms() == (None, None)
-    figures.take_in("worker", 0, 1, report(0))
+    figures.add_report("worker", 0, 1, report(0))
     clock.now += INTERVAL
     first, _ = figures.act_ms()
     assert first is not None
-    figures.take_in("worker", 0, 1, report(40))
+    figures.add_report("worker", 0, 1, report(40))
     assert figures.act_ms()[0] == first, "not more often than a writer would"
     clock.now += INTERVAL
     second, _ = figures.act_ms()
@@ -40,7 +40,7 @@ def test_where_there_is_a_writer_nothing_is_taken_from_it() -> None:
     clock = Clock()
     figures = PeriodicMetrics(clock)
     figures.scalars()
-    figures.take_in("worker", 0, 1, report(0))
+    figures.add_report("worker", 0, 1, report(0))
     assert figures.act_ms() == (None, None)
     clock.now += FIRST
     written = figures.scalars()
@@ -53,7 +53,7 @@ def test_they_are_written_once_in_an_interval_however_often_it_is_asked() -> Non
     figures.scalars()
     written = []
     for second in range(1, 13):
-        figures.take_in("worker", 0, 1, report(0))
+        figures.add_report("worker", 0, 1, report(0))
         clock.now = float(second)
         if figures.scalars():
             written.append(second)

@@ -16,9 +16,9 @@ def test_ranks_have_no_gaps_and_follow_actor_indices() -> None:
     ranks = ActorRanks()
     for worker, first_actor in (("b", 70), ("c", 300), ("a", 4)):
         ranks.add(worker, worker, first_actor, 2)
-    assert [ranks.of(worker) for worker in ("a", "b", "c", "unknown")] == [(0, 6), (2, 6), (4, 6), (0, 6)]
+    assert [ranks.rank_of(worker) for worker in ("a", "b", "c", "unknown")] == [(0, 6), (2, 6), (4, 6), (0, 6)]
     ranks.add("a", "a", 4, 2)
-    assert ranks.of("a") == (0, 6), "adding a worker again changes nothing"
+    assert ranks.rank_of("a") == (0, 6), "adding a worker again changes nothing"
 
 
 def test_ranks_of_a_worker_that_went_away_are_held_and_then_closed() -> None:
@@ -30,9 +30,9 @@ def test_ranks_of_a_worker_that_went_away_are_held_and_then_closed() -> None:
     ranks.remove("a")
     ranks.remove("a")
     clock.now = 5.0 + HOLD - 0.1
-    assert [ranks.of(worker) for worker in "bc"] == [(4, 12), (8, 12)]
+    assert [ranks.rank_of(worker) for worker in "bc"] == [(4, 12), (8, 12)]
     clock.now = 5.0 + HOLD
-    assert [ranks.of(worker) for worker in "bc"] == [(0, 8), (4, 8)]
+    assert [ranks.rank_of(worker) for worker in "bc"] == [(0, 8), (4, 8)]
 
 
 def test_a_session_that_reconnects_in_time_moves_no_other() -> None:
@@ -43,15 +43,15 @@ def test_a_session_that_reconnects_in_time_moves_no_other() -> None:
     ranks.remove("a")
     clock.now = 3.0
     ranks.add("a again", "session of a", 0, 4)
-    assert [ranks.of(worker) for worker in ("a again", "b")] == [(0, 8), (4, 8)]
+    assert [ranks.rank_of(worker) for worker in ("a again", "b")] == [(0, 8), (4, 8)]
     clock.now = 3.0 + HOLD
-    assert [ranks.of(worker) for worker in ("a again", "b")] == [(0, 8), (4, 8)], "held ranks are used once"
+    assert [ranks.rank_of(worker) for worker in ("a again", "b")] == [(0, 8), (4, 8)], "held ranks are used once"
 
 
 def registered(registry: Registry, *names: str, environments: int = 4) -> None:
     for name in names:
         registry.register(name, f"session of {name}", environments, TRAIN, 1)
-        registry.hear(name)
+        registry.record_call(name)
 
 
 def test_absent_and_exploiting_sessions_and_learners_have_no_rank() -> None:
@@ -62,7 +62,7 @@ def test_absent_and_exploiting_sessions_and_learners_have_no_rank() -> None:
     resumed.register("exploit", "exploiting session", 64, EXPLOIT, 1)
     resumed.register("learner", "", 0, LEARN, 1)
     for worker in ("exploit", "learner"):
-        resumed.hear(worker)
+        resumed.record_call(worker)
     registered(resumed, "c", "d")
     assert [resumed.ranks(worker) for worker in ("c", "d")] == [(0, 8), (4, 8)]
     assert resumed.ranks("exploit") == (0, 8)
@@ -73,24 +73,24 @@ def test_a_worker_that_only_registered_has_no_rank_until_it_is_heard() -> None:
     registered(registry, "a")
     registry.register("b", "", 4, TRAIN, 1)
     assert registry.ranks("a") == (0, 4)
-    registry.hear("b", leaves=True)
+    registry.record_call("b", deregisters=True)
     assert registry.ranks("a") == (0, 4)
-    registry.hear("b")
+    registry.record_call("b")
     assert registry.ranks("a") == (0, 8)
 
 
 def test_every_way_to_go_closes_the_ranks() -> None:
     clock = Clock()
-    registry = Registry(forget_after=3600.0, clock=clock)
+    registry = Registry(remove_after=3600.0, clock=clock)
     registered(registry, "leaves", "lost", "replaced", "forgotten", "stays")
     assert registry.ranks("stays") == (16, 20)
-    registry.leave("leaves")
-    registry.lost("lost")
+    registry.remove("leaves")
+    registry.mark_lost("lost")
     registry.register("its second worker", "session of replaced", 4, TRAIN, 1)
     clock.now = 3599.0
-    registry.hear("stays")
+    registry.record_call("stays")
     clock.now = 3601.0
-    assert registry.forgotten() == ["lost", "replaced", "forgotten", "its second worker"]
+    assert registry.remove_silent() == ["lost", "replaced", "forgotten", "its second worker"]
     clock.now = 3601.0 + HOLD
     assert registry.ranks("stays") == (0, 4)
     registry.clear()
@@ -104,8 +104,8 @@ def test_a_worker_that_was_lost_and_is_heard_again_has_its_rank_again() -> None:
     clock = Clock()
     registry = Registry(clock=clock)
     registered(registry, "a", "b")
-    registry.lost("a")
+    registry.mark_lost("a")
     clock.now = HOLD
     assert registry.ranks("b") == (0, 4)
-    registry.hear("a")
+    registry.record_call("a")
     assert [registry.ranks(worker) for worker in "ab"] == [(0, 8), (4, 8)]

@@ -36,7 +36,7 @@ def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: 
         checkpoints.append(saved(first, manager))
     core = ParameterServerCore(Models(max_global_step=20), first_difference, on_finished=lambda: ends.append("told"))
     core.resume(checkpoints[1], fingerprint())
-    assert not core.is_over_for(EXPLOIT)
+    assert not core.is_finished_for(EXPLOIT)
     core.roll_back(checkpoints[0], fingerprint(), core.incarnation + 1)
     core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     push(core, 2)

@@ -58,12 +58,12 @@ def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
     ("changes", "sentence"),
     [
         ({"worker_id": "me"}, "32 hexadecimal digits"),
-        ({"role": pb.ROLE_UNSPECIFIED}, "role 0 is none"),
+        ({"role": pb.ROLE_UNSPECIFIED}, "role 0 is not supported"),
         ({"environments": 0}, "environments must be from 1"),
         ({"environments": 10**9}, "environments must be from 1"),
         ({"frame_skip": 10**6}, "frame_skip must be at most"),
         ({"session_id": "x" * 1000}, "256 characters"),
-        ({"fingerprint": "x" * (2**20 + 1)}, "a fingerprint of 1048577 characters"),
+        ({"fingerprint": "x" * (2**20 + 1)}, "at most 1048576 characters, not 1048577"),
     ],
 )
 def test_registrations_out_of_bounds(server: Running, stub: Stub, changes: dict[str, Any], sentence: str) -> None:
@@ -77,7 +77,7 @@ def test_registrations_out_of_bounds(server: Running, stub: Stub, changes: dict[
 def test_a_fingerprint_that_is_none(stub: Stub, incarnation: int, text: str) -> None:
     code, details = refused(lambda: stub.Register(introduction(worker_id="1" * 32, fingerprint=text)))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert details == "the worker's fingerprint is no JSON"
+    assert details == "the worker's fingerprint is not JSON"
 
 
 def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) -> None:
@@ -101,14 +101,14 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
         ({"push_id": 2}, "FAILED_PRECONDITION", "push 2 after push 0"),
         ({"push_id": 0}, "FAILED_PRECONDITION", "push 0 after push 0"),
         ({"base_version": 1}, "INVALID_ARGUMENT", "newer than the current version"),
-        ({"env_steps": 2**63}, "INVALID_ARGUMENT", "too many"),
+        ({"env_steps": 2**63}, "INVALID_ARGUMENT", "env_steps must be at most"),
         ({"statistics": [pb.Moments(name="x")]}, "INVALID_ARGUMENT", "unknown statistic 'x'"),
         ({"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="/")])}, "INVALID_ARGUMENT", "not a metric name"),
         ({"report": pb.MetricsReport(histograms=[pb.Histogram(name="/")])}, "INVALID_ARGUMENT", "not a metric name"),
         (
             {"report": pb.MetricsReport(histograms=[pb.Histogram(name="a", buckets=[1], counts=[1, 2])])},
             "INVALID_ARGUMENT",
-            "1 buckets and 2 counts",
+            "1 buckets, but 2 counts",
         ),
         (
             {"report": pb.MetricsReport(histograms=[pb.Histogram(name="a", buckets=[501], counts=[1])])},
@@ -124,22 +124,22 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
         (
             {"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="a")] * 65_537)},
             "INVALID_ARGUMENT",
-            "65537 entries; 65536 are the most",
+            "at most 65536 entries, not 65537",
         ),
         (
             {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=np.nan)])},
             "INVALID_ARGUMENT",
-            "an episode returned nan",
+            "episode return nan is",
         ),
         (
             {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=1.7e308)])},
             "INVALID_ARGUMENT",
-            "an episode returned 1.7e+308",
+            "episode return 1.7e+308 is",
         ),
         (
             {"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="client/a", sum=1.7e308, count=2)])},
             "INVALID_ARGUMENT",
-            "2 samples of 'client/a' have the sum 1.7e+308",
+            "2 samples of 'client/a' cannot have the sum 1.7e+308",
         ),
         (
             {"report": pb.MetricsReport(gauges=[pb.Gauge(name="worker/memory_mb", value=1.7e308)])},
@@ -198,7 +198,7 @@ def test_pulls(stub: Stub, incarnation: int) -> None:
     assert pull(incarnation=incarnation - 1).incarnation_ended
     assert pull(worker_id="1" * 32).incarnation_ended
     code, details = refused(lambda: pull(vector="target"))
-    assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "there is no vector named 'target'")
+    assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "the model has no vector 'target'")
     code, details = refused(lambda: pull(precision=-1))
     assert (code, details[:29]) == (grpc.StatusCode.INVALID_ARGUMENT, "precision -1 is not supported")
 

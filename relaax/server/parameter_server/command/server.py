@@ -179,7 +179,7 @@ class Server:
             credentials or Credentials(),
             calls,
             more_threads=coordinator.threads,
-            on_lost=core.registry.lost,
+            on_lost=core.registry.mark_lost,
             lasting=(JOIN,),
         )
         self.protection, self._grpc = self._port.protection, self._port.server
@@ -190,7 +190,7 @@ class Server:
             return worker_id, ParameterSession(frames, shared, service, core, local_calls)
 
         add_to_server(GrpcService(service, self.protection.connections.note_pull), self._grpc)
-        self._local = LocalServer(offers, authenticate, core.registry.lost)
+        self._local = LocalServer(offers, authenticate, core.registry.mark_lost)
         coordinator.add_to_server(self._grpc)
         coordinator.save_now = self._save_now
         coordinator.on_refused = lambda: ends.put(Reason.REFUSED)

@@ -1,1 +1,4 @@
-"""What workers ask of a shard, whatever their transport: registration, pushes, pulls and reports."""
+"""The service of a shard for workers, over any transport: registration, pushes, pulls and reports.
+
+Begin reading at `service.ParameterService` and `core.ParameterServerCore`.
+"""

@@ -1,4 +1,4 @@
-"""Actor indices of environments, kept for sessions that come back, and ranks of those that are connected."""
+"""Actor indices of environments, which absent sessions keep, and ranks of connected environments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 MAX_KEPT = 2**20
-"""Indices kept for absent sessions. Beyond it those that have been absent for longest lose theirs."""
+"""Maximum number of indices kept for absent sessions. Beyond it, the longest absent sessions lose their indices."""
 MAX_RANGES = 16
-"""Ranges of one session. One that would have more gets a single new range instead."""
+"""Maximum number of ranges of a session. Instead of more, it gets a single new range."""
 
 
 class Indices(Sequence[int]):
-    """Indices in the order of a session's environments, stored as ranges: 65,536 of them take no more room."""
+    """Indices in the order of a session's environments, stored as ranges, so that 65,536 indices need little memory."""
 
     __slots__ = ("_ranges",)
 
@@ -35,18 +35,18 @@ class Indices(Sequence[int]):
         return chain.from_iterable(self._ranges)
 
     def __getitem__(self, index: Any) -> Any:
-        if index == 0:  # what is asked for with every push
+        if index == 0:  # requested with every push
             return self._ranges[0][0]
         return tuple(self)[index]
 
 
 class ActorTable:
-    """Gives each environment of each session an index; a session that returns in time gets its own again.
+    """Indices of the environments of each session. A session that reconnects in time gets its indices again.
 
-    Those of a new session lie side by side, in the first gap that holds them all. A session `comes` and `goes`; when it
-    has been away for `keep` seconds its indices are others', and before that if there are more than `capacity`
-    sessions, or more than `MAX_KEPT` indices of sessions that are away: those of the longest absent. What a call costs
-    grows with the number of sessions at most, not with that of indices. Not thread-safe.
+    The indices of a new session are consecutive, in the first gap that is large enough. The indices of a session are
+    freed when it has been absent for `keep` seconds. They are freed earlier, those of the longest absent session first,
+    if there are more than `capacity` sessions or more than `MAX_KEPT` indices of absent sessions. The cost of a call
+    grows at most with the number of sessions, not with the number of indices. Not thread-safe.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class ActorTable:
         self._keep = keep
         self._clock = clock
         self._sessions: dict[str, list[range]] = {}
-        self._away: OrderedDict[str, float] = OrderedDict()  # since when; the longest absent first
-        self._kept = 0  # indices of those
-        self._gaps: list[range] = []  # below `_end`, in order, no two side by side
+        self._absent: OrderedDict[str, float] = OrderedDict()  # since when, the longest absent first
+        self._absent_indices = 0  # number of indices of absent sessions
+        self._gaps: list[range] = []  # free ranges below `_end`, sorted, not adjacent
         self._end = 0
 
     def __contains__(self, session: object) -> bool:
         return session in self._sessions
 
-    def comes(self, session: str, environments: int) -> Indices:
-        """Return the indices of the session's first `environments` environments."""
+    def connect(self, session: str, environments: int) -> Indices:
+        """Return the indices of the first `environments` environments of a session."""
         self.expire()
-        if self._away.pop(session, None) is not None:
-            self._kept -= _count(self._sessions[session])
+        if self._absent.pop(session, None) is not None:
+            self._absent_indices -= _count(self._sessions[session])
         owned = self._sessions.setdefault(session, [])
         missing = environments - _count(owned)
         if missing > 0 and len(owned) == MAX_RANGES:
@@ -76,43 +76,44 @@ class ActorTable:
             owned.clear()
             missing = environments
         if missing > 0:
-            _append(owned, self._take(missing))
-        while len(self._sessions) > self._capacity and self._away:
-            self.forget(next(iter(self._away)))
+            _append(owned, self._allocate(missing))
+        while len(self._sessions) > self._capacity and self._absent:
+            self.remove(next(iter(self._absent)))
         return Indices(_first(owned, environments))
 
-    def goes(self, session: str) -> None:
-        """Note that the session is absent; nothing happens if it has no indices."""
-        if session in self._sessions and session not in self._away:
-            self._away[session] = self._clock()
-            self._kept += _count(self._sessions[session])
+    def disconnect(self, session: str) -> None:
+        """Mark the session as absent. No effect if it has no indices."""
+        if session in self._sessions and session not in self._absent:
+            self._absent[session] = self._clock()
+            self._absent_indices += _count(self._sessions[session])
             self.expire()
 
-    def forget(self, session: str) -> None:
+    def remove(self, session: str) -> None:
         """Free the session's indices."""
         owned = self._sessions.pop(session, None)
         if owned is not None:
-            if self._away.pop(session, None) is not None:
-                self._kept -= _count(owned)
+            if self._absent.pop(session, None) is not None:
+                self._absent_indices -= _count(owned)
             self._release(owned)
 
     def expire(self) -> None:
-        """Free the indices of sessions that have been absent for too long."""
+        """Free the indices of sessions that have been absent for too long, or beyond `MAX_KEPT`."""
         limit = self._clock() - self._keep
-        while self._away:
-            session, since = next(iter(self._away.items()))
-            if since > limit and self._kept <= MAX_KEPT:
+        while self._absent:
+            session, since = next(iter(self._absent.items()))
+            if since > limit and self._absent_indices <= MAX_KEPT:
                 break
-            self.forget(session)
+            self.remove(session)
 
     def as_json(self) -> dict[str, list[list[int]]]:
-        """Return sessions and their ranges, each as [first, count], the longest absent first."""
-        order = chain(self._away, (session for session in self._sessions if session not in self._away))
+        """Return the ranges of each session as [first, count], the longest absent session first."""
+        order = chain(self._absent, (session for session in self._sessions if session not in self._absent))
         return {session: [[each.start, len(each)] for each in self._sessions[session]] for session in order}
 
     def restore(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Restore what `as_json` returned; all sessions are absent. What cannot be so, such as an index of two
-        sessions, is left out.
+        """Restore what `as_json` returned. All sessions are absent.
+
+        Sessions with invalid ranges, such as an index of two sessions, are dropped.
         """
         self._gaps, self._end = [], 0
         found = {session: _ranges(indices) for session, indices in sessions.items()}
@@ -129,15 +130,15 @@ class ActorTable:
                 self._gaps.append(range(self._end, each.start))
             self._end = each.stop
         self._sessions = right
-        self._away = OrderedDict.fromkeys(right, self._clock())
-        self._kept = sum(map(_count, right.values()))
+        self._absent = OrderedDict.fromkeys(right, self._clock())
+        self._absent_indices = sum(map(_count, right.values()))
         if wrong:
-            _log.warning("the checkpoint's actor indices of %d sessions cannot be, and are left out", len(wrong))
+            _log.warning("dropped %d sessions of the checkpoint, whose actor indices are invalid", len(wrong))
         while len(self._sessions) > self._capacity:
-            self.forget(next(iter(self._away)))
+            self.remove(next(iter(self._absent)))
         self.expire()
 
-    def _take(self, count: int) -> range:
+    def _allocate(self, count: int) -> range:
         """Return the first free range of this length."""
         for position, gap in enumerate(self._gaps):
             if len(gap) >= count:
@@ -186,7 +187,7 @@ def _append(ranges: list[range], more: range) -> None:
 
 
 def _ranges(indices: Sequence[Any]) -> list[range]:
-    """Return the ranges of [first, count] pairs; none if they are no such pairs."""
+    """Convert [first, count] pairs to ranges. Return an empty list if a pair is invalid."""
     ranges: list[range] = []
     try:
         for each in indices:
@@ -200,7 +201,7 @@ def _ranges(indices: Sequence[Any]) -> list[range]:
 
 
 HOLD = 10.0
-"""Seconds for which the ranks of a worker that has gone stay its session's, so that a reconnection moves no other."""
+"""Seconds for which a session holds the ranks of its removed worker, so that a reconnection does not move others."""
 
 
 @dataclass(slots=True)
@@ -212,32 +213,32 @@ class _Seat:
 
 
 class ActorRanks:
-    """Numbers the environments of training workers from 0 to `count` - 1, in the order of their actor indices.
+    """Ranks of the environments of training workers, from 0 to `count` - 1, in the order of their actor indices.
 
-    Actor indices are kept for sessions that are absent, and exploiting connections have some too. Ranks have no gaps:
-    what an actor does by its place among all actors, such as its rung on Ape-X's ladder, goes by them. A worker that is
-    removed holds its ranks for `hold` seconds. If its session comes with another worker, that one has them. Not
+    Actor indices have gaps, because absent sessions and exploit workers have some too. Ranks have no gaps. An actor's
+    position among all actors, such as its exploration rate in Ape-X, is determined by its rank. A removed worker holds
+    its ranks for `hold` seconds. If its session registers another worker meanwhile, that worker gets them. Not
     thread-safe.
     """
 
     def __init__(self, hold: float = HOLD, clock: Callable[[], float] = time.monotonic) -> None:
         self._hold = hold
         self._clock = clock
-        self._seats: dict[str, _Seat] = {}  # by worker, in the order in which they were added
-        self._held: dict[str, _Seat] = {}  # by session, the first to expire first
+        self._seats: dict[str, _Seat] = {}  # by worker id, in the order of `add`
+        self._held: dict[str, _Seat] = {}  # of removed workers, by session, the first to expire first
         self._ranks: dict[str, int] = {}
         self._count = 0
         self._is_current = True
 
     def add(self, worker_id: str, session: str, first_actor: int, environments: int) -> None:
-        """Give a worker ranks; nothing happens if it has some."""
+        """Give a worker ranks. No effect if it has some."""
         if worker_id not in self._seats:
             self._seats[worker_id] = _Seat(session, first_actor, environments)
             self._held.pop(session, None)
             self._is_current = False
 
     def remove(self, worker_id: str) -> None:
-        """Note that a worker has gone; nothing happens if it has no ranks."""
+        """Remove a worker, whose session holds its ranks for a while. No effect if it has none."""
         seat = self._seats.pop(worker_id, None)
         if seat is not None:
             seat.until = self._clock() + self._hold
@@ -245,8 +246,8 @@ class ActorRanks:
             self._held[seat.session] = seat
             self._is_current = False
 
-    def of(self, worker_id: str) -> tuple[int, int]:
-        """Return the rank of the worker's first environment, 0 if it has none, and how many ranks there are."""
+    def rank_of(self, worker_id: str) -> tuple[int, int]:
+        """Return the rank of the worker's first environment, 0 if it has none, and the number of ranks."""
         self._expire()
         if not self._is_current:
             self._rank()

@@ -1,4 +1,4 @@
-"""One shard's parameter server without its network: model, workers, metrics and the end of training."""
+"""The core of a shard's parameter server, without transports: model, workers, metrics and the end of training."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ from relaax.server.ports.shared_budget import SharedBudget
 _log = logging.getLogger(__name__)
 
 CUT = 30.0
-"""Seconds in which the only shard of a model must stop and copy its state, or the checkpoint is late."""
+"""Seconds for which updates are held while the only shard of a model copies its state. Beyond it, the checkpoint is
+late.
+"""
 SHARED_PART = 1 / 2
-"""Part of the available memory that workers of this host may share, as measured at the start."""
+"""Fraction of the memory available at the start that workers of this host may share."""
 
 
 class ParameterServerCore:
     """The state behind the parameter service. Thread-safe.
 
-    Calls on behalf of a worker pass `access`. `facts` go into every checkpoint's manifest: configuration, seed,
+    Calls on behalf of a worker enter `access`. Each checkpoint's manifest contains `facts`: configuration, seed and
     versions of libraries. `on_finished` is called once, by the thread that applies the update that ends training.
     """
 
@@ -74,31 +76,31 @@ class ParameterServerCore:
     ) -> None:
         self.position = position
         self.access = access or ModelAccess()
-        # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
+        # Milliseconds since 1970 distinguish the incarnations of a server without checkpoints.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
         self.origin = self.incarnation, 0
-        """Incarnation, and the global step from which it continues."""
+        """The incarnation, and the global step from which it continues."""
         self.shared = SharedBudget(available_memory() * SHARED_PART)
-        """The memory that workers of this host share with this server."""
+        """The budget of memory that workers of this host share with this server."""
         self.segments = Segments(self.shared)
         """The memory of snapshots, which workers of this host can read."""
         self.metrics = Aggregator()
-        self.figures = PeriodicMetrics(clock)
+        self.periodic_metrics = PeriodicMetrics(clock)
         self.registry = registry or Registry()
         self.description = ""
         """Algorithm and configuration for status requests; set by the assembly."""
         self._model_factory, self._difference = model_factory, difference
         self._facts, self._on_finished = dict(facts or {}), on_finished
-        self._finished_told = False
-        self._began_finished = False
+        self._finish_reported = False
+        self._was_finished_at_start = False
         self._clock = clock
         self._rates = Rates(clock)
         self._workers_written = 0
         self._begun: float | None = None
         self.model: Model | None = None
-        """The model; None before the first worker if no checkpoint gave one."""
+        """The model; None before the first worker if no checkpoint was restored."""
         self._saved: Saved | None = None
-        self._not_saved = ""
+        self._save_error = ""
         self._repeated: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -108,35 +110,36 @@ class ParameterServerCore:
         model = self.model
         return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
 
-    def is_over_for(self, purpose: Purpose) -> bool:
-        """Return whether a worker is told that training has finished. One that only acts is not, if it had at the
-        start.
+    def is_finished_for(self, purpose: Purpose) -> bool:
+        """Return whether training is finished for a worker of this purpose.
+
+        If training was finished at the start of this server, it is not finished for workers that only act.
         """
-        return self.finished and not (purpose.outlives_training and self._began_finished)
+        return self.finished and not (purpose.outlives_training and self._was_finished_at_start)
 
     @property
     def global_step(self) -> int:
-        """The environment steps so far."""
+        """Number of environment steps so far."""
         model = self.model
         return model.shard.counters.env_steps if model else 0
 
     def resume(self, checkpoint: Checkpoint, fingerprint: str) -> None:
         """Continue from a checkpoint, under a new incarnation. Called before the first worker registers.
 
-        `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be those
-        of the checkpoint; anything else may have changed. Raises ModelRefused and Damaged.
+        `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be equal to
+        those of the checkpoint; other values may differ. Raises ModelRefused and Damaged.
         """
         require_model(checkpoint.manifest)
         self.roll_back(checkpoint, fingerprint, max(checkpoint.manifest["incarnation"] + 1, self.incarnation))
         if self.finished:
-            self._began_finished = True
-            _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
+            self._was_finished_at_start = True
+            _log.info("training is finished at global step %d: workers only act with the model", self.global_step)
 
     def roll_back(self, checkpoint: Checkpoint | None, fingerprint: str, incarnation: int) -> None:
         """Return to a checkpoint, or without one to the state before the first worker, under another incarnation.
 
-        All workers are forgotten and must register again. Called while no update can be applied: before the first, or
-        while the access is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
+        All workers are removed and must register again. Called while no update can be applied: before the first worker,
+        or while the access is closed. Raises ModelRefused and Damaged. If it raises, the model is unchanged.
         """
         model = None
         if checkpoint is not None:
@@ -153,10 +156,12 @@ class ParameterServerCore:
             self.incarnation = incarnation
             self.model = model
             self.origin = incarnation, self.global_step
-            self._not_saved = ""  # what was not saved is no more
-            self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
+            self._save_error = ""  # the state that could not be saved is dropped
+            self._was_finished_at_start = (
+                self._was_finished_at_start and self.finished
+            )  # from an older checkpoint, training continues
             for worker_id in self.registry.clear():
-                self.figures.forget(worker_id)
+                self.periodic_metrics.remove_worker(worker_id)
                 self.metrics.forget(worker_id)
 
     def register(
@@ -180,12 +185,13 @@ class ParameterServerCore:
                 self._begun = self._clock()
         if model.fingerprint != fingerprint:
             self._refuse_difference(fingerprint, model.fingerprint)
-        self.sweep()
+        self.remove_silent_workers()
         return model, self.registry.register(worker_id, session, environments, purpose, frame_skip, origin)
 
     def push(self, push: Push) -> PushResult | None:
-        """Apply an update of a registered worker. Return None, without applying it, if training has ended. Raises
-        PushRefused and PushOutOfOrder.
+        """Apply an update of a registered worker. If training has ended, return None without applying it.
+
+        Raises PushRefused and PushOutOfOrder.
         """
         model = self.model
         assert model is not None, "a worker cannot be registered without a model"
@@ -198,48 +204,48 @@ class ParameterServerCore:
             self.metrics.staleness(applied.outcome.staleness)
         elif push.env_steps and not push.withheld:
             self.metrics.actor_staleness(applied.counters.version - push.base_version)
-        if self.global_step >= model.spec.max_global_step and not self._began_finished:
+        if self.global_step >= model.spec.max_global_step and not self._was_finished_at_start:
             with self._lock:
-                told, self._finished_told = self._finished_told, True
-            if not told:
+                reported, self._finish_reported = self._finish_reported, True
+            if not reported:
                 _log.info("training has ended at global step %d", self.global_step)
                 self._on_finished()
         return applied
 
     def repeat_of_earlier(self, worker_id: str, push_id: int) -> PushResult | None:
-        """Return the answer to a push of an earlier incarnation that the checkpoint contains, or None."""
+        """Return the result of a push of an earlier incarnation if the checkpoint contains it, else None."""
         return self._repeat("earlier", worker_id, push_id)
 
     @property
     def repeated(self) -> Mapping[str, int]:
-        """Pushes that were answered from the ledger, by the incarnation in which they were made."""
+        """Number of pushes answered from the ledger, by the incarnation of their update."""
         with self._lock:
             return {incarnation: self._repeated[incarnation] for incarnation in ("same", "earlier")}
 
-    def leave(self, worker_id: str) -> None:
-        """Remove a worker; nothing happens if it is unknown."""
-        self.registry.leave(worker_id)
-        self._forget([worker_id])
+    def deregister(self, worker_id: str) -> None:
+        """Remove a worker. No effect if it is unknown."""
+        self.registry.remove(worker_id)
+        self._remove_state([worker_id])
 
-    def sweep(self) -> None:
-        """Forget workers that were silent for very long."""
-        self._forget(self.registry.forgotten())
+    def remove_silent_workers(self) -> None:
+        """Remove workers that have not sent requests for very long."""
+        self._remove_state(self.registry.remove_silent())
 
     def checkpoint_saved(self, saved: Saved) -> None:
-        """Note the newest checkpoint."""
-        self._saved, self._not_saved = saved, ""
+        """Record the newest checkpoint."""
+        self._saved, self._save_error = saved, ""
 
     def checkpoint_late(self, why: str) -> None:
-        """Note that the last attempt at a checkpoint failed."""
-        self._not_saved = why
+        """Record that the last attempt to save a checkpoint failed."""
+        self._save_error = why
 
     def scalars(self) -> tuple[int, dict[str, float]]:
-        """Return the global step and the scalars to write at it; none if nothing happened. For one caller."""
+        """Return the global step and the scalars to write at it; empty if nothing has changed. For one caller."""
         model = self.model
         if model is None:
             return 0, {}
         counters, workers = model.shard.counters, self.registry.count(TRAIN)
-        scalars = {**self.metrics.drain(), **self.figures.scalars()}
+        scalars = {**self.metrics.drain(), **self.periodic_metrics.scalars()}
         rates = self._rates({"steps": counters.env_steps, "updates": counters.version})
         if scalars or any(rates.values()) or workers != self._workers_written:
             scalars.update((f"speed/{name}_per_second", value) for name, value in rates.items())
@@ -255,10 +261,11 @@ class ParameterServerCore:
         return counters.env_steps, scalars
 
     def status(self) -> TrainingStatus:
-        """Return the state of training."""
+        """Return the status of training."""
         model = self.model
         episodes, mean, best, staleness = self.metrics.progress()
-        counters, saved, (p50, p99) = model.shard.counters if model else Counters(), self._saved, self.figures.act_ms()
+        counters, saved = model.shard.counters if model else Counters(), self._saved
+        p50, p99 = self.periodic_metrics.act_ms()
         return TrainingStatus(
             incarnation=self.incarnation,
             global_step=counters.env_steps,
@@ -282,7 +289,7 @@ class ParameterServerCore:
             checkpoint=saved.location if saved else "",
             checkpoint_global_step=saved.global_step if saved else None,
             checkpoint_time=saved.time if saved else None,
-            checkpoint_error=self._not_saved,
+            checkpoint_error=self._save_error,
             max_global_step=model.spec.max_global_step if model else 0,
             finished=self.finished,
             training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
@@ -297,24 +304,24 @@ class ParameterServerCore:
         )
 
     def mark(self) -> object | None:
-        """Return the `mark` that `state` would have now, without copying; None before there is a model."""
+        """Return the `mark` of the current state without copying the state; None before there is a model."""
         model = self.model
         return None if model is None else model.shard.mark
 
     def prepare(self) -> None:
-        """Allocate the memory that the next `state` needs, so that it is fast."""
+        """Allocate the memory of the next `state` in advance."""
         if (model := self.model) is not None:
             model.shard.prepare()
 
     def free_prepared(self) -> None:
-        """Free what `prepare` allocated and no `state` has used."""
+        """Free memory that `prepare` allocated and `state` has not used."""
         if (model := self.model) is not None:
             model.shard.free_prepared()
 
     def cut(self) -> ModelState | None:
         """Return the state at a moment without a pending update; None before there is a model.
 
-        What an update brings, its episodes too, is in there as a whole or not at all. Raises CheckpointLate if an
+        It contains each update with all its effects, including episodes, or not at all. Raises CheckpointLate if an
         update took too long.
         """
         self.prepare()
@@ -370,18 +377,18 @@ class ParameterServerCore:
         try:
             difference = self._difference(theirs, ours) or ""
         except (ValueError, RecursionError):
-            raise ModelRefused("the worker's fingerprint is no JSON") from None
+            raise ModelRefused("the worker's fingerprint is not JSON") from None
         if difference.partition(":")[0] in SPACES:
             raise ModelRefused(
-                f"the client's environment does not fit the model, whose spaces the first client or a checkpoint gave: "
-                f"{difference}; connect environments of the same spaces, or train in another run"
+                "the client's environment does not fit the model, whose spaces come from the first client or a "
+                f"checkpoint: {difference}; connect environments with the same spaces, or use another run"
             )
         if difference:
             raise differs_from_worker(difference)
 
-    def _forget(self, workers: Iterable[str]) -> None:
+    def _remove_state(self, workers: Iterable[str]) -> None:
         for worker_id in workers:
-            self.figures.forget(worker_id)
+            self.periodic_metrics.remove_worker(worker_id)
             self.metrics.forget(worker_id)
             if self.model is not None:
                 self.model.shard.remove_worker(worker_id)

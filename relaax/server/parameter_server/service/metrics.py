@@ -1,4 +1,4 @@
-"""Metrics of workers: rates, latencies and resources, written every few seconds, and what each worker has done."""
+"""Metrics of workers: rates, latencies and resources, written every few seconds, and the activity of each worker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from relaax.parameters import parameter_server_pb2 as pb
 
 
 class Rates:
-    """Turns counters into rates: their growth between two calls, over the seconds between."""
+    """Rates of counters: their growth between two calls per second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: tuple[float, dict[str, int]] | None = None
 
     def __call__(self, counters: Mapping[str, int]) -> dict[str, float]:
-        """Return the rates by the counters' names; empty at the first call."""
+        """Return the rates per second by the counters' names; empty at the first call."""
         now, last = self._clock(), self._last
         self._last = (now, dict(counters))
         if last is None or now <= last[0]:
@@ -35,13 +35,13 @@ class Rates:
 
 INTERVAL = 5.0
 FIRST = 1.0
-"""Seconds until they are first written, so that a short run has some."""
+"""Seconds until the first write, so that a short run has metrics."""
 
 ACT = "latency/act_ms"
 
 
 class PeriodicMetrics:
-    """Takes reports from every thread, and returns scalars to one writer."""
+    """Metrics from reports, which all threads add, as scalars for one writer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,21 +49,21 @@ class PeriodicMetrics:
         self._fleet = Fleet(clock=clock)
         self._own = ProcessUsage(clock=clock)
         self._due: float | None = None
-        self._asked_due: float | None = None
+        self._status_due: float | None = None
 
-    def take_in(self, worker_id: str, actor: int | None, env_steps: int, report: pb.MetricsReport) -> None:
-        """Take a worker's report, which came with `env_steps` steps. `actor`: its first index; None of a learner."""
+    def add_report(self, worker_id: str, actor: int | None, env_steps: int, report: pb.MetricsReport) -> None:
+        """Add a worker's report with `env_steps` steps. `actor`: the worker's first actor index; None for a learner."""
         for histogram in report.histograms:
             self._quantiles.add(histogram.name, zip(histogram.buckets, histogram.counts, strict=True))
         if actor is not None:
             self._fleet.note(worker_id, actor, env_steps, ((gauge.name, gauge.value) for gauge in report.gauges))
 
-    def forget(self, worker_id: str) -> None:
-        """Forget a worker that has left."""
+    def remove_worker(self, worker_id: str) -> None:
+        """Remove the metrics of a deregistered worker."""
         self._fleet.forget(worker_id)
 
     def scalars(self) -> dict[str, float]:
-        """Return the scalars that are due; none if it is too early or nothing happened."""
+        """Return the scalars that are due; empty if it is too early or there are no reports."""
         now = self._clock()
         if self._due is None:
             self._due = now + FIRST
@@ -74,13 +74,14 @@ class PeriodicMetrics:
         return {**values, **self._of_this_process(values)} if values else {}
 
     def act_ms(self) -> tuple[float | None, float | None]:
-        """Return the median and 99th percentile of the time of an answer, as last written or, if nobody writes, since
-        this was asked.
+        """Return the median and 99th percentile of the time of an answer in ms, as last written.
+
+        Without a writer, they are of the time since an earlier call.
         """
         if self._due is None:
             now = self._clock()
-            if self._asked_due is None or now >= self._asked_due:
-                self._asked_due = now + INTERVAL
+            if self._status_due is None or now >= self._status_due:
+                self._status_due = now + INTERVAL
                 self._quantiles.drain()
         return self._quantiles.latest(f"{ACT}/p50"), self._quantiles.latest(f"{ACT}/p99")
 
@@ -99,16 +100,16 @@ _RETURN, _LENGTH = "exploit/episode_return", "exploit/episode_length"
 
 @dataclass(slots=True)
 class WorkerActivity:
-    """What a worker's reports add up to. Written by the thread that answers the worker, read by any."""
+    """Sums over a worker's reports. Written by the thread that answers the worker, read by all threads."""
 
     env_steps: int = 0
     episodes: int = 0
     act_ms: float | None = None
-    """Median of the last report that had any."""
+    """Median of the last report that had a histogram of it."""
     _returns: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
 
-    def take_in(self, report: pb.MetricsReport, env_steps: int) -> None:
-        """Add a report that came with `env_steps` steps. Of an exploit worker they are those of its whole episodes."""
+    def add_report(self, report: pb.MetricsReport, env_steps: int) -> None:
+        """Add a report with `env_steps` steps. For an exploit worker, count the steps of its whole episodes."""
         self.env_steps += env_steps
         self.episodes += len(report.episodes)
         self._returns.extend(episode.episode_return for episode in report.episodes)

@@ -1,4 +1,4 @@
-"""Register workers and learners, and the actor indices of environments."""
+"""The registry of workers and learners, and of the actor indices of environments."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from relaax.server.parameter_server.service.metrics import WorkerActivity
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrigin:
-    """Where a worker's connection comes from: the environment's name and host, and the RLX server, HOST:PORT.
+    """The origin of a worker's connection: the environment's name and host, and the RLX server, HOST:PORT.
 
-    `client` is the name that the client's token proves, empty without one. Of a learner: what it is called, and its own
-    host.
+    `client` is the client name that belongs to the client's token, or empty. For a learner, `environment` is the
+    learner's name, and `host` is its own host.
     """
 
     environment: str = ""
@@ -33,57 +33,55 @@ UNKNOWN_ORIGIN = WorkerOrigin()
 
 @dataclass(slots=True)
 class RegisteredWorker:
-    """A registered worker. `last_report` is the number of its last report that was counted."""
+    """A registered worker. `last_report` is the number of the last report that was counted."""
 
     worker_id: str
     actors: Indices
     purpose: Purpose
     frame_skip: int
     last_report: int = 0
-    heard: float = 0.0
+    last_call: float = 0.0
     session: str = ""
     is_new: bool = False
-    """The session has come with this worker, which has only registered so far."""
+    """Whether the session is new with this worker, which has only registered so far."""
     is_lost: bool = False
-    """Its connection has ended without a goodbye, and it has not been heard since."""
+    """Whether its connection has ended without deregistration, and it has not called since."""
     origin: WorkerOrigin = UNKNOWN_ORIGIN
     since: float = 0.0
     activity: WorkerActivity = field(default_factory=WorkerActivity)
 
     @property
     def client(self) -> str:
-        """The client that answers for this worker's reports: its name, for all connections of that name, or its
-        session.
-        """
+        """The client to which this worker's reports are attributed: by name if it has one, otherwise by session."""
         return f"client {self.origin.client}" if self.origin.client else f"session {self.session}"
 
 
 class Registry:
     """The workers of this incarnation. Thread-safe.
 
-    A worker counts as connected until it leaves, is `lost`, or is silent for `silence` seconds. If its session comes
-    with another one, it is taken for lost until it is heard again: so the client of a killed worker comes back. It is
-    forgotten after `forget_after` seconds, or if there are more than `capacity`, and must then register again. Its
-    session keeps its actor indices for as long after the last that was heard of it.
+    A worker counts as connected until it is removed, is marked lost, or is silent for `silence` seconds. If its session
+    registers another worker, as the client of a killed worker does, it counts as lost until its next call. It is
+    removed if it is silent for `remove_after` seconds, or if there are more than `capacity` workers. Then it must
+    register again. Its session keeps the actor indices for the same time after its last call.
     """
 
     def __init__(
         self,
         silence: float = 60.0,
-        forget_after: float = 3600.0,
+        remove_after: float = 3600.0,
         capacity: int = 16_384,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._silence = silence
-        self._forget_after = forget_after
+        self._remove_after = remove_after
         self._capacity = capacity
         self._clock = clock
         self._workers: OrderedDict[str, RegisteredWorker] = OrderedDict()
         self._ranks = ActorRanks(clock=clock)
-        self._lock = threading.Lock()  # of the workers and ranks; every push takes it
-        self._actors = ActorTable(capacity, forget_after, clock)
-        self._speakers: dict[str, set[str]] = {}  # the workers of each session
-        self._actors_lock = threading.Lock()  # of indices and speakers, never taken within the other
+        self._lock = threading.Lock()  # guards workers and ranks; every push acquires it
+        self._actors = ActorTable(capacity, remove_after, clock)
+        self._session_workers: dict[str, set[str]] = {}  # worker ids by session
+        self._actors_lock = threading.Lock()  # guards indices and session workers; never acquired while `_lock` is held
 
     def register(
         self,
@@ -94,8 +92,9 @@ class Registry:
         frame_skip: int,
         origin: WorkerOrigin = UNKNOWN_ORIGIN,
     ) -> RegisteredWorker:
-        """Register a worker, of a session of its own if it has none; a learner gets no actor indices. Registering it
-        again changes nothing.
+        """Register a worker. Without `session`, it has a session of its own. A learner gets no actor indices.
+
+        Registering a worker again has no effect.
         """
         with self._lock:
             worker = self._workers.get(worker_id)
@@ -105,97 +104,95 @@ class Registry:
         session = session or worker_id
         with self._actors_lock:
             is_new = session not in self._actors
-            actors = self._actors.comes(session, environments) if purpose.acts else Indices(())
-            speakers = self._speakers.setdefault(session, set())
-            before = speakers - {worker_id}
-            speakers.add(worker_id)
+            actors = self._actors.connect(session, environments) if purpose.acts else Indices(())
+            workers = self._session_workers.setdefault(session, set())
+            before = workers - {worker_id}
+            workers.add(worker_id)
         newcomer = RegisteredWorker(
             worker_id, actors, purpose, frame_skip, session=session, is_new=is_new, origin=origin, since=self._clock()
         )
         with self._lock:
-            worker = self._workers.setdefault(worker_id, newcomer)  # it may say the same twice at the same time
+            worker = self._workers.setdefault(worker_id, newcomer)  # two registrations may run at the same time
             self._touch(worker)
             for other in before & self._workers.keys():
-                self._lose(self._workers[other])
+                self._mark_lost(self._workers[other])
             return worker
 
-    def hear(self, worker_id: str, leaves: bool = False) -> RegisteredWorker | None:
-        """Return the worker that has just called; None if it is unknown. `leaves`: it says goodbye."""
+    def record_call(self, worker_id: str, deregisters: bool = False) -> RegisteredWorker | None:
+        """Record a call of a worker and return the worker; None if it is unknown. `deregisters`: it is a Leave call."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
-                worker.is_new &= leaves
+                worker.is_new &= deregisters
                 self._touch(worker)
-                if worker.purpose.trains and not leaves:
+                if worker.purpose.trains and not deregisters:
                     self._ranks.add(worker_id, worker.session, worker.actors[0], len(worker.actors))
             return worker
 
-    def leave(self, worker_id: str) -> RegisteredWorker | None:
+    def remove(self, worker_id: str) -> RegisteredWorker | None:
         """Return and remove the worker; None if it is unknown."""
         with self._lock:
             worker = self._workers.pop(worker_id, None)
             self._ranks.remove(worker_id)
         if worker is not None:
-            self._depart(worker)
+            self._end_session(worker)
         return worker
 
-    def lost(self, worker_id: str) -> None:
-        """Note that the worker's connection ended without a Leave: it was killed, or will be heard again soon."""
+    def mark_lost(self, worker_id: str) -> None:
+        """Mark a worker whose connection ended without a Leave call: it was killed, or will call again soon."""
         with self._lock:
             if worker := self._workers.get(worker_id):
-                self._lose(worker)
+                self._mark_lost(worker)
 
-    def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
-        """Return whether a report is new, and so to be counted."""
+    def accept_report(self, worker: RegisteredWorker, report_id: int) -> bool:
+        """Return whether a report is new and must be counted."""
         with self._lock:
             new = report_id > worker.last_report
             worker.last_report = max(worker.last_report, report_id)
             return new
 
-    def forgotten(self) -> list[str]:
-        """Drop and return the workers that were silent for too long."""
-        limit = self._clock() - self._forget_after
+    def remove_silent(self) -> list[str]:
+        """Remove and return the workers that were silent for too long."""
+        limit = self._clock() - self._remove_after
         gone = []
         with self._lock:
             while self._workers:
                 worker = next(iter(self._workers.values()))
-                if worker.heard > limit and len(self._workers) <= self._capacity:
+                if worker.last_call > limit and len(self._workers) <= self._capacity:
                     break
                 del self._workers[worker.worker_id]
                 self._ranks.remove(worker.worker_id)
                 gone.append(worker)
         for worker in gone:
-            self._depart(worker, for_good=worker.heard <= limit)
+            self._end_session(worker, expired=worker.last_call <= limit)
         return [worker.worker_id for worker in gone]
 
     def clear(self) -> list[str]:
-        """Drop and return all workers: each must register again. Sessions keep their actor indices."""
+        """Remove and return all workers, which must register again. Sessions keep their actor indices."""
         with self._lock:
             gone = list(self._workers.values())
             self._workers.clear()
             for worker in gone:
                 self._ranks.remove(worker.worker_id)
         for worker in gone:
-            self._depart(worker)
+            self._end_session(worker)
         return [worker.worker_id for worker in gone]
 
     def connected(self) -> list[RegisteredWorker]:
-        """Return the workers heard of lately, in the order in which they came."""
+        """Return the connected workers in the order of their registration."""
         with self._lock:
             limit = self._clock() - self._silence
-            here = [worker for worker in self._workers.values() if worker.heard > limit and not worker.is_lost]
+            here = [worker for worker in self._workers.values() if worker.last_call > limit and not worker.is_lost]
         return sorted(here, key=lambda worker: worker.since)
 
     def count(self, purpose: Purpose | None = None) -> int:
-        """Return the number of workers heard of lately, of one purpose or of all."""
+        """Return the number of connected workers, of one purpose or of all."""
         return sum(purpose in (None, worker.purpose) for worker in self.connected())
 
     def ranks(self, worker_id: str) -> tuple[int, int]:
-        """Return the rank of the worker's first environment, 0 if it does not train, and the number of ranks
-        (`ActorRanks`).
-        """
+        """Return the rank of the worker's first environment, 0 if it does not train, and the number of ranks."""
         with self._lock:
-            return self._ranks.of(worker_id)
+            return self._ranks.rank_of(worker_id)
 
     def age(self, worker: RegisteredWorker) -> float:
         """Return the seconds since a worker registered."""
@@ -212,26 +209,27 @@ class Registry:
         with self._actors_lock:
             self._actors.restore(sessions)
 
-    def _depart(self, worker: RegisteredWorker, for_good: bool = False) -> None:
-        """End its session if this was the last of its workers. One that did nothing keeps no indices: else a crowd of
-        such would have all of them.
+    def _end_session(self, worker: RegisteredWorker, expired: bool = False) -> None:
+        """Disconnect the session of a removed worker if it has no other workers.
+
+        A session that has only registered does not keep indices; otherwise many of them would occupy all indices.
         """
         with self._actors_lock:
-            speakers = self._speakers.get(worker.session, set())
-            speakers.discard(worker.worker_id)
-            if speakers:
+            workers = self._session_workers.get(worker.session, set())
+            workers.discard(worker.worker_id)
+            if workers:
                 return
-            self._speakers.pop(worker.session, None)
-            if worker.is_new or for_good:
-                self._actors.forget(worker.session)
+            self._session_workers.pop(worker.session, None)
+            if worker.is_new or expired:
+                self._actors.remove(worker.session)
             else:
-                self._actors.goes(worker.session)
+                self._actors.disconnect(worker.session)
 
-    def _lose(self, worker: RegisteredWorker) -> None:
+    def _mark_lost(self, worker: RegisteredWorker) -> None:
         worker.is_lost = True
         self._ranks.remove(worker.worker_id)
 
     def _touch(self, worker: RegisteredWorker) -> None:
-        worker.heard = self._clock()
+        worker.last_call = self._clock()
         worker.is_lost = False
         self._workers.move_to_end(worker.worker_id)

@@ -1,4 +1,4 @@
-"""Answer the requests of workers, whatever their transport. Every field is checked first."""
+"""The service for workers, over any transport. Every field of a request is checked first."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ _WORKER_ID = re.compile(r"[0-9a-f]{32}")
 _MAX_ENV_STEPS = 10**9
 _MAX_ENTRIES = 65_536
 _MAX_GENERATION = 1 << 52
-_MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their number times the bound, once rounded
+_MARGIN = 1.001  # a rounded sum may slightly exceed count times bound
 
 
-def push_of(carrier: Carrier[pb.PushRequest], worker: RegisteredWorker) -> Push:
-    """Return the request as a value. Its gradient is a view of the request's bytes if they are float32. Raises
-    ValueError.
+def to_push(carrier: Carrier[pb.PushRequest], worker: RegisteredWorker) -> Push:
+    """Convert a request to a Push. The gradient is a view of the request's bytes if they are float32.
+
+    Raises ValueError.
     """
     request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
-        raise ValueError(f"{request.env_steps} environment steps in one push are too many")
+        raise ValueError(f"env_steps must be at most {_MAX_ENV_STEPS:,} per push, not {request.env_steps}")
     return Push(
         worker=request.worker_id,
         push_id=request.push_id,
@@ -68,77 +69,79 @@ def push_of(carrier: Carrier[pb.PushRequest], worker: RegisteredWorker) -> Push:
 
 
 def check_registration(request: pb.RegisterRequest) -> None:
-    """Raise InvalidRequest if a field is out of its bounds."""
+    """Raise InvalidRequest if a field exceeds its bounds."""
     texts = request.session_id, request.environment, request.host, request.server, request.client
     wrong = None
     if not _WORKER_ID.fullmatch(request.worker_id):
         wrong = "worker_id must be 32 hexadecimal digits"
     elif request.role not in PURPOSES:
-        wrong = f"role {request.role} is none"
+        wrong = f"role {request.role} is not supported"
     elif not PURPOSES[request.role].acts and request.environments:
-        wrong = f"{PURPOSES[request.role].name} has no environments, not {request.environments}"
+        wrong = f"environments must be 0 for {PURPOSES[request.role].name}, not {request.environments}"
     elif PURPOSES[request.role].acts and not 1 <= request.environments <= MAX_ENVIRONMENTS:
         wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"
     elif request.frame_skip > MAX_FRAME_SKIP:
         wrong = f"frame_skip must be at most {MAX_FRAME_SKIP}, not {request.frame_skip}"
     elif max(map(len, texts)) > MAX_TEXT:
-        wrong = f"session_id, environment, host, server and client may have {MAX_TEXT} characters"
+        wrong = f"session_id, environment, host, server and client may have at most {MAX_TEXT} characters"
     elif len(request.fingerprint) > MESSAGE_OVERHEAD:
-        wrong = f"a fingerprint of {len(request.fingerprint)} characters; {MESSAGE_OVERHEAD} are the most"
+        wrong = f"a fingerprint may have at most {MESSAGE_OVERHEAD} characters, not {len(request.fingerprint)}"
     if wrong:
         raise InvalidRequest(wrong)
 
 
-def check_asked(request: pb.PushRequest | pb.PullRequest) -> None:
-    """Raise InvalidRequest for an unknown precision, or a generation that no target network reaches."""
+def check_vector_request(request: pb.PushRequest | pb.PullRequest) -> None:
+    """Raise InvalidRequest for an unknown precision, or a target generation beyond the bound."""
     try:
         check_precision(request.precision)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     if request.target_generation > _MAX_GENERATION:
-        raise InvalidRequest(f"target_generation {request.target_generation} is more than {_MAX_GENERATION}")
+        raise InvalidRequest(f"target_generation must be at most {_MAX_GENERATION}, not {request.target_generation}")
 
 
 def check_report(report: pb.MetricsReport) -> None:
-    """Raise InvalidRequest if a name is not allowed, a return, a gauge or a client's scalar is out of RLX's bounds, a
-    histogram is impossible, or there are too many entries.
+    """Raise InvalidRequest if a report has an invalid name, value or histogram, or too many entries.
 
-    A scalar of the algorithm's may be NaN: a loss that has become so is worth seeing.
+    Returns, gauges and clients' scalars must be within RLX's bounds. Scalars of the algorithm may be NaN, because a
+    loss that becomes NaN must be visible.
     """
     longest = max(len(report.episodes), len(report.scalars), len(report.histograms), len(report.gauges))
     if longest > _MAX_ENTRIES:
-        raise InvalidRequest(f"a report of {longest} entries; {_MAX_ENTRIES} are the most")
+        raise InvalidRequest(f"a report may have at most {_MAX_ENTRIES} entries, not {longest}")
     for episode in report.episodes:
         if not is_return(episode.episode_return):
-            raise InvalidRequest(f"an episode returned {episode.episode_return}")
+            raise InvalidRequest(f"episode return {episode.episode_return} is not within RLX's bounds")
     try:
         for scalar in report.scalars:
             check_name(scalar.name)
             if scalar.name.startswith(CLIENTS) and not abs(scalar.sum) <= _MARGIN * MAX_NUMBER * scalar.count:
-                raise ValueError(f"{scalar.count} samples of {scalar.name[:MAX_TEXT]!r} have the sum {scalar.sum}")
+                raise ValueError(
+                    f"{scalar.count} samples of {scalar.name[:MAX_TEXT]!r} cannot have the sum {scalar.sum}"
+                )
         for histogram in report.histograms:
             check_name(histogram.name)
             buckets, counts = histogram.buckets, histogram.counts
             if len(buckets) != len(counts):
-                raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets and {len(counts)} counts")
+                raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets, but {len(counts)} counts")
             if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
-                raise ValueError(f"histogram {histogram.name!r}: buckets are from {LOWEST} to {HIGHEST}")
+                raise ValueError(f"histogram {histogram.name!r}: buckets must be from {LOWEST} to {HIGHEST}")
         for gauge in report.gauges:
             check_name(gauge.name)
             if not abs(gauge.value) <= MAX_NUMBER:
-                raise ValueError(f"gauge {gauge.name[:MAX_TEXT]!r} is {gauge.value}")
+                raise ValueError(f"gauge {gauge.name[:MAX_TEXT]!r} is {gauge.value}, not within ±{MAX_NUMBER:g}")
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
 
 
 class ParameterService:
-    """Answer requests for a `ParameterServerCore`. Each method raises ServiceError for what it refuses.
+    """The requests of workers to a `ParameterServerCore`. Each method raises ServiceError if it refuses a request.
 
-    Long vectors come and go beside their messages: see `relaax.parameters.wire`.
+    Long vectors are sent next to their messages: see `relaax.parameters.wire`.
     """
 
     def __init__(self, core: ParameterServerCore, offers: SharedMemoryOffers | None = None) -> None:
-        """`offers`: offers shared memory to each worker that registers."""
+        """`offers`: the offers of shared memory for workers that register."""
         self._core = core
         self._offers = offers
         self._narrowed = Narrower("parameters")
@@ -161,7 +164,7 @@ class ParameterService:
             except ModelRefused as error:
                 raise NotAllowedNow(str(error)) from None
             what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
-            _log.info("worker %s joins: %s", shown_id(worker.worker_id), what)
+            _log.info("worker %s registered: %s", shown_id(worker.worker_id), what)
             offer = self._offers.offer(worker.worker_id) if self._offers else None
             return pb.RegisterResponse(
                 incarnation=core.incarnation,
@@ -172,22 +175,22 @@ class ParameterService:
                 parameters=model.parameters,
                 actors=worker.actors,
                 global_step=core.global_step,
-                finished=core.is_over_for(purpose),
+                finished=core.is_finished_for(purpose),
                 shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
             )
 
     def push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
         request, core = carrier.message, self._core
-        check_asked(request)
+        check_vector_request(request)
         check_report(request.report)
         with core.access.enter(update=True):
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None:
-                return self._push_of_another_life(request)
+                return self._answer_earlier_push(request)
             if not worker.purpose.may_update:
                 raise NotAllowedNow(f"{worker.purpose.name} cannot push")
             try:
-                push = push_of(carrier, worker)
+                push = to_push(carrier, worker)
                 applied = core.push(push)
             except (PushRefused, ValueError) as error:
                 raise InvalidRequest(str(error)) from None
@@ -196,19 +199,19 @@ class ParameterService:
             if applied is None:
                 return Carrier(pb.PushResponse(global_step=core.global_step, finished=True))
             if not applied.repeated:
-                self._take_in(request.report, worker, request.env_steps)
+                self._record_report(request.report, worker, request.env_steps)
                 if applied.outcome.discard is Discard.NOT_FINITE and push.gradient is not None:
                     self._log_not_finite(worker, push.gradient)
             return self._answer(applied, request, request.have_version if request.HasField("have_version") else None)
 
     def pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
-        check_asked(request)
+        check_vector_request(request)
         core = self._core
         with core.access.enter():
             model = core.model
             wants_target = request.vector == TARGET and (model is None or model.shard.target is not None)
             if request.vector and not wants_target:
-                raise InvalidRequest(f"there is no vector named {request.vector[:MAX_TEXT]!r}")
+                raise InvalidRequest(f"the model has no vector {request.vector[:MAX_TEXT]!r}")
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None or model is None:
                 return Carrier(pb.PullResponse(incarnation_ended=True))
@@ -226,7 +229,7 @@ class ParameterService:
                 version=version,
                 precision=request.precision,
                 global_step=counters.env_steps,
-                finished=core.is_over_for(worker.purpose),
+                finished=core.is_finished_for(worker.purpose),
                 statistics=statistics_to_messages(statistics),
                 frames=counters.frames,
                 target_generation=None if target is None else target.generation,
@@ -236,16 +239,17 @@ class ParameterService:
             return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
     def live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
-        """Return one of the shard's own vectors, float32 [size], for a worker that changes it in memory (hogwild), and
-        what it needs to know. Shared memory only: gRPC has no such method.
+        """Return one of the shard's own vectors, float32 [size], for a worker that changes it in memory (hogwild).
+
+        The message describes the update. Only sessions over shared memory have this method.
         """
         with self._core.access.enter():
             model = self._core.model
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None or model is None:
-                raise UnknownWorker("it does not know this worker in this incarnation")
+                raise UnknownWorker("the worker is not registered in this incarnation")
             if not worker.purpose.may_update:
-                raise NotAllowedNow(f"{worker.purpose.name} changes nothing")
+                raise NotAllowedNow(f"{worker.purpose.name} may not change parameters")
             try:
                 shared = model.shard.share(self._core.segments.writable)
             except CannotShare as error:
@@ -253,7 +257,7 @@ class ParameterService:
             except OSError as error:
                 raise MemoryExhausted(no_memory_left(error)) from None
             if index >= len(shared.vectors):
-                raise InvalidRequest(f"vector {index} of {len(shared.vectors)} was asked for")
+                raise InvalidRequest(f"vector index must be below {len(shared.vectors)}, not {index}")
             message = pb.LiveVectors(
                 optimizer=shared.function,
                 numbers=[float(number) for number in shared.numbers],
@@ -266,20 +270,21 @@ class ParameterService:
         check_report(request.report)
         core = self._core
         with core.access.enter():
-            worker = core.registry.hear(request.worker_id)
+            worker = core.registry.record_call(request.worker_id)
             if worker is None:
                 return pb.ReportResponse(incarnation_ended=True)
-            if core.registry.new_report(worker, request.report_id):
-                self._take_in(request.report, worker)
-            return pb.ReportResponse(global_step=core.global_step, finished=core.is_over_for(worker.purpose))
+            if core.registry.accept_report(worker, request.report_id):
+                self._record_report(request.report, worker)
+            return pb.ReportResponse(global_step=core.global_step, finished=core.is_finished_for(worker.purpose))
 
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
         check_report(request.report)
-        worker = self._core.registry.hear(request.worker_id, leaves=True)
+        worker = self._core.registry.record_call(request.worker_id, deregisters=True)
         if worker is not None:
-            self._take_in(request.report, worker)
-            self._core.leave(request.worker_id)
-            _log.info("worker %s leaves", shown_id(request.worker_id))
+            self._record_report(request.report, worker)
+            self._core.deregister(request.worker_id)
+            environments = len(worker.actors)
+            _log.info("worker %s deregistered (%d environments)", shown_id(request.worker_id), environments)
         return pb.LeaveResponse()
 
     def status(self) -> pb.GetStatusResponse:
@@ -317,12 +322,12 @@ class ParameterService:
         self._warn("discarded a gradient of worker %s: %s", worker.worker_id[:8], what)
 
     def _worker(self, worker_id: str, incarnation: int) -> RegisteredWorker | None:
-        return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
+        return self._core.registry.record_call(worker_id) if incarnation == self._core.incarnation else None
 
-    def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
-        """Answer a push of another incarnation: counted if the checkpoint's ledger has it, otherwise rolled back."""
+    def _answer_earlier_push(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
+        """Answer a push of another incarnation: with its result if the ledger has it, else as rolled back."""
         applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
-        if applied is not None:  # versions and generations of another incarnation are others
+        if applied is not None:  # versions and generations of other incarnations are not comparable
             return self._answer(replace(applied, target_generation=None), request, None)
         return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))
 
@@ -352,18 +357,18 @@ class ParameterService:
             return Carrier(response)
         return Carrier(response, self._narrowed(applied.parameters, request.precision))
 
-    def _take_in(self, report: pb.MetricsReport, worker: RegisteredWorker, env_steps: int = 0) -> None:
+    def _record_report(self, report: pb.MetricsReport, worker: RegisteredWorker, env_steps: int = 0) -> None:
         episodes = ((episode.episode_return, episode.length) for episode in report.episodes)
         self._core.metrics.episodes(episodes, worker.client)
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
-        worker.activity.take_in(report, env_steps)
+        worker.activity.add_report(report, env_steps)
         actor = worker.actors[0] if worker.purpose.acts else None
-        self._core.figures.take_in(worker.worker_id, actor, env_steps, report)
+        self._core.periodic_metrics.add_report(worker.worker_id, actor, env_steps, report)
 
 
 def shown_id(worker_id: str) -> str:
-    """Return the part of a worker's id that is logged and listed. The whole id permits to deregister the worker."""
+    """Return the part of a worker's id that is logged and listed. The whole id is secret: it permits deregistration."""
     return worker_id[:8]
 
 

@@ -1,4 +1,4 @@
-"""Two transports of the parameter service: gRPC, and shared memory for a worker of this host."""
+"""The two transports of the parameter service: gRPC, and shared memory for workers of this host."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_nam
 
 
 class GrpcService:
-    """The service's gRPC methods: errors become status codes."""
+    """The gRPC methods of the service. Errors become status codes."""
 
     def __init__(
         self, service: ParameterService, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None
     ) -> None:
-        """`on_pulled` is send_refusal the peer and the id of each worker that fetches parameters."""
+        """`on_pulled` is called with the peer and the id of each worker that pulls parameters."""
         self._service = service
         self._on_pulled = on_pulled
         self.Register = _answering(service.register)
@@ -62,30 +62,30 @@ def _answering(answer: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerCont
     return method
 
 
-MOST_HELD = 16
-"""Vectors that a worker may read at a time, each in a segment of its own."""
+MAX_HELD_VECTORS = 16
+"""Maximum number of vectors that a worker reads at a time, each in a segment of its own."""
 _NUMBER_BYTES = 4
 
 
 def authenticate_worker(
     frames: FrameSocket, core: ParameterServerCore, offers: SharedMemoryOffers, deadline: float
 ) -> tuple[str, SharedVector]:
-    """Authenticate a worker. Return its id and the memory that it writes gradients to, as long as the shard's vector.
+    """Authenticate a worker until `deadline` by the monotonic clock.
 
-    It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame if it is not a registered worker
-    that shows its proof.
+    Return its id and the memory that it writes gradients to, as long as the shard's vector. Raises OSError, and
+    BrokenFrame if it is not a registered worker or its proof is wrong.
     """
     hello = receive_hello(frames, offers, deadline)
     model = core.model
-    if model is None or core.registry.hear(hello.worker_id) is None:
-        raise send_refusal(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
+    if model is None or core.registry.record_call(hello.worker_id) is None:
+        raise send_refusal(frames, grpc.StatusCode.NOT_FOUND, "the worker is not registered any more")
     if hello.requested_bytes != _NUMBER_BYTES * model.shard.size:
         raise BrokenFrame(f"memory of {hello.requested_bytes} bytes was asked for, for {model.shard.size} numbers")
     return hello.worker_id, send_memory(frames, hello, model.shard.size, core.shared)
 
 
 class ParameterSession(LocalSession):
-    """The requests of one worker. What it was sent stays as it is until the worker releases it."""
+    """The session of one worker. A vector that was sent is not changed until the worker releases it."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ParameterSession(LocalSession):
         core: ParameterServerCore,
         calls: CallCounter,
     ) -> None:
-        """`shared`: the worker writes its gradients there; the content is valid once a push names it."""
+        """`shared`: memory for the worker's gradients. The content is valid when a push refers to it."""
         super().__init__(frames)
         self._memory = shared
         self._gradient = shared.memory.data.cast("B").toreadonly()
@@ -104,8 +104,8 @@ class ParameterSession(LocalSession):
         self._segments = core.segments
         self._calls = calls
         self._copies = VectorPool(shared.memory.size, core.segments.empty)
-        self._held: dict[int, FlatVector] = {}  # segments that the worker reads
-        self._sent: set[int] = set()  # segments that it has descriptors of
+        self._held: dict[int, FlatVector] = {}  # vectors that the worker reads, by segment
+        self._sent: set[int] = set()  # segments whose descriptors the worker has
         self._freed = core.segments.freed
 
     def serve(self) -> None:
@@ -116,11 +116,11 @@ class ParameterSession(LocalSession):
                 for number in frame.numbers:
                     self._held.pop(number, None)
                 if frame.kind == LIVE:
-                    self._hand_over(frame)
+                    self._send_live_vector(frame)
                 else:
                     self._answer(frame)
         finally:
-            # The worker may be there still, and go on by gRPC with the parameters that it has.
+            # The worker may still run and continue over gRPC with the parameters that it has.
             if (model := self._core.model) is not None:
                 model.shard.release_snapshots(self._held.values())
             self._held.clear()
@@ -128,7 +128,7 @@ class ParameterSession(LocalSession):
 
     def _answer(self, frame: Frame) -> None:
         if frame.kind not in (PUSH, PULL) or frame.vector > len(self._gradient):
-            raise BrokenFrame(f"kind {frame.kind} with a vector of {frame.vector} bytes is no question")
+            raise BrokenFrame(f"a frame of kind {frame.kind} with a vector of {frame.vector} bytes is not a request")
         carrier, refused = self._call_service(self._call, frame)
         self._calls.count("Push" if frame.kind == PUSH else "Pull", refused.code if refused else grpc.StatusCode.OK)
         if refused:
@@ -136,8 +136,8 @@ class ParameterSession(LocalSession):
         else:
             self._send(carrier)
 
-    def _hand_over(self, frame: Frame) -> None:
-        """Send one of the shard's own vectors, or the reason why the worker does not get it."""
+    def _send_live_vector(self, frame: Frame) -> None:
+        """Send one of the shard's own vectors, or the reason of a refusal."""
         found, refused = self._call_service(
             lambda asked: self._service.live(pb.PullRequest.FromString(asked.message), asked.segment), frame
         )
@@ -162,22 +162,22 @@ class ParameterSession(LocalSession):
             return
         shared = self._shared(carrier.data, vector)
         if shared is None:
-            raise self._ended("no memory is left to share")
+            raise self._end("no shared memory is left for a vector")
         array, segment = shared
-        if segment.number not in self._held and len(self._held) >= MOST_HELD:
-            raise self._ended(f"a worker may read {MOST_HELD} vectors at a time, and this one has released none")
+        if segment.number not in self._held and len(self._held) >= MAX_HELD_VECTORS:
+            raise self._end(f"the worker must release a vector: it reads {MAX_HELD_VECTORS} already, the maximum")
         self._held[segment.number] = array
         descriptor = None if segment.number in self._sent else segment.descriptor
         self._sent.add(segment.number)
-        self.frames.send(Frame(0, head, vector, segment.number, self._gone()), descriptor)
+        self.frames.send(Frame(0, head, vector, segment.number, self._freed_segments()), descriptor)
 
-    def _ended(self, sentence: str) -> BrokenFrame:
-        """Tell the worker that this connection ends, and why."""
+    def _end(self, sentence: str) -> BrokenFrame:
+        """Send the worker the reason why this session ends. Return the exception to raise."""
         self.frames.send(Frame(CONNECTION_END, sentence.encode()))
         return BrokenFrame(sentence)
 
     def _shared(self, data: Any, vector: int) -> tuple[FlatVector, Segment] | None:
-        """Return the vector in memory that the worker can read, copied if necessary. None without memory."""
+        """Return the vector in shared memory, copied if necessary, and its segment; None without free memory."""
         segment = self._segments.find(data) if isinstance(data, np.ndarray) else None
         if segment is not None:
             return data, segment
@@ -186,8 +186,8 @@ class ParameterSession(LocalSession):
         segment = self._segments.find(copy)
         return None if segment is None else (copy, segment)
 
-    def _gone(self) -> list[int]:
-        """Return the segments that the worker has and that no answer will use again."""
+    def _freed_segments(self) -> list[int]:
+        """Return the segments that the worker has descriptors of and that have been freed."""
         freed = self._segments.freed
         if freed == self._freed:
             return []
