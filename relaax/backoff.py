@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Pauses:
     """Pauses that double from `first` to `longest` seconds.
 
-    Each is drawn from the upper half of its range, so that the callers of a server that died do not return all at once.
+    Each is drawn from the upper half of its range, so that clients of a restarted server do not reconnect all at once.
     """
 
     def __init__(self, first: float, longest: float, uniform: Callable[[float, float], float] = random.uniform) -> None:
@@ -23,5 +23,5 @@ class Pauses:
         return pause
 
     def reset(self) -> None:
-        """Begin with the first pause again: an attempt has succeeded."""
+        """Restart from the first pause, after an attempt has succeeded."""
         self._count = 0

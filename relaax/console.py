@@ -1,4 +1,4 @@
-"""What programs print: log messages, errors and numbers, in which no text from a peer or a file can begin a line."""
+"""Output of programs: log messages, errors and numbers. Text from a peer or a file cannot begin a line."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def log_to_stderr(format_: str, level: str = "WARNING", stream: TextIO | None = 
 
 
 def log_uncaught_exceptions() -> None:
-    """Let Python log exceptions that nothing caught, in place of printing them."""
+    """Log uncaught exceptions instead of printing them."""
     sys.excepthook = _uncaught
-    if threading.excepthook is threading.__excepthook__:  # another one is a test's
+    if threading.excepthook is threading.__excepthook__:  # pytest installs its own
         threading.excepthook = _uncaught_in_thread
 
 
 def print_error(program: str, error: object, stream: TextIO | None = None) -> None:
-    """Print an error of `program` to `stream`, by default stderr. Further lines of it are indented."""
+    """Print an error of `program` to `stream`, by default stderr. Further lines of the error are indented."""
     first, *rest = str(error).strip().splitlines() or [""]
     text = "\n".join([f"{program}: {one_line(first)}", *(f"{_INDENT}{one_line(line)}" for line in rest)])
     print(text, file=stream if stream is not None else sys.stderr)
 
 
 def _indented(text: str) -> str:
-    # splitlines knows all of the line ends that a reader may know.
+    # splitlines splits at every line end that a terminal or editor may recognize.
     return "\n".join(f"{_INDENT}{one_line(line)}" for line in text.splitlines())
 
 
@@ -71,15 +71,15 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
     _log.critical("this process ends with an exception", exc_info=(kind, error, trace))
 
 
-def _uncaught_in_thread(said: threading.ExceptHookArgs) -> None:
-    if said.exc_value is not None and said.exc_type is not SystemExit:  # as Python's own hook
-        _log.critical("a thread has ended with an exception", exc_info=said.exc_value)
+def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_value is not None and arguments.exc_type is not SystemExit:  # like Python's own hook
+        _log.critical("a thread has ended with an exception", exc_info=arguments.exc_value)
 
 
 def replace_unknown_characters() -> None:
     """Print `?` for characters that the encoding of standard output lacks. Called first by every command.
 
-    Otherwise print raises UnicodeEncodeError. Python treats standard error likewise by itself.
+    Otherwise print raises UnicodeEncodeError. Python already does this for standard error.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""Files: written as a whole, read up to a bound, or without a name."""
+"""Files: atomic writes, bounded reads, and files without a name."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ MAX_BYTES = 2**20
 
 
 def read_bounded(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
-    """Return the content of a file, which is not waited for: a pipe or a device may have no content, or no end.
+    """Return the content of a regular file, without waiting for a pipe or device.
 
-    Raises OSError, whose `strerror` is a sentence, if it is not a regular file or is longer than `most` bytes.
+    Raises OSError with a sentence as its `strerror` if it is not a regular file or is longer than `most` bytes.
     """
     name = os.fspath(path)
-    with open(name, "rb", opener=_open_at_once) as file:
+    with open(name, "rb", opener=_open_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", name)
         content = file.read(most + 1)
@@ -56,12 +56,12 @@ def read_bounded(path: str | os.PathLike[str], most: int = MAX_BYTES) -> bytes:
     return content
 
 
-def _open_at_once(name: str, flags: int) -> int:
+def _open_without_waiting(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_bounded_text(path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-    """Return the text of such a file. Raises OSError and UnicodeDecodeError."""
+    """Return the text of a regular file. Raises OSError, as `read_bounded` does, and UnicodeDecodeError."""
     return read_bounded(path).decode(encoding)
 
 

@@ -17,8 +17,8 @@ LIBRARY_VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""One thread, because a process with several cannot be forked and a machine has many processes; no messages
-of TensorFlow, nor of gRPC, which logs each failed handshake and each malformed header."""
+"""One thread for each library, because a process with several threads cannot be forked and a machine runs many
+processes. No messages of TensorFlow and of gRPC, which logs each failed handshake and each malformed header."""
 
 
 def missing_from(environment: Mapping[str, str]) -> dict[str, str]:
@@ -97,10 +97,10 @@ def named(program: str) -> Iterator[None]:
 
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package whose exports are imported when they are first used (PEP 562).
+    """Return the `__getattr__` of a package whose exports are imported when they are first used (PEP 562).
 
-    `modules`: name -> module of the package, as in `.agent`. A process then imports only what it uses: `relaax run` the
-    configuration of an algorithm, and completion the errors of `relaax.configuration`.
+    `modules`: module by exported name, such as `.agent`. A process imports only the modules that it uses. For example,
+    `relaax run` imports the configuration of an algorithm and not its agent.
     """
 
     def export(name: str) -> Any:

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# numba loads scipy's BLAS if it is installed, and offers it to kernels. None here uses it, and it takes 17 MB of every
-# server; a kernel of an author's that does loads it when it is compiled.
+# numba loads scipy's BLAS if it is installed. It takes 17 MB of every server and no kernel here uses it. A kernel of an
+# algorithm's author that uses it loads it when it is compiled.
 _HIDDEN = "scipy" not in sys.modules
 if _HIDDEN:
     sys.modules["scipy"] = None  # type: ignore[assignment]
@@ -55,15 +55,15 @@ def compiled(function: Kernel, *arguments: Any, fastmath: bool | set[str] = Fals
 
 
 def compiled_once(*arguments: Any, fastmath: bool | set[str] = False) -> Callable[[Kernel], Callable[[], Kernel]]:
-    """Decorate a function: it becomes one without arguments that returns the machine code (see `compiled`).
+    """Decorate a kernel: the result is a function without arguments that returns the machine code (see `compiled`).
 
-    To name a type takes numba longer than a kernel takes for an image: it compiles or loads with the first call.
+    The kernel is compiled or loaded by the first call, because numba is slow to create types.
     """
     return lambda function: cache(lambda: compiled(function, *arguments, fastmath=fastmath))
 
 
 def _has_cache(function: Kernel) -> bool:
-    """Return whether there is a folder for compiled code. In an unknown home, numba makes a folder called `~`."""
+    """Return whether there is a folder for compiled code. Without a home directory, numba would create one named `~`."""
     if os.path.expanduser("~") != "~" or os.environ.get("XDG_CACHE_HOME") or os.environ.get("NUMBA_CACHE_DIR"):
         return True
     folder = Path(function.__code__.co_filename).parent
@@ -72,6 +72,6 @@ def _has_cache(function: Kernel) -> bool:
 
 
 def inlined(function: Kernel, fastmath: bool | set[str] = False) -> Kernel:
-    """Make a function callable by kernels; it is compiled into each of them. `fastmath`: as for `compiled`."""
+    """Make a function callable by kernels. It is compiled into each kernel. `fastmath`: as for `compiled`."""
     callable_by_kernels: Kernel = numba.njit(error_model="numpy", fastmath=fastmath)(function)
     return callable_by_kernels

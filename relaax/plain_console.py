@@ -13,8 +13,8 @@ from relaax.console import one_line
 class PlainConsole(Console):
     """A rich console that prints every string verbatim: no markup, no emoji codes, control characters escaped.
 
-    Use it for all output: a name such as `[/x]` is an error of markup, and an escape sequence moves the cursor. Styles
-    belong into `Text`. `Panel`, `Status` and `TextColumn` parse markup themselves: give them `Text`, or `markup=False`.
+    Use it for all output: a name such as `[/x]` is invalid markup, and an escape sequence moves the cursor. Use `Text`
+    for styles. `Panel`, `Status` and `TextColumn` parse markup themselves: give them `Text`, or `markup=False`.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ssl
 
 NO_TLS = "it does not speak TLS"
-# By OpenSSL's name of the reason. An alert is the other side's complaint about this one.
+# By a part of OpenSSL's name of the reason. An alert is sent by the peer, about this side.
 _REASONS = (
-    ("CERTIFICATE_REQUIRED", "it asks for a certificate, and none was shown"),
-    ("ALERT_UNKNOWN_CA", "it does not know the authority that signed the certificate that it was shown"),
-    ("ALERT_CERTIFICATE_EXPIRED", "it says that the certificate that it was shown has expired"),
-    ("ALERT_CERTIFICATE", "it does not accept the certificate that it was shown"),
-    ("ALERT_BAD_CERTIFICATE", "it does not accept the certificate that it was shown"),
-    ("ALERT_PROTOCOL_VERSION", "it speaks no version of TLS from 1.2 on"),
-    ("UNSUPPORTED_PROTOCOL", "it speaks no version of TLS from 1.2 on"),
+    ("CERTIFICATE_REQUIRED", "it requires a client certificate, and none was sent"),
+    ("ALERT_UNKNOWN_CA", "it does not trust the authority that signed the client certificate"),
+    ("ALERT_CERTIFICATE_EXPIRED", "it rejects the client certificate, which has expired"),
+    ("ALERT_CERTIFICATE", "it rejects the client certificate"),
+    ("ALERT_BAD_CERTIFICATE", "it rejects the client certificate"),
+    ("ALERT_PROTOCOL_VERSION", "it does not support TLS 1.2 or later"),
+    ("UNSUPPORTED_PROTOCOL", "it does not support TLS 1.2 or later"),
     ("WRONG_VERSION_NUMBER", NO_TLS),
     ("RECORD_LAYER_FAILURE", NO_TLS),
     ("HTTP_REQUEST", NO_TLS),
@@ -33,7 +33,7 @@ def reason_of(error: OSError) -> str | None:
 def client_context(authority: str | None = None) -> ssl.SSLContext:
     """Return a client's context: TLS 1.2 or later, with the server's certificate and name checked.
 
-    `authority`: certificates (PEM) to trust; by default those that this system trusts.
+    `authority`: certificates (PEM) to trust, by default the system's.
     Raises ssl.SSLError if they are not certificates.
     """
     context = ssl.create_default_context(cadata=authority)

@@ -1,7 +1,7 @@
-"""RLX over a WebSocket, without the socket: a binary message for each frame, and back.
+"""Conversion between RLX frames and binary WebSocket messages, without I/O.
 
-A message has a length of its own, so the four bytes before a frame's payload are left out on the wire, and put back for
-the protocol core, which knows nothing of all this.
+A WebSocket message has its own length, so the four bytes before the payload of an RLX frame are not sent. They are
+added to received messages for the protocol core, which does not depend on WebSocket.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from relaax.rlx.wire.framing import HEADER_BYTES, too_large
 
 NOT_BINARY = "a text message: RLX has binary messages only, in JSON too (the bytes of its UTF-8)"
 _LENGTH = struct.Struct(">I")
-_CONTROL_BYTES = 125  # the longest frame of control, which may come between a message's fragments
+_CONTROL_BYTES = 125  # the longest control frame, which can arrive between the fragments of a message
 
 QUIET = logging.getLogger("relaax.websocket.library")
-"""The library's logger: at the level DEBUG it would write tokens, which are in the frames."""
+"""The library's logger: at the level DEBUG it would log frames with tokens."""
 QUIET.setLevel(logging.WARNING)
 
 
 class WebSocketOver(ConnectionError):
-    """Nothing can be sent: the WebSocket is not open, or no longer."""
+    """Error: the WebSocket is not open, so a message cannot be sent."""
 
 
 class HeldFailure(Protocol):
-    """A part of the library's protocols: a failure does not close at once, so that RLX's last word can come before."""
+    """A protocol of the library that delays the Close frame after a failure, so that an RLX error is sent first."""
 
     failure: tuple[int, str] | None = None
     _limit: int | None = None
 
     @property
     def max_message_size(self) -> int | None:
-        """The longest message. Between its fragments frames of control may come, which the library would count too."""
+        """Size limit of a message, with room for a control frame between fragments, which the library counts too."""
         return self._limit if self._limit is None or self.current_size is None else self._limit + _CONTROL_BYTES
 
     @max_message_size.setter
@@ -45,7 +45,7 @@ class HeldFailure(Protocol):
         self._limit = limit
 
     def fail(self, code: CloseCode | int, reason: str = "") -> None:
-        """Note a failure, instead of sending a Close frame. Nothing more may be received."""
+        """Record a failure instead of sending a Close frame. Further messages are not processed."""
         self.failure = self.failure or (code, reason)
 
     def fail_now(self) -> None:
@@ -55,7 +55,7 @@ class HeldFailure(Protocol):
 
 
 class MessageStream:
-    """One end of an open WebSocket. `protocol` is the library's; what it has to send is for the caller."""
+    """One end of an open WebSocket. The caller sends the bytes that the methods return."""
 
     def __init__(self, protocol: HeldFailure) -> None:
         self._protocol = protocol
@@ -63,7 +63,7 @@ class MessageStream:
         self.ended = False
         """Whether the peer has sent a Close frame."""
         self.broken: RemoteProtocolError | None = None
-        """The peer's mistake, which comes after all the frames that were received."""
+        """The peer's error; it follows the frames that were already received."""
 
     def received(self, data: bytes | bytearray | memoryview, limit: int) -> bytes:
         """Return the frames of messages that these bytes complete. `limit`: the longest message, in bytes."""
@@ -71,21 +71,21 @@ class MessageStream:
         if self.ended or self.broken is not None:
             return b""
         protocol.max_message_size = limit
-        protocol.receive_data(data)  # type: ignore[arg-type]  # a memoryview is as good
+        protocol.receive_data(data)  # type: ignore[arg-type]  # a memoryview works, too
         events = protocol.events_received()
         if len(events) == 1 and protocol.failure is None:
             frame = events[0]
-            if isinstance(frame, Frame) and frame.opcode is Opcode.BINARY and frame.fin:  # what comes most
+            if isinstance(frame, Frame) and frame.opcode is Opcode.BINARY and frame.fin:  # the usual case
                 return b"".join((_LENGTH.pack(len(frame.data)), frame.data))
         frames = bytearray()
         for event in events:
             if isinstance(event, Frame) and self.broken is None:
-                frames += self._taken(event, limit)
+                frames += self._frame_of(event, limit)
         if protocol.failure is not None and self.broken is None:
-            self.broken = self._mistake(protocol.failure[1], limit)
+            self.broken = self._protocol_error(protocol.failure[1], limit)
         return bytes(frames)
 
-    def _taken(self, frame: Frame, limit: int) -> bytes:
+    def _frame_of(self, frame: Frame, limit: int) -> bytes:
         """Return the RLX frame that this WebSocket frame completes, if it does."""
         if frame.opcode is Opcode.TEXT:
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "binary messages only")
@@ -102,15 +102,15 @@ class MessageStream:
                 return _LENGTH.pack(len(whole)) + whole
         return b""
 
-    def _mistake(self, reason: str, limit: int) -> RemoteProtocolError:
-        """Return what is wrong with bytes that the library cannot take."""
+    def _protocol_error(self, reason: str, limit: int) -> RemoteProtocolError:
+        """Return the error for bytes that the library rejected."""
         error = self._protocol.parser_exc
         if isinstance(error, PayloadTooBig):
             return _too_large((error.size or 0) + (error.current_size or 0), limit)
-        return RemoteProtocolError(ErrorCode.MALFORMED, f"no WebSocket: {reason}")
+        return RemoteProtocolError(ErrorCode.MALFORMED, f"invalid WebSocket data: {reason}")
 
-    def sealed(self, data: bytes | memoryview) -> bytes:
-        """Return the messages that carry whole RLX frames. Raises WebSocketOver."""
+    def to_messages(self, data: bytes | memoryview) -> bytes:
+        """Return the messages for complete RLX frames. Raises WebSocketOver."""
         protocol = self._protocol
         if protocol.state is not OPEN:
             raise WebSocketOver("the WebSocket is closed")
@@ -126,8 +126,8 @@ class MessageStream:
         """Return the library's own bytes for the peer: answers to pings and to a Close frame."""
         return b"".join(self._protocol.data_to_send())
 
-    def farewell(self) -> bytes:
-        """Return a Close frame, unless the peer's has been answered."""
+    def close_frame(self) -> bytes:
+        """Return a Close frame; empty if the peer's Close frame has already been answered."""
         if self._protocol.state is OPEN:
             if self._protocol.failure is not None:
                 self._protocol.fail_now()

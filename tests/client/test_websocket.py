@@ -152,7 +152,7 @@ def framed(payload, first=0x82):
     ("said", "sentence"),
     [
         (framed(b"{}", 0x81), "binary messages only"),
-        (b"\x82\x80\0\0\0\0", "no WebSocket"),
+        (b"\x82\x80\0\0\0\0", "invalid WebSocket data"),
         (b"\x82\x7f" + (1001).to_bytes(8, "big"), "a frame of 1001 bytes; the limit is 1000"),
         (framed(b""), "length 0"),
         (framed(b"\x03\xe8bye", 0x88), "the server closed the connection"),

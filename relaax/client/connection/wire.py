@@ -111,7 +111,7 @@ class ClientWire:
             raise self._protocol_error(error) from error
         self._pings += type(messages[0]) is rlx.Ping
         try:
-            self._send(data if self._websocket is None else self._websocket.sealed(data))
+            self._send(data if self._websocket is None else self._websocket.to_messages(data))
         except OSError as error:
             self._raise_server_error()
             raise ConnectionInterrupted(_break_text(error)) from error
@@ -184,7 +184,7 @@ class ClientWire:
             self._process_arrived()
             self.send(*([last] if last else []), rlx.Bye("done"))
             if self._websocket is not None:
-                self._send(self._websocket.farewell())
+                self._send(self._websocket.close_frame())
             self._socket.shutdown(socket.SHUT_WR)
             until = time.monotonic() + CLOSE_SECONDS
             while self._socket.recv_into(self._buffer) and time.monotonic() < until:

@@ -227,13 +227,13 @@ def test_text_is_refused(line: Line) -> None:
 def test_what_is_no_websocket(line: Line, spoiled: bytes) -> None:
     line.open()
     line.socket.raw.sendall(spoiled)  # type: ignore[attr-defined]
-    expect_error(line, ErrorCode.MALFORMED, "no WebSocket", 1002)
+    expect_error(line, ErrorCode.MALFORMED, "invalid WebSocket data", 1002)
 
 
 def test_a_close_with_a_reason_that_is_no_text(line: Line) -> None:
     line.open()
     line.socket.raw.sendall(message(b"\x03\xe8\xff", CLOSE))  # type: ignore[attr-defined]
-    expect_error(line, ErrorCode.MALFORMED, "no WebSocket", 1007)
+    expect_error(line, ErrorCode.MALFORMED, "invalid WebSocket data", 1007)
 
 
 @pytest.mark.parametrize("length", [65_537, 2**20, 2**40, 2**63 - 1])

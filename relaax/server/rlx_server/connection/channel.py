@@ -312,7 +312,7 @@ class WebSocketLayer:
         if self._messages is None:
             raise PeerDisconnected
         try:
-            return self._messages.sealed(data)
+            return self._messages.to_messages(data)
         except WebSocketOver as error:
             raise PeerDisconnected from error
 
@@ -322,7 +322,7 @@ class WebSocketLayer:
 
     def closing_bytes(self) -> bytes:
         """Return a Close frame; empty if the WebSocket is not open."""
-        return b"" if self._messages is None else self._messages.farewell()
+        return b"" if self._messages is None else self._messages.close_frame()
 
 
 def _printable(text: str) -> str:
