@@ -63,7 +63,7 @@ def compiled_once(*arguments: Any, fastmath: bool | set[str] = False) -> Callabl
 
 
 def _has_cache(function: Kernel) -> bool:
-    """Return whether there is a folder for compiled code. Without a home directory, numba would create one named `~`."""
+    """Return whether a folder for compiled code exists. Without a home directory, numba would create one named `~`."""
     if os.path.expanduser("~") != "~" or os.environ.get("XDG_CACHE_HOME") or os.environ.get("NUMBA_CACHE_DIR"):
         return True
     folder = Path(function.__code__.co_filename).parent

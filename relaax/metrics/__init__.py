@@ -1,4 +1,7 @@
-"""Scalars of every process, written to one TensorBoard run."""
+"""Metrics of all processes of a training, written to one TensorBoard run.
+
+Begin with `Aggregator`, which collects samples from workers, and `MetricsWriter`, which writes them.
+"""
 
 from relaax.metrics.aggregator import Aggregator
 from relaax.metrics.fleet import Fleet

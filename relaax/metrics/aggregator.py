@@ -25,8 +25,9 @@ class Mean:
     count: int = 0
 
     def add(self, total: float, count: int = 1) -> None:
-        """Add `count` samples whose sum is `total`. Raises OverflowError, and changes nothing, if two finite sums
-        overflow.
+        """Add `count` samples whose sum is `total`.
+
+        Raises OverflowError without a change if the sum of two finite totals overflows.
         """
         together = self.total + total
         if math.isinf(together) and math.isfinite(self.total) and math.isfinite(total):
@@ -41,11 +42,11 @@ class Mean:
 
 
 class Aggregator:
-    """Collect reports from any thread and give their means to one writer. A sample whose sum overflows is dropped, and
-    a warning is logged at most once a minute.
+    """A collector of samples from any thread, and of their means for one writer.
 
-    Bounded: names beyond the first `max_names` are dropped, and a warning is logged once. Names that clients choose
-    have `max_names` places of their own, shared fairly among the workers (see `FairNames`).
+    If a sum overflows, the sample is dropped and a warning is logged at most once a minute. Names beyond the first
+    `max_names` are dropped, and a warning is logged once. Names that clients choose are counted separately: at most
+    `max_names`, shared fairly among the workers (see `FairNames`).
     """
 
     def __init__(self, max_names: int = 1024) -> None:
@@ -53,7 +54,7 @@ class Aggregator:
         self._names: set[str] = set()
         self._clients_names = FairNames(max_names)
         self._full = False
-        self._complain = RateLimitedLog(_log)
+        self._warn = RateLimitedLog(_log)
         self._means: dict[str, Mean] = {}
         self._max_staleness = 0
         self._staleness: deque[int] = deque(maxlen=100)
@@ -89,7 +90,7 @@ class Aggregator:
             self._add("staleness/mean", versions, 1)
 
     def actor_staleness(self, versions: int) -> None:
-        """Record how many versions old the parameters are that a worker without gradients acts by."""
+        """Record the staleness, in versions, of the parameters of a worker that sends no gradients."""
         with self._lock:
             self._actors_staleness.append(versions)
             self._add("staleness/actors", versions, 1)
@@ -109,20 +110,20 @@ class Aggregator:
             return values
 
     def progress(self) -> tuple[int, float | None, float | None, float]:
-        """Return episodes so far, mean return of the last 100, best such mean, mean staleness of last 100 pushes."""
+        """Return episodes, mean return of the last 100, best such mean, and mean staleness of the last 100 pushes."""
         with self._lock:
             staleness = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
             return self._returns.episodes, self._returns.mean, self._returns.best, staleness
 
     def agreed_return(self, present: Collection[str]) -> float | None:
-        """Return the mean return that no client reaches alone (see `RecentReturns.agreed`)."""
+        """Return the mean return without the influence of a single client (see `RecentReturns.agreed`)."""
         with self._lock:
             return self._returns.agreed(present)
 
     @property
-    def returns_left_out(self) -> int:
-        """Episodes whose returns were left out of the means."""
-        return self._returns.left_out
+    def discarded_returns(self) -> int:
+        """Number of episodes whose returns were discarded."""
+        return self._returns.discarded
 
     def staleness_p95(self) -> float:
         """Return the 95th percentile of staleness over the last 100 pushes; 0 before the first."""
@@ -150,7 +151,7 @@ class Aggregator:
             try:
                 self._means.setdefault(name, Mean()).add(total, count)
             except OverflowError as error:
-                self._complain("samples of the metric %s are dropped: %s", name, error)
+                self._warn("samples of the metric %s are dropped: %s", name, error)
         elif not self._full:
             _log.warning("more than %d different metrics: %s and other new ones are dropped", self._max_names, name)
             self._full = True

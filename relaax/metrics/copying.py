@@ -21,7 +21,7 @@ _EVENTS = "events.out.tfevents.*"
 
 
 class MetricsCopy:
-    """Copy the event files of `directory` that have grown, in a background thread, and once more at the end.
+    """A background thread that copies the event files of `directory` that have grown, and once more at the end.
 
     If the store is unavailable, the copy goes stale and a warning is logged; nothing else stops.
     """
@@ -57,7 +57,7 @@ class MetricsCopy:
             for path in sorted(self._directory.glob(_EVENTS)):
                 size = path.stat().st_size
                 if size > self._copied.setdefault(path.name, self._size_in_store(path.name)):
-                    # Data appended since is copied next time.
+                    # Data appended meanwhile is copied next time.
                     self._store.put(path.name, [np.memmap(path, np.uint8, "r", shape=(size,)).data])
                     self._copied[path.name] = size
                     done += size

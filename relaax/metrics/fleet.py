@@ -22,13 +22,13 @@ _KNOWN = {f"worker/{name}" for name in WORKER_FIGURES} | _OF_SERVERS.keys() | _O
 @dataclass(slots=True)
 class _Worker:
     actor: int
-    heard: float
+    reported_at: float
     steps: int = 0
     figures: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """Collect figures from any thread and give scalars to one writer.
+    """A collector of figures from any thread, and of their scalars for one writer.
 
     A worker is identified by its first actor index. The first 64 have curves of their own; mean and maximum cover all.
     A worker that has not reported for `silence` seconds is dropped.
@@ -51,7 +51,7 @@ class Fleet:
             worker = self._workers.setdefault(worker_id, _Worker(actor, now))
             if len(self._workers) > KNOWN_AT_MOST:
                 del self._workers[next(iter(self._workers))]
-            worker.heard = now
+            worker.reported_at = now
             worker.steps += env_steps
             worker.figures.update((name, value) for name, value in gauges if name in _KNOWN)
 
@@ -64,11 +64,11 @@ class Fleet:
         """Return the latest figures, and steps per second since the last call; nothing if no worker reported."""
         with self._lock:
             now, since = self._clock(), self._since
-            gone = [key for key, worker in self._workers.items() if worker.heard < now - self._silence]
+            gone = [key for key, worker in self._workers.items() if worker.reported_at < now - self._silence]
             for key in gone:
                 del self._workers[key]
             self._since = now if self._workers else None
-            if since is None or all(worker.heard < since for worker in self._workers.values()):
+            if since is None or all(worker.reported_at < since for worker in self._workers.values()):
                 return {}
             values = self._over_all()
             for worker in sorted(self._workers.values(), key=lambda worker: worker.actor):

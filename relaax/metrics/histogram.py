@@ -1,4 +1,4 @@
-"""Quantiles of very many samples, stored as bucket counts."""
+"""Quantiles of many samples, stored as bucket counts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SHARES: Mapping[str, float] = {"p50": 0.5, "p99": 0.99}
 
 
 class Quantiles:
-    """Collect histograms from any thread and give medians and 99th percentiles to one writer.
+    """A collector of histograms from any thread, and of their medians and 99th percentiles for one writer.
 
     Bounded: names beyond the first `max_names` are dropped.
     """

@@ -27,8 +27,8 @@ class FairNames:
     """At most `places` names, shared fairly among their users. Not thread-safe.
 
     While places are free, every new name is admitted. When none is free, an unused name is dropped first. Otherwise a
-    user with fewer names than its share (`places` divided by the number of users) takes a place from the user with the
-    most names: of these, the name with the fewest users, and among equals the newest.
+    user with fewer names than its share (`places` divided by the number of users) gets a place of the user with the
+    most names. The dropped name is the one with the fewest users, and among equals the newest.
     """
 
     def __init__(self, places: int) -> None:
@@ -41,7 +41,7 @@ class FairNames:
         """Return whether `name` has a place for `user`, assigning one if possible."""
         users = self._users.get(name)
         if users is None:
-            if len(self._users) >= self._places and not self._make_room(user):
+            if len(self._users) >= self._places and not self._free_place(user):
                 return False
             users = self._users[name] = set()
         if user not in users:
@@ -57,7 +57,7 @@ class FairNames:
             if not self._users[name]:
                 self._unused[name] = None
 
-    def _make_room(self, user: str) -> bool:
+    def _free_place(self, user: str) -> bool:
         for name in self._unused:
             del self._unused[name], self._users[name]
             return True

@@ -11,30 +11,30 @@ MINUTE = 60.0
 
 
 class RateLimitedLog:
-    """Log a warning at once, then none for a minute; the next one counts those suppressed. Thread-safe."""
+    """A log for repeated warnings: at most one a minute, with the number of suppressed ones. Thread-safe."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._next = float("-inf")
-        self._kept_back = 0
+        self._suppressed = 0
         self._lock = threading.Lock()
 
     def __call__(self, sentence: str, *more: object) -> None:
-        """Log `sentence`, formatted with `more`, unless a minute has not passed."""
+        """Log `sentence`, formatted with `more`, unless the last one is less than a minute ago."""
         with self._lock:
             now = self._clock()
             if now < self._next:
-                self._kept_back += 1
+                self._suppressed += 1
                 return
-            self._next, kept_back, self._kept_back = now + MINUTE, self._kept_back, 0
-        if kept_back:
-            sentence, more = f"{sentence} (and %d like it in the last minute)", (*more, kept_back)
+            self._next, suppressed, self._suppressed = now + MINUTE, self._suppressed, 0
+        if suppressed:
+            sentence, more = f"{sentence} (and %d like it in the last minute)", (*more, suppressed)
         self._log.warning(sentence, *more)
 
 
 class OutageLog:
-    """Log that attempts fail, at once and then once a minute, and that they succeed again. For one thread."""
+    """A log for failing attempts: the first failure, then at most one a minute, then the recovery. Not thread-safe."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -48,7 +48,7 @@ class OutageLog:
             self._warned = now
 
     def succeeded(self, sentence: str, *more: object) -> None:
-        """Log this at the end of an outage."""
+        """Log the recovery if there was an outage."""
         if self._warned is not None:
             self._log.info(sentence, *more)
         self._warned = None

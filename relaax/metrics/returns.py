@@ -15,20 +15,20 @@ from relaax.rlx.messages import MAX_NUMBER
 _log = logging.getLogger(__name__)
 
 OUTLYING = 100.0
-"""A return whose magnitude is more than this times the largest of the other clients' (their median) is an outlier."""
+"""An outlier is a return more than this times as large as the median, over clients, of their largest magnitudes."""
 JUDGES = 3
-"""Minimum number of clients with episodes: of two that differ, either may be wrong."""
+"""Minimum number of clients for a comparison. If only two differ, either could be wrong."""
 COMPARED_CLIENTS = 256
-"""Clients whose returns are remembered; if there are more, the one whose last episode is oldest is dropped."""
+"""Maximum number of clients whose returns are stored. The client whose last episode is oldest is dropped."""
 _REFRESH = 100
-"""Episodes after which the bound is computed again."""
+"""Number of episodes between two computations of the bound."""
 
 
 class RecentReturns:
     """Returns of the last `window` episodes, their mean, and the best such mean. Not thread-safe.
 
     A return beyond RLX's bound is ignored, so that every mean is finite. If `JUDGES` clients have episodes, outliers
-    are left out of the window as well (see `OUTLYING`), and counted. A warning is logged once a minute.
+    are discarded and counted as well (see `OUTLYING`). A warning is logged at most once a minute.
     """
 
     def __init__(self, window: int = 100) -> None:
@@ -37,23 +37,23 @@ class RecentReturns:
         self._clients: OrderedDict[str, deque[tuple[int, float]]] = OrderedDict()  # the newest of each, numbered
         self._bound = math.inf
         self._refresh_at = 0
-        self._complain = RateLimitedLog(_log)
+        self._warn = RateLimitedLog(_log)
         self.episodes = 0
-        self.left_out = 0
-        """Episodes whose returns were left out, in the life of this process."""
+        self.discarded = 0
+        """Number of episodes whose returns were discarded since the process started."""
         self.best: float | None = None
 
     def add(self, episode_return: float, client: str = "") -> bool:
         """Add the return of a finished episode. Returns whether it counts."""
         self.episodes += 1
         if not is_return(episode_return):
-            self.left_out += 1
-            self._complain("an episode's return of %g is left out of the metrics", episode_return)
+            self.discarded += 1
+            self._warn("an episode's return of %g is not counted in the metrics", episode_return)
             return False
-        if self._remember(episode_return, client) or self.episodes >= self._refresh_at:
+        if self._record(episode_return, client) or self.episodes >= self._refresh_at:
             self._refresh()
         if abs(episode_return) > self._bound:
-            self._leave_out(episode_return, client)
+            self._discard(episode_return, client)
             return False
         self._last.append((episode_return, client))
         if len(self._last) == self._last.maxlen:
@@ -68,11 +68,11 @@ class RecentReturns:
         return math.fsum(value for value, _ in self._last) / len(self._last) if self._last else None
 
     def agreed(self, present: Collection[str]) -> float | None:
-        """Return the mean that no client reaches alone: `mean` if fewer than `JUDGES` of the clients that are `present`
-        have episodes.
+        """Return the mean return without the influence of a single client.
 
-        It is over their newest episodes, at most half of them of one client, and a return counts at most as much as the
-        largest one of the others.
+        If fewer than `JUDGES` of the `present` clients have episodes, it is `mean`. Otherwise it is the mean of their
+        newest episodes, at most half of them of one client. A return counts at most as much as the largest return of
+        the other clients.
         """
         clients = {client: own for client, own in self._clients.items() if client in present}
         if len(clients) < JUDGES:
@@ -110,8 +110,8 @@ class RecentReturns:
                 "unknown" if self.best is None else "kept",
             )
 
-    def _remember(self, episode_return: float, client: str) -> bool:
-        """Keep a return as one of its client's. Returns whether the client is new."""
+    def _record(self, episode_return: float, client: str) -> bool:
+        """Store a return of a client. Returns whether the client is new."""
         own = self._clients.get(client)
         is_new = own is None
         if own is None:
@@ -123,27 +123,27 @@ class RecentReturns:
         return is_new
 
     def _refresh(self) -> None:
-        """Compute the bound again, and leave out of the window what is beyond it."""
+        """Recompute the bound, and remove the returns beyond it from the window."""
         self._refresh_at = self.episodes + _REFRESH
         if len(self._clients) < JUDGES:
             self._bound = math.inf
             return
         largest = (max(abs(value) for _, value in own) for own in self._clients.values())
         self._bound = OUTLYING * max(1.0, statistics.median_low(largest))
-        # Restored returns have no client. They stay: the first episodes to end after a start are the short ones.
+        # Restored returns have no client and stay, because the first episodes to end after a start are the short ones.
         outliers = [(value, client) for value, client in self._last if client and abs(value) > self._bound]
         if outliers:
             kept = [entry for entry in self._last if entry not in outliers]
             self._last.clear()
             self._last.extend(kept)
-            self.best = None  # it may be of them
+            self.best = None  # it may include outliers
             for value, client in outliers:
-                self._leave_out(value, client)
+                self._discard(value, client)
 
-    def _leave_out(self, episode_return: float, client: str) -> None:
-        self.left_out += 1
-        self._complain(
-            "the return %g of %s is left out of the means: other clients' are within %g",
+    def _discard(self, episode_return: float, client: str) -> None:
+        self.discarded += 1
+        self._warn(
+            "the return %g of %s is not counted in the means: the returns of other clients are within %g",
             episode_return,
             client or "a client",
             self._bound,

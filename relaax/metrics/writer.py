@@ -30,7 +30,7 @@ _numbers = itertools.count()
 
 
 class Preface(Protocol):
-    """Describe a run at its beginning and its end, as Summary values (see `relaax.metrics.run_description`)."""
+    """A description of a run at its start and its end, as Summary values (see `relaax.metrics.run_description`)."""
 
     def begun(self) -> list[Any]: ...
 
@@ -44,10 +44,10 @@ Origin = Callable[[], tuple[object, int]]
 
 
 class MetricsWriter:
-    """Read scalars from `source` every `interval` seconds, in a background thread, and append them to `directory`.
+    """A background thread that appends scalars from `source` to `directory` every `interval` seconds.
 
-    While the directory is not writable, the curves are incomplete and a warning is logged once a minute; nothing else
-    stops. Retries back off up to `RETRY` seconds, and an empty file is removed.
+    While the directory is not writable, the curves are incomplete, a warning is logged once a minute, and the process
+    continues. Retries back off up to `RETRY` seconds, and an empty file is removed.
 
     With each new `origin`, readers drop the points beyond its step, which are from before a crash.
     """
@@ -93,7 +93,7 @@ class MetricsWriter:
         self._abandon()
 
     def _write(self) -> None:
-        origin = self._origin()  # first: scalars from before a restart must not follow its event
+        origin = self._origin()  # read first: scalars from before a restart must not follow its event
         try:
             step, scalars = self._source()
         except Exception:  # a bug: the next scalars may still be available
@@ -109,7 +109,7 @@ class MetricsWriter:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._events = EventFile(self._directory)
         if start != self._start:
-            self._events.add(_event(start_step + 1, session_start=True))  # readers drop the points from there on
+            self._events.add(_event(start_step + 1, session_start=True))  # readers drop the points from this step on
         if not self._is_introduced:
             self._introduce(self._events, lambda preface: preface.begun())
         self._events.add(_event(step, _scalar_values(scalars)))
@@ -151,7 +151,7 @@ class EventFile:
     Readers sort files by name, which begins with the time. Even if the clock is behind, its number is the highest in
     the directory.
 
-    That writer uses a thread of its own, which prints a traceback if the disk is full.
+    TensorBoard's own writer is not used: its thread prints a traceback if the disk is full.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -164,12 +164,12 @@ class EventFile:
         self._path = directory / name
         self._file = self._path.open("xb")
         self._records = RecordWriter(self._file)
-        self._holds_any = False
+        self._has_events = False
         self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     @property
     def size(self) -> int:
-        """Bytes that were added."""
+        """Number of bytes added."""
         return self._file.tell()
 
     def add(self, event: Any) -> None:
@@ -179,7 +179,7 @@ class EventFile:
     def flush(self) -> None:
         """Flush the added events to the file system."""
         self._file.flush()
-        self._holds_any = True
+        self._has_events = True
 
     def close(self) -> None:
         """Write the remaining events. An empty file is removed."""
@@ -187,7 +187,7 @@ class EventFile:
             self._file.close()
         except OSError as error:  # an earlier failure has been logged
             _log.debug("closing the event file: %s", error)
-        if not self._holds_any:
+        if not self._has_events:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
@@ -213,5 +213,5 @@ def _event(step: int, values: Sequence[Any] = (), session_start: bool = False) -
 
 
 def do_without_tensorflow() -> None:
-    """Disable TensorFlow in TensorBoard by a module whose presence is the switch. Call before it opens a file."""
+    """Disable TensorFlow in TensorBoard, which checks for a module `notf`. Call before TensorBoard opens a file."""
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))

@@ -253,7 +253,7 @@ class ParameterServerCore:
             scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
             scalars.update((f"discarded/{reason}", float(count)) for reason, count in counters.discarded_for.items())
             scalars["discarded/samples"] = float(model.shard.dropped_samples)
-            scalars["outliers/returns"] = float(self.metrics.returns_left_out)
+            scalars["outliers/returns"] = float(self.metrics.discarded_returns)
             scalars["outliers/clients"] = float(model.shard.outlying_clients)
             if (age := model.shard.target_age) is not None:
                 scalars[f"target/age_{age[0]}"] = float(age[1])
@@ -299,7 +299,7 @@ class ParameterServerCore:
             description=self.description,
             spaces=model.spaces if model else "",
             agreed_return=self.metrics.agreed_return({worker.client for worker in self.registry.connected()}),
-            discarded_returns=self.metrics.returns_left_out,
+            discarded_returns=self.metrics.discarded_returns,
             outlying_clients=model.shard.outlying_clients if model else 0,
         )
 
