@@ -67,7 +67,7 @@ _FIGURE = re.compile(r"^(relaax_rlx_server_(?:workers|free_places|refusals_total
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ProcessSnapshot:
     """The state of a process, as `Process` documents it, with the part of its log after the previous snapshot.
 
     `host`: address of its machine. `new_metrics`: for each metrics file, the offset and bytes of its new part.
@@ -118,7 +118,7 @@ class Keeper:
         file = self._folder / name
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
-    def snapshot(self, log_end: int, ends: Mapping[str, int] | None = None) -> Snapshot:
+    def snapshot(self, log_end: int, ends: Mapping[str, int] | None = None) -> ProcessSnapshot:
         """Return the state of the process, with its log after offset `log_end` and its metrics files after `ends`."""
         process = self._process
         code = process.exit_code()
@@ -128,7 +128,7 @@ class Keeper:
             with self._log.open("rb") as log:
                 log.seek(log_end)
                 piece = log.read(LOG_BYTES)
-        return Snapshot(
+        return ProcessSnapshot(
             code,
             process.address,
             process.announced,

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
-from relaax.cluster.keeper import Snapshot
+from relaax.cluster.keeper import ProcessSnapshot
 from relaax.supervision.process import MAX_FAILURES, StartError, Supervised
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class RemoteProcess(Supervised):
         self._pending_snapshot: Any = None
         self._snapshot_at = self._poll_at = 0.0
         self._log_end = 0
-        self._snapshot: Snapshot | None = None
+        self._snapshot: ProcessSnapshot | None = None
         self._lost = ""
         self._late_warned = False
 
@@ -102,7 +102,7 @@ class RemoteProcess(Supervised):
         return None
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> ProcessSnapshot | None:
         """The last snapshot; None before the process has a machine, and after it is lost."""
         return None if self._lost else self._snapshot
 
@@ -201,7 +201,7 @@ class RemoteProcess(Supervised):
         except ActorUnavailableError:
             self.release_place("its machine did not respond to the start")  # the process may run or not
 
-    def _apply(self, snapshot: Snapshot) -> None:
+    def _apply(self, snapshot: ProcessSnapshot) -> None:
         if snapshot.log or snapshot.new_metrics:
             self._write(snapshot.log)
             self._append_metrics(snapshot.new_metrics)

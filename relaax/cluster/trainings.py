@@ -14,7 +14,7 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from relaax.cluster.keeper import PANEL, REQUESTED, STATUS, Snapshot
+from relaax.cluster.keeper import PANEL, REQUESTED, STATUS, ProcessSnapshot
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import TOKENS
@@ -40,9 +40,9 @@ class Training:
         self.name = name
         self._keeper = keeper
 
-    def snapshot(self, log_end: int) -> Snapshot:
+    def snapshot(self, log_end: int) -> ProcessSnapshot:
         """Return the controller's state and its log after `log_end`. Raises ConfigurationError if the actor is gone."""
-        snapshot: Snapshot = self._answer(self._keeper.snapshot.remote(log_end))
+        snapshot: ProcessSnapshot = self._answer(self._keeper.snapshot.remote(log_end))
         return snapshot
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.cluster.keeper import FOLDER, HOST, LOG_BYTES, METRICS, Keeper, Snapshot
+from relaax.cluster.keeper import FOLDER, HOST, LOG_BYTES, METRICS, Keeper, ProcessSnapshot
 from support.processes import wait_until
 
 TOKEN = "a-token-of-sixteen-characters-and-more"
@@ -28,7 +28,7 @@ def keeper() -> Iterator[Keeper]:
     kept.close()
 
 
-def snapshot_with(keeper: Keeper, until: str, **more: object) -> Snapshot:
+def snapshot_with(keeper: Keeper, until: str, **more: object) -> ProcessSnapshot:
     """Return a snapshot once the log contains `until`."""
     wait_until(lambda: until in keeper.snapshot(0).log.decode(), f"the log has {until!r}")
     return keeper.snapshot(0, **more)  # type: ignore[arg-type]
