@@ -187,7 +187,7 @@ def test_a_temporary_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
         lose(server, bridge)
         with monkeypatch.context() as scarce:
             scarce.setattr(segments, "make", no_memory)
-            says = r"bridge is hogwild: the server has no shared memory left: no more descriptors \(tried for 0.2 s\)"
+            says = r"bridge is hogwild: the server has no shared memory left: out of descriptors \(tried for 0.2 s\)"
             with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0
@@ -235,7 +235,7 @@ def test_exploit_workers_get_no_writable_memory() -> None:
 
 
 def no_memory(size: int, **_: Any) -> Any:
-    raise OSError(errno.EMFILE, "no more descriptors")
+    raise OSError(errno.EMFILE, "out of descriptors")
 
 
 def test_failed_sharing_changes_nothing_and_can_be_retried() -> None:
@@ -248,7 +248,7 @@ def test_failed_sharing_changes_nothing_and_can_be_retried() -> None:
         made.append(own_memory(size))
         return made[-1]
 
-    with pytest.raises(OSError, match="no more descriptors"):
+    with pytest.raises(OSError, match="out of descriptors"):
         shard.share(one_only)
     assert shard.pull()[1] is shard.pull()[1], "an unchanged snapshot is the same object"
     with pytest.raises(PushRefused, match="and needs shared memory"):

@@ -79,7 +79,7 @@ def connected(offered: pb.SharedMemoryOffer, worker_id: str = WORKER) -> FrameSo
 
 
 def no_memory(size: int, **_: Any) -> Any:
-    raise OSError(errno.EMFILE, "no more descriptors")
+    raise OSError(errno.EMFILE, "out of descriptors")
 
 
 class Without:
@@ -89,7 +89,7 @@ class Without:
         return self.socket if name == "socket" else getattr(socket, name)
 
     def socket(self, *_: Any) -> Any:
-        raise OSError(errno.EMFILE, "no more descriptors")
+        raise OSError(errno.EMFILE, "out of descriptors")
 
 
 def descriptors() -> int:
@@ -305,7 +305,7 @@ def test_without_shared_memory_grpc_is_used(
         assert bridge.push(gradient(1), 1).version == 1
         assert not bridge.shares_memory
         told = (
-            "the server has no shared memory left: no more"
+            "the server has no shared memory left: out of"
             if where == "at the start"
             else "no shared memory is left for a vector"
         )
@@ -318,7 +318,7 @@ def test_without_sockets_grpc_is_used(monkeypatch: pytest.MonkeyPatch, caplog: p
         monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
-        assert "by gRPC, memory is not shared: no socket is available: no more descriptors" in caplog.text
+        assert "by gRPC, memory is not shared: no socket is available: out of descriptors" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["sockets", "threads"])
@@ -335,13 +335,13 @@ def test_a_server_without_descriptors_or_threads_offers_none(
             assert bridge.push(None, 1).global_step == 1
             assert not bridge.shares_memory
     assert (
-        "workers of this host use gRPC because a socket for shared memory cannot be opened: no more"
+        "workers of this host use gRPC because a socket for shared memory cannot be opened: out of"
         in caplog.text.replace("[Errno 24] ", "")
     )
 
 
 def no_thread(*_: Any) -> None:
-    raise RuntimeError("no more threads")
+    raise RuntimeError("out of threads")
 
 
 def test_without_a_thread_grpc_is_used_and_checkpoint_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
             assert bridge.push(gradient(1), 1).version == 1
         assert len(calls) >= 3
         monkeypatch.setattr(segments, "make", no_memory)
-        says = r"bridge is shared_memory: the server has no shared memory left: no more descriptors \(tried for 0.2 s\)"
+        says = r"bridge is shared_memory: the server has no shared memory left: out of descriptors \(tried for 0.2 s\)"
         with (
             bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
             pytest.raises(ParameterServerUnavailable, match=says),
