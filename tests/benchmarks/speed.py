@@ -102,11 +102,15 @@ BARS = (
 )
 
 
-def tables(rows: Rows) -> str:
-    """The bars, then every figure of every part: the median of its rounds, the least and the most."""
+def table_of_bars(rows: Rows) -> str:
     lines = ["| what | median | bar | reached |", "|---|---|---|---|"]
     lines += [bar.row(rounds) for bar in BARS if (rounds := rows.rounds(bar.part))]
-    lines += ["", "| part | figure | median | least to most | rounds |", "|---|---|---|---|---|"]
+    return "\n".join(lines) + "\n"
+
+
+def tables(rows: Rows) -> str:
+    """The bars, then every figure of every part: the median of its rounds, the least and the most."""
+    lines = [table_of_bars(rows), "| part | figure | median | least to most | rounds |", "|---|---|---|---|---|"]
     for part in PARTS:
         rounds = rows.rounds(part)
         for name in rounds[0] if rounds else ():
@@ -160,9 +164,8 @@ def main(arguments: list[str]) -> int:
                 found = PARTS[part](study, round_)
                 rows.add(part, 0, round_, found)
                 say(f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items()))
-    text = tables(rows)
-    write_tables(study_page(options.output, NAME), "figures", text)
-    print(text, end="")
+    write_tables(study_page(options.output, NAME), "figures", table_of_bars(rows))
+    print(tables(rows), end="")
     return 0
 
 

@@ -105,30 +105,28 @@ def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
 
 
 def tables(rows: Rows, options: argparse.Namespace) -> str:
-    """Return seconds, steps and speed-ups of each game."""
+    """Return steps and speed-ups of each game."""
     text = []
     for name in options.games:
         game = GAMES[name]
         head = f"| {' | '.join(map(str, options.workers))} |\n|---|{'---:|' * len(options.workers)}"
-        times, steps, factors = [], [], []
+        steps, factors = [], []
         for method, title in METHODS.items():
             part = f"{name} {method}"
             row = [seconds_to_score(rows, part, n) for n in options.workers]
-            times.append(f"| {title} | {' | '.join('–' if s is None else f'{s:,.0f}' for s in row)} |")
             data = [[r["steps"] for r in rows.rounds(part, n) if r["reached"]] for n in options.workers]
             steps.append(f"| {title} | {' | '.join(f'{statistics.median(d):,.0f}' if d else '–' for d in data)} |")
             ours = ["–" if s is None or row[0] is None else f"{row[0] / s:.1f}" for s in row]
-            factors.append(f"| {title} | {' | '.join(ours)} |")
             paper = dict(zip(WORKERS, PAPER[method], strict=True))
-            factors.append(f"| … the paper's | {' | '.join(str(paper.get(n, '–')) for n in options.workers)} |")
+            both = [f"{factor} ({paper.get(n, '–')})" for factor, n in zip(ours, options.workers, strict=True)]
+            factors.append(f"| {title} | {' | '.join(both)} |")
         runs = [(r["steps/s"], n) for m in METHODS for n in options.workers for r in rows.rounds(f"{name} {m}", n)]
         seeds = f"medians of {game.seeds} seeds" if game.seeds > 1 else "one seed"
         held = min((pace / (n * game.rate) for pace, n in runs), default=0)
         text.append(
             f"{game.title}, a greedy evaluation of {game.score:g}, environments at {game.rate:g} steps/s (from the "
             f"start of the first to the end, {held:.0%} of it or more), {seeds}.\n\n"
-            f"Seconds:\n\n| workers {head}\n" + "\n".join(times) + "\n\nEnvironment steps:\n\n"
-            f"| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up:\n\n"
+            f"Environment steps:\n\n| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up (the paper's):\n\n"
             f"| workers {head}\n"
             + "\n".join(factors)
             + f"\n\n![Score against steps and against time](../{NAME}-{name}.png)"
