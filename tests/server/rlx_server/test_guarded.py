@@ -100,7 +100,8 @@ def test_nobody_else_is(guarded: Server, keys: Keys, token: str, says: str, code
         assert says in error.message
         assert not error.retryable
         line.expect_end()
-    wait_until(lambda: says in server.stderr, "the log says why")
+    refusal = "refused a client at an unnamed host: "
+    wait_until(lambda: says in server.stderr.rpartition(refusal)[2], "the refusal is logged with its reason")
     assert OTHER_TOKEN not in server.stderr
     assert keys.token not in server.stderr
 

@@ -25,6 +25,7 @@ from relaax.server.rlx_server.worker_reports import (
 
 _log = logging.getLogger(__name__)
 
+_UNNAMED_HOST = "an unnamed host"
 ONLY_ACTS = (
     "this server only accepts clients that do not train: connect in exploit mode (--exploit, mode='exploit'), or to a "
     "server that trains"
@@ -60,7 +61,7 @@ class ClientAdmission:
         if isinstance(who, Identity):
             return hello, who
         self._reports.send(FAILED)
-        _log.warning("refused a client at %s: %s", hello.host, who)
+        _log.warning("refused a client at %s: %s", hello.host or _UNNAMED_HOST, who)
         self._peer.refuse(ErrorCode.UNAUTHENTICATED, who)
         return None
 
@@ -93,7 +94,6 @@ class ClientAdmission:
                 return True
         except (PeerDisconnected, PeerTimeout, TlsFailed, HttpRefused) as error:
             # HttpRefused: a request may arrive with the last message of the handshake.
-            # HttpRefused: a request may arrive with the last message of the handshake.
             self._failed(str(error) or "it disconnected or timed out during the TLS handshake")
             return False
         self._failed(SPEAKS_TLS)
@@ -110,5 +110,5 @@ class ClientAdmission:
 
 def client_label(hello: Hello, who: Identity) -> str:
     """Return the label of an admitted client for logs: its name, if it has one, and the host that it reports."""
-    host = hello.host or "an unnamed host"
+    host = hello.host or _UNNAMED_HOST
     return f"client {who.name} at {host}" if who.name else host
