@@ -154,7 +154,7 @@ def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> No
     prefix = "2026-01-01 00:00:00 ERROR [1] relaax.server.checkpoints.checkpointing: "
     made = prefix + "checkpoint s3://b/x/00000007-1 at global step 7, in 0.1 s\n"
     shards[0].log(made)
-    shards[0].log(prefix + "the checkpoint is late: shard 1 of 2 is away: waiting for it\n")
+    shards[0].log(prefix + "the checkpoint is late: shard 1 of 2 is unavailable: waiting for it\n")
     shards[0].log(made)
     assert (evidence.saves, evidence.saves_failed) == (0, 0), "the store has failed none"
     shards[0].log(prefix + "the checkpoint at global step 7 is late: cannot write s3://b/x: not now (SlowDown)\n")

@@ -99,7 +99,7 @@ class OneShard:
         self.server._grpc.stop(None).wait()
         if isinstance(self.shards, Follower):
             self.shards._ended.set()
-            self.shards._says.put(None)
+            self.shards._requests.put(None)
         else:
             self.shards._stop.set()
         self.ends.put(Reason.SUPERSEDED)

@@ -109,7 +109,7 @@ def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) ->
             push(bridge, size)
     with (
         bridge_to(shards.addresses, unavailable_after=0.5) as bridge,
-        pytest.raises(ParameterServerUnavailable, match="shard 1 of 2 is away: waiting for it"),
+        pytest.raises(ParameterServerUnavailable, match="shard 1 of 2 is unavailable: waiting for it"),
     ):
         bridge.register(worker(config))
 

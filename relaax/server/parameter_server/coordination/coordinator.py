@@ -1,4 +1,4 @@
-"""The roles of a parameter server: alone, as the first of several shards, or as another of them."""
+"""The coordination of a parameter server with other shards: alone, as shard 0, or as another shard."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Fingerprints = Callable[[Mapping[str, Any]], str]
 def roll_back(
     core: ParameterServerCore, checkpoint: Checkpoint | None, fingerprints: Fingerprints, incarnation: int
 ) -> None:
-    """Return to the checkpoint, or if it is None to before the first update. Raises ModelRefused and Damaged."""
+    """Return to `checkpoint`; if it is None, to the state before the first update. Raises ModelRefused and Damaged."""
     fingerprint = "" if checkpoint is None else fingerprints(checkpoint.manifest)
     core.roll_back(checkpoint, fingerprint, incarnation)
 
 
 class Coordinator(ABC):
-    """Decide when a shard serves workers, how its model's checkpoints are made, and in which order it ends.
+    """The coordinator of a shard: when it serves workers, how its model's checkpoints are made, and how it ends.
 
-    The server sets the callbacks before the start: `on_serving` receives whether workers are served; `save_now` saves a
-    checkpoint and returns whether the newest state is safe; `on_refused` is called if no checkpoint is usable by all
-    shards. `refusal` then says why.
+    The server sets the callbacks before the start: `on_serving` receives whether workers are served. `save_now` saves a
+    checkpoint and returns whether the newest state is safe. `on_refused` is called if no checkpoint is usable by all
+    shards; `refusal` is then the reason.
     """
 
     threads = 0
-    """Threads of the gRPC server that coordination occupies."""
+    """Number of threads of the gRPC server that coordination occupies."""
     message_parameters = 0
-    """Elements that fit into the longest message that coordination sends to this server."""
+    """Maximum elements of a coordination message to this server."""
 
     def __init__(self) -> None:
         self.refusal = ""
@@ -47,27 +47,28 @@ class Coordinator(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start, once the port is open."""
+        """Start. Called when the port is open."""
 
     @abstractmethod
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
-        """End before training has finished: stop updates, then `save` the last checkpoint, which thus contains every
-        acknowledged update. Calls `stop_calls` once. Returns whether that checkpoint is safe.
+        """End before training has finished: stop updates, `save` the last checkpoint, and call `stop_calls` once.
+
+        The checkpoint contains every acknowledged update. Return whether it is safe.
         """
 
-    def end(self, saved: bool) -> None:  # noqa: B027 - most have no other shards
-        """Tell the other shards to end, and whether the last checkpoint is safe."""
+    def end(self, saved: bool) -> None:  # noqa: B027 - only shard 0 has others
+        """Order the other shards to end. `saved`: whether the last checkpoint is safe."""
 
-    def add_to_server(self, server: grpc.Server) -> None:  # noqa: B027 - most serve only workers
+    def add_to_server(self, server: grpc.Server) -> None:  # noqa: B027 - only shard 0 serves others
         """Serve the other shards on the same port."""
 
     def checkpointer(self, create: Callable[..., Checkpointer], spool: Spool | None) -> Checkpointer | None:
-        """Return the model's checkpointer, made by `create`; None if this shard saves none or checkpoints are off."""
+        """Return the model's checkpointer from `create`; None if this shard does not save checkpoints."""
         return None
 
 
 class Alone(Coordinator):
-    """Run the only shard of a model: it serves from the start."""
+    """The coordinator of a model's only shard, which serves from the start."""
 
     def __init__(self, core: ParameterServerCore, manager: CheckpointManager | None = None) -> None:
         super().__init__()
@@ -89,5 +90,5 @@ class Alone(Coordinator):
 
 
 def may_save(reason: Reason) -> bool:
-    """Return whether a last checkpoint is to be saved: a server that was refused was about to return to one."""
+    """Return whether to save a last checkpoint. A refused server was about to return to an earlier one."""
     return reason not in (Reason.SUPERSEDED, Reason.REFUSED)

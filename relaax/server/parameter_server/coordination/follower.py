@@ -1,4 +1,4 @@
-"""A shard other than shard 0: it obeys shard 0, and serves no worker while shard 0 is away."""
+"""A shard other than shard 0: it executes shard 0's orders, and does not serve workers while shard 0 is unavailable."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from relaax.transport.grpc_options import message_bytes
 _log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
-"""Seconds that a shard retries while its index is taken: longer than the detection of a vanished peer takes."""
+"""Seconds for which a shard retries while its index is taken. The detection of a vanished peer takes less time."""
 LEAVING = 30.0
-"""Seconds that a shard waits, when it must end, for the checkpoint that contains its state."""
+"""Seconds for which a shard that must end waits for the checkpoint that contains its state."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Follower(Coordinator):
-    """A connection to shard 0, with retries, whose orders a thread obeys. `ends` receives a reason when the process
-    must end; `refusal` says why, if shard 0 refuses it.
+    """A connection to shard 0, with retries. A thread executes its orders.
+
+    `ends` receives a reason when the process must end. If shard 0 refuses this shard, `refusal` is the reason.
     """
 
     def __init__(
@@ -58,37 +59,37 @@ class Follower(Coordinator):
         self._fingerprints = fingerprints
         self._manager = manager
         self._ends = ends
-        self._away = f"shard 0 at {first.address} is away: waiting for it"
-        self._says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
+        self._unavailable = f"shard 0 at {first.address} is unavailable: waiting for it"
+        self._requests: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
         self._joined = False
         self._leaving = False
-        self._restoring = False  # not serving since the order to return to a checkpoint
-        self._said_away = False
+        self._restoring = False  # whether it is not serving because of an order to return to a checkpoint
+        self._unavailable_logged = False
         self._kept: tuple[int, ModelState] | None = None
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self._saved = False
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
-        core.access.close(self._away)
+        core.access.close(self._unavailable)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
-        safe = self.leave()
+        safe = self.request_release()
         stop_calls()
         return safe
 
-    def leave(self, seconds: float = LEAVING) -> bool:
-        """Ask shard 0 for a checkpoint and release, wait for at most `seconds`, and return whether nothing is lost."""
+    def request_release(self, seconds: float = LEAVING) -> bool:
+        """Ask shard 0 for a checkpoint and release, and wait at most `seconds`. Return whether the state is safe."""
         if self._ended.is_set():
             return self._saved
         self._leaving = True
         if not self._joined or self._restoring:
-            return True  # its state will be rolled back when shard 0 returns, or is that of a checkpoint
-        self._says.put(pb.JoinRequest(leaving=pb.Leaving()))
+            return True  # its state is a checkpoint's, or will be rolled back to one when shard 0 is available
+        self._requests.put(pb.JoinRequest(leaving=pb.Leaving()))
         if not self._ended.wait(seconds):
-            _log.error("shard 0 did not answer in %g s", seconds)
+            _log.error("shard 0 did not release this shard within %g s", seconds)
         return self._saved
 
     def _run(self) -> None:
@@ -97,7 +98,7 @@ class Follower(Coordinator):
             stub = pb_grpc.CoordinationServiceStub(channel)
             while not self._ended.is_set():
                 begun = time.monotonic()
-                sentence = self._follow(stub)
+                sentence = self._execute_orders(stub)
                 if self._ended.is_set() or self._leaving:
                     break
                 if sentence is None:
@@ -112,66 +113,66 @@ class Follower(Coordinator):
                 self._ended.wait(pauses.next())
         self._ended.set()
 
-    def _follow(self, stub: pb_grpc.CoordinationServiceStub) -> str | None:
-        """Obey until the stream ends. Returns the reason for a refusal that may be temporary, or None."""
-        says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
-        self._says = says
-        says.put(pb.JoinRequest(introduction=self._own))
-        stream = stub.Join(iter(says.get, None))
+    def _execute_orders(self, stub: pb_grpc.CoordinationServiceStub) -> str | None:
+        """Execute orders until the stream ends. Return the reason of a refusal that may be temporary, or None."""
+        requests: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
+        self._requests = requests
+        requests.put(pb.JoinRequest(introduction=self._own))
+        stream = stub.Join(iter(requests.get, None))
         try:
             for order in stream:
                 if not self._joined:
                     self._joined = True
-                    self._said_away = False
+                    self._unavailable_logged = False
                     _log.info("connected to shard 0 at %s", self._first.address)
                 if order.HasField("end"):
-                    self._obey_end(order.end)
+                    self._execute_end(order.end)
                     break
-                self._obey(order)
+                self._execute(order)
         except grpc.RpcError as error:
-            return self._broken(error)
+            return self._handle_error(error)
         finally:
-            says.put(None)
+            requests.put(None)
             stream.cancel()
-            self._lose()
+            self._disconnected()
         return None
 
-    def _broken(self, error: grpc.RpcError) -> str | None:
+    def _handle_error(self, error: grpc.RpcError) -> str | None:
         unauthenticated = authentication_error(error, self._first)
         if unauthenticated is not None:
             self._end(str(unauthenticated))
         elif error.code() in _REFUSALS:
             self._end(error.details() or str(error.code()))
         elif error.code() is grpc.StatusCode.ALREADY_EXISTS:
-            _log.warning("shard 0 at %s: %s; retrying", self._first.address, error.details())
+            _log.warning("shard 0 at %s refuses this shard: %s; retrying", self._first.address, error.details())
             return error.details()
         else:
-            self._say_away(error.details() or error.code().name)
+            self._log_unavailable(error.details() or error.code().name)
         return None
 
-    def _say_away(self, why: str) -> None:
-        """Log once that shard 0 is away, until it returns."""
-        if not (self._said_away or self._leaving or self._ended.is_set()):
-            self._said_away = True
-            _log.warning("%s (%s)", self._away, why)
+    def _log_unavailable(self, why: str) -> None:
+        """Log once, until the next connection, that shard 0 is unavailable."""
+        if not (self._unavailable_logged or self._leaving or self._ended.is_set()):
+            self._unavailable_logged = True
+            _log.warning("%s (%s)", self._unavailable, why)
 
-    def _lose(self) -> None:
+    def _disconnected(self) -> None:
         self.on_serving(False)
         if self._joined:
-            self._say_away("its stream has ended")
+            self._log_unavailable("its stream has ended")
         self._joined = False
         self._kept = None
         self._core.free_prepared()
-        self._core.access.close(self._away)
+        self._core.access.close(self._unavailable)
 
-    def _obey(self, order: pb.JoinResponse) -> None:
+    def _execute(self, order: pb.JoinResponse) -> None:
         what = order.WhichOneof("what")
         answer = pb.Answer(order=order.order)
-        if what == "snapshot":  # slow, and shard 0 may send other orders in between
+        if what == "snapshot":  # in a thread, because it is slow and shard 0 may send other orders meanwhile
             kept = None
             if self._kept and self._kept[0] == order.snapshot.cut:
-                kept, self._kept = self._kept, None  # as large as the shard: freed once written
-            threading.Thread(target=self._write, args=(order, kept, self._says), daemon=True).start()
+                kept, self._kept = self._kept, None  # as large as the shard, so freed once it is written
+            threading.Thread(target=self._write, args=(order, kept, self._requests), daemon=True).start()
             return
         if what == "restore":
             self._restore(order.restore, answer)
@@ -182,8 +183,8 @@ class Follower(Coordinator):
         elif what == "prepare":
             self._prepare(order.prepare, answer)
         else:
-            answer.failure, answer.sentence = pb.FAILURE_BROKEN, "the shard does not know this order"
-        self._says.put(pb.JoinRequest(answer=answer))
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, "the shard does not support this order"
+        self._requests.put(pb.JoinRequest(answer=answer))
 
     def _restore(self, order: pb.Restore, answer: pb.Answer) -> None:
         core = self._core
@@ -195,7 +196,7 @@ class Follower(Coordinator):
             checkpoint = None
             if order.checkpoint:
                 if self._manager is None:
-                    raise StoreError("it keeps no checkpoints")
+                    raise StoreError("the shard has no checkpoint location")
                 checkpoint = self._manager.load(order.checkpoint, partial(parts_for, position=core.position))
             roll_back(core, checkpoint, self._fingerprints, order.incarnation)
         except Damaged as damage:
@@ -205,7 +206,7 @@ class Follower(Coordinator):
             if isinstance(error, ModelRefused):
                 self._end(str(error))
         else:
-            _log.info("at %s, incarnation %d", order.checkpoint or "the beginning", order.incarnation)
+            _log.info("returned to %s, incarnation %d", order.checkpoint or "the start of training", order.incarnation)
             self._mark(answer)
 
     def _mark(self, answer: pb.Answer) -> None:
@@ -213,7 +214,7 @@ class Follower(Coordinator):
         answer.state = "" if mark is None else repr(mark)
 
     def _prepare(self, order: pb.Prepare, answer: pb.Answer) -> None:
-        self._kept = None  # a snapshot that shard 0 did not use
+        self._kept = None  # drop a snapshot that shard 0 has not used
         if order.memory:
             self._core.prepare()
         else:
@@ -227,7 +228,7 @@ class Follower(Coordinator):
             access.close(order.sentence)
         elif not access.hold(HOLD):
             answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: an update took too long"
-        if order.cut:  # without a cut, keep the last snapshot: shard 0 may still order it
+        if order.cut:  # without a cut, keep the last snapshot, because shard 0 may still order its write
             self._kept = None
         if order.cut and not answer.failure and (state := self._core.state()) is not None:
             answer.state = repr(state.mark)
@@ -245,21 +246,21 @@ class Follower(Coordinator):
             access.open()
             self.on_serving(True)
         elif not access.release():
-            self._kept = None  # it was not taken while all shards held
-            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: the hold had ended before"
+            self._kept = None  # the snapshot was not taken while all shards held
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: the hold had expired before"
 
     def _write(
         self,
         order: pb.JoinResponse,
         kept: tuple[int, ModelState] | None,
-        says: queue.SimpleQueue[pb.JoinRequest | None],
+        requests: queue.SimpleQueue[pb.JoinRequest | None],
     ) -> None:
         position, answer = self._core.position, pb.Answer(order=order.order)
         try:
             if kept is None or self._manager is None:
                 answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{position} has no snapshot of this cut"
             else:
-                with self._writing:  # one at a time: the snapshot ordered last is written last
+                with self._writing:  # one at a time, so that the latest snapshot is written last
                     state = kept[1]
                     part = self._manager.write_part(
                         order.snapshot.checkpoint, position.part, state.parts[position.part]
@@ -267,12 +268,12 @@ class Follower(Coordinator):
                 answer.part, answer.shard = json.dumps(part), json.dumps(state.manifest["shards"][0])
         except StoreError as error:
             answer.failure, answer.sentence = pb.FAILURE_STORE, str(error)
-        except Exception as error:  # a bug here must not leave shard 0 waiting
-            _log.exception("the part could not be written")
+        except Exception as error:  # after a bug here, shard 0 must get an answer
+            _log.exception("failed to write this shard's part of the checkpoint")
             answer.failure, answer.sentence = pb.FAILURE_STORE, repr(error)
-        says.put(pb.JoinRequest(answer=answer))
+        requests.put(pb.JoinRequest(answer=answer))
 
-    def _obey_end(self, order: pb.End) -> None:
+    def _execute_end(self, order: pb.End) -> None:
         self._saved = order.saved
         self._core.access.close("the parameter server is ending")
         self._ended.set()

@@ -21,16 +21,15 @@ from relaax.server.parameter_server.shard.model import ShardPosition
 
 _log = logging.getLogger(__name__)
 
-# Seconds.
 HOLD = 2.0
-"""Maximum time updates wait for the barrier of a checkpoint; then they resume and the checkpoint is abandoned."""
+"""Maximum seconds that updates wait for the barrier of a checkpoint. Then they resume without a checkpoint."""
 
 PARAMETERS = 2**20
-"""Elements that fit into the longest message between shards: with many workers a shard's ledger is long."""
+"""Maximum elements of a message between shards. With many workers, a shard's ledger is long."""
 
 
 def introduction(position: ShardPosition, description: str, location: str) -> pb.Introduction:
-    """Return this process's introduction. `location`: of the store, for people; empty if no checkpoints are kept."""
+    """Return this process's introduction. `location`: the location of checkpoints; empty if they are off."""
     if location and "://" not in location:
         location = os.path.realpath(location)
     return pb.Introduction(
@@ -46,13 +45,13 @@ def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
     """Return why a shard cannot join shard 0, whose introduction is `ours`; None if it can."""
     who = f"shard {theirs.shard} of {theirs.shards} cannot join"
     if theirs.shards != ours.shards:
-        return f"{who}: shard 0 was started as one of {ours.shards}; give all of them the same number"
+        return f"{who}: shard 0 was started as one of {ours.shards}; start all shards with the same number"
     if not 1 <= theirs.shard < ours.shards:
-        return f"{who}: there are shards 0 to {ours.shards - 1}, and this is shard 0"
+        return f"{who}: its index must be from 1 to {ours.shards - 1}"
     try:
         difference = first_difference(theirs.description, ours.description, f"at shard {theirs.shard}", "at shard 0")
     except (ValueError, RecursionError):
-        return f"{who}: its description is no JSON"
+        return f"{who}: its description is not JSON"
     if difference:
         return f"{who}: its configuration differs from shard 0: {difference}"
     if theirs.location != ours.location:
@@ -64,11 +63,11 @@ def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
 
 
 class ShardLost(Exception):
-    """The stream of a shard has ended."""
+    """The stream of a shard has ended, or the shard does not answer."""
 
 
 class Member:
-    """Orders to a shard and its answers. Thread-safe."""
+    """A shard that has joined: the orders to it, and its answers. Thread-safe."""
 
     def __init__(self, introduction: pb.Introduction) -> None:
         self.shard = introduction.shard
@@ -78,50 +77,54 @@ class Member:
         self._unanswered: dict[int, Future[pb.Answer]] = {}
         self._number = 0
         self._lost = False
-        self.gone = threading.Event()
-        """Set once its stream has ended."""
+        self.ended = threading.Event()
+        """Set when its stream has ended."""
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return self._name
 
-    def ask(self, **what: Any) -> Future[pb.Answer]:
-        """Send an order and return its future answer, which fails with ShardLost if the stream ends first."""
+    def send_order(self, **what: Any) -> Future[pb.Answer]:
+        """Send an order and return the future of its answer. It fails with ShardLost if the stream ends first."""
         future: Future[pb.Answer] = Future()
         with self._lock:
             if self._lost:
-                future.set_exception(ShardLost(f"{self} is away"))
+                future.set_exception(self._lost_error())
                 return future
             self._number += 1
             self._unanswered[self._number] = future
             self._orders.put(pb.JoinResponse(order=self._number, **what))
         return future
 
-    def answered(self, answer: pb.Answer) -> None:
-        """Deliver an answer; one to no pending order is ignored."""
+    def _lost_error(self) -> ShardLost:
+        return ShardLost(f"{self} is unavailable")
+
+    def deliver(self, answer: pb.Answer) -> None:
+        """Set the future of an answer. An answer without a pending order is ignored."""
         with self._lock:
             future = self._unanswered.pop(answer.order, None)
         if future is not None:
             future.set_result(answer)
 
     def orders(self) -> Iterator[pb.JoinResponse]:
-        """Yield the orders to send, until the stream ends."""
+        """Yield the orders to send until the stream ends."""
         while (order := self._orders.get()) is not None:
             yield order
 
-    def lose(self) -> None:
-        """End the stream, and fail all pending orders."""
+    def disconnect(self) -> None:
+        """End the stream and fail all pending orders."""
         with self._lock:
             self._lost = True
             unanswered, self._unanswered = self._unanswered, {}
         for future in unanswered.values():
-            future.set_exception(ShardLost(f"{self} is away"))
+            future.set_exception(self._lost_error())
         self._orders.put(None)
 
 
 class Members(pb_grpc.CoordinationServiceServicer):
-    """The shards that have joined, one per index. Thread-safe. `on_change` is called, from any thread, when a shard has
-    joined, has gone, or wants to leave.
+    """The shards that have joined, one per index. Thread-safe.
+
+    `on_change` is called, from any thread, when a shard has joined or disconnected, or requests its release.
     """
 
     def __init__(self, ours: pb.Introduction, on_change: Callable[[], None]) -> None:
@@ -134,42 +137,42 @@ class Members(pb_grpc.CoordinationServiceServicer):
 
     @property
     def changes(self) -> int:
-        """The number of times a shard has joined or gone."""
+        """Number of times that a shard has joined or disconnected."""
         return self._changes
 
     def missing(self) -> str | None:
         """Return a sentence that names the missing shards; None if all have joined."""
         with self._lock:
-            away = [str(shard) for shard in range(1, self._ours.shards) if shard not in self._members]
-        if not away:
+            missing = [str(shard) for shard in range(1, self._ours.shards) if shard not in self._members]
+        if not missing:
             return None
-        if len(away) == 1:
-            return f"shard {away[0]} of {self._ours.shards} is away: waiting for it"
-        return f"shards {', '.join(away)} of {self._ours.shards} are away: waiting for them"
+        if len(missing) == 1:
+            return f"shard {missing[0]} of {self._ours.shards} is unavailable: waiting for it"
+        return f"shards {', '.join(missing)} of {self._ours.shards} are unavailable: waiting for them"
 
     def all(self) -> list[Member]:
         """Return the members, ordered by shard."""
         with self._lock:
             return [self._members[shard] for shard in sorted(self._members)]
 
-    def leaving(self) -> list[Member]:
-        """Return the members that have asked to leave since the last call."""
+    def pop_leaving(self) -> list[Member]:
+        """Return the members that have requested their release since the last call."""
         with self._lock:
             leaving, self._leaving = self._leaving, []
             return leaving
 
-    def ask(self, timeout: float, to: Sequence[Member] | None = None, **what: Any) -> list[pb.Answer]:
-        """Send an order to all members, or to those of `to`, at once, and return their answers.
+    def send_orders(self, timeout: float, to: Sequence[Member] | None = None, **what: Any) -> list[pb.Answer]:
+        """Send an order to all members, or to those in `to`, at the same time. Return their answers.
 
-        Raises ShardLost as soon as one of them goes, or if one has not answered after `timeout` seconds.
+        Raises ShardLost as soon as a member disconnects, or if one has not answered after `timeout` seconds.
         """
-        asked = {member.ask(**what): member for member in (self.all() if to is None else to)}
+        asked = {member.send_order(**what): member for member in (self.all() if to is None else to)}
         _, slow = futures.wait(asked, timeout, futures.FIRST_EXCEPTION)
         for future in asked:
             if future.done():
                 future.result()
         if slow:
-            raise ShardLost(f"{asked[slow.pop()]} does not answer")
+            raise ShardLost(f"{asked[slow.pop()]} does not answer within {timeout:g} s")
         return [future.result() for future in asked]
 
     def Join(self, request_iterator: Any, context: grpc.ServicerContext) -> Iterator[pb.JoinResponse]:  # noqa: N802
@@ -179,8 +182,8 @@ class Members(pb_grpc.CoordinationServiceServicer):
             _log.warning("%s", sentence)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, sentence)
         member = Member(theirs)
-        if not context.add_callback(member.lose):
-            return  # the stream has ended already
+        if not context.add_callback(member.disconnect):
+            return  # the stream has already ended
         self._admit(member, context)
         threading.Thread(target=self._listen, args=(member, request_iterator), daemon=True).start()
         try:
@@ -198,15 +201,15 @@ class Members(pb_grpc.CoordinationServiceServicer):
         if taken:
             context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{member} has already joined from another process")
         if other is not None:
-            other.lose()  # its old stream broke, and the shard noticed first
-        _log.info("%s has joined", member)
+            other.disconnect()  # its old stream broke, which the shard noticed first
+        _log.info("%s joined shard 0", member)
         self._on_change()
 
     def _listen(self, member: Member, requests: Any) -> None:
         try:
             for request in requests:
                 if request.HasField("answer"):
-                    member.answered(request.answer)
+                    member.deliver(request.answer)
                 elif request.HasField("leaving"):
                     with self._lock:
                         self._leaving.append(member)
@@ -214,16 +217,16 @@ class Members(pb_grpc.CoordinationServiceServicer):
         except grpc.RpcError:
             pass  # the stream broke
         finally:
-            member.lose()
+            member.disconnect()
 
     def _remove(self, member: Member) -> None:
-        member.lose()
-        member.gone.set()
+        member.disconnect()
+        member.ended.set()
         with self._lock:
             there = self._members.get(member.shard) is member
             if there:
                 del self._members[member.shard]
                 self._changes += 1
         if there:
-            _log.warning("%s has gone", member)
+            _log.warning("%s disconnected from shard 0", member)
             self._on_change()

@@ -100,7 +100,7 @@ def test_it_serves_what_shard_0_says_and_nobody_without_it() -> None:
         assert leader.order(hold=pb.Hold(sentence="shard 2 of 3 is away")).state
         assert shard.core.access.closed == "shard 2 of 3 is away"
         leader.orders.put(None)  # the stream ends
-        wait_until(lambda: "is away: waiting for it" in shard.core.access.closed, "nobody is served")
+        wait_until(lambda: "is unavailable: waiting for it" in shard.core.access.closed, "nobody is served")
         assert leader.introduction().instance  # and it has dialled again
 
 
@@ -114,7 +114,7 @@ def test_a_hold_that_shard_0_forgets_ends_by_itself(monkeypatch: pytest.MonkeyPa
         answer = leader.order(resume=pb.Resume())
         assert (answer.failure, answer.sentence) == (
             pb.FAILURE_BROKEN,
-            "shard 1 of 2: the hold had ended before",
+            "shard 1 of 2: the hold had expired before",
         )
 
 
@@ -212,7 +212,7 @@ def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) ->
     with nobody() as address:
         shard = OneShard(ShardPosition(1, 2), Models(), None, address)
         try:
-            wait_until(lambda: "is away: waiting for it (" in caplog.text, "the log says what is waited for")
+            wait_until(lambda: "is unavailable: waiting for it (" in caplog.text, "the log says what is waited for")
         finally:
             shard.stop()
             shard.ends.close()
@@ -224,7 +224,7 @@ def test_it_ends_with_shard_0(caplog: pytest.LogCaptureFixture) -> None:
         serve(leader, shard)
         leader.orders.put(pb.JoinResponse(end=pb.End(saved=False)))
         assert shard.join() == (Reason.RELEASED, False)
-    assert "is away" not in caplog.text
+    assert "is unavailable" not in caplog.text
 
 
 def test_a_refusal_ends_it() -> None:

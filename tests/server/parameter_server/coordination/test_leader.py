@@ -76,10 +76,10 @@ def written(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[st
     ("introduction", "sentence"),
     [
         ({"shards": 3}, "shard 1 of 3 cannot join: shard 0 was started as one of 2"),
-        ({"shard": 0}, "shard 0 of 2 cannot join: there are shards 0 to 1, and this is shard 0"),
+        ({"shard": 0}, "shard 0 of 2 cannot join: its index must be from 1 to 1"),
         ({"shard": 2}, "shard 2 of 2 cannot join"),
         ({"description": '{"seed": 1}'}, "configuration differs from shard 0: seed: 1 at shard 1, None at shard 0"),
-        ({"description": "{"}, "its description is no JSON"),
+        ({"description": "{"}, "its description is not JSON"),
         ({"location": ""}, "it keeps no checkpoints, shard 0 keeps checkpoints in "),
         ({"location": "/elsewhere"}, "all shards need the same location"),
     ],
@@ -91,7 +91,7 @@ def test_who_does_not_belong_here_is_refused(
         code, details = shard.refusal()
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert sentence in details
-    assert leader.core.access.closed == "shard 1 of 2 is away: waiting for it"
+    assert leader.core.access.closed == "shard 1 of 2 is unavailable: waiting for it"
 
 
 def test_a_place_is_taken_by_one_process_which_may_take_it_again(
@@ -110,7 +110,7 @@ def test_a_place_is_taken_by_one_process_which_may_take_it_again(
 
 
 def test_workers_are_told_who_is_away(leader: OneShard) -> None:
-    sentence = r"was unavailable for 0\.2 s: shard 1 of 2 is away: waiting for it"
+    sentence = r"was unavailable for 0\.2 s: shard 1 of 2 is unavailable: waiting for it"
     with (
         bridge_to(leader.address, unavailable_after=0.2) as bridge,
         pytest.raises(ParameterServerUnavailable, match=sentence),
@@ -338,7 +338,7 @@ def test_a_part_that_shard_0_does_not_see_is_no_part(
     wait_until(lambda: outcome, "the checkpoint is given up")
     assert outcome == [False]
     assert "shard-1 was written to" in caplog.text
-    assert "is not there for shard 0: is it one folder that all machines share?" in caplog.text
+    assert "but shard 0 cannot see it there: use a folder that all machines share" in caplog.text
     assert CheckpointManager(LocalStore(tmp_path)).published() == []
 
 
@@ -387,7 +387,7 @@ def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
             assert order.restore.checkpoint == older
             shard.answer(order, state="raw")
             wait_until(lambda: not leader.core.access.closed, "both serve")
-        assert f"checkpoint {newest} is skipped by all shards: shard 1 of 2: its SHA-256 differs" in caplog.text
+        assert f"all shards skip the damaged checkpoint {newest}: shard 1 of 2: its SHA-256 differs" in caplog.text
     finally:
         leader.stop()
         leader.ends.close()
@@ -403,7 +403,7 @@ def test_one_that_wants_to_leave_is_let_go_when_a_checkpoint_holds_what_it_has(
     written(raw, order, tmp_path)
     assert raw.order("end").end.saved
     raw.go()
-    wait_until(lambda: "is away" in leader.core.access.closed, "shard 0 waits for it to come back")
+    wait_until(lambda: "is unavailable" in leader.core.access.closed, "shard 0 waits for it to come back")
     leader.stop(Reason.INTERRUPTED)
     assert leader.ended == (Reason.INTERRUPTED, True)  # nothing was learned since
 
@@ -415,7 +415,7 @@ def test_an_end_while_a_shard_that_was_let_go_is_on_its_way_warns_of_nothing(
     raw.say(leaving=pb.Leaving())
     written(raw, raw.order("snapshot"), tmp_path)
     assert raw.order("end").end.saved
-    leader.shards.close_for_good("the parameter server is ending")  # type: ignore[union-attr]
+    leader.shards.stop_updates("the parameter server is ending")  # type: ignore[union-attr]
     outcome = save(leader)
     raw.order("hold")
     raw.go()
