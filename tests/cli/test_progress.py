@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from relaax.cli.run.progress import ProgressReader
-from support.parameter_servers import bridge_to, registration, running
+from support.parameter_servers import parameter_client, registration, running
 
 
 def train(address: str, env_steps: int) -> None:
-    with bridge_to(address) as bridge:
+    with parameter_client(address) as bridge:
         bridge.register(registration())
         bridge.push(None, env_steps=env_steps)
 

@@ -19,7 +19,7 @@ from relaax.server.parameter_server.service.registry import WorkerOrigin
 from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.transport.channel import Target
 from support.nobody import nobody
-from support.parameter_servers import bridge_to, gradient, registration, running
+from support.parameter_servers import gradient, parameter_client, registration, running
 from support.processes import Processes, project_command
 from support.replay_servers import client_of, numbered, numbers, serving
 from support.terminal_pictures import reported
@@ -48,7 +48,7 @@ def test_ten_thousand_workers_are_listed() -> None:
 
 
 def test_markup_and_control_characters_in_names_are_printed(processes: Processes) -> None:
-    with running() as server, bridge_to(server.address) as worker:
+    with running() as server, parameter_client(server.address) as worker:
         worker.register(registration(environment="[/x]", host="[link=h]:bomb:\x1b[2J", server="[red]:7001"))
         command = processes.start(project_command("relaax"), "top", server.address, "--once")
         assert command.wait(PATIENCE) == 0, command.report()
@@ -62,7 +62,7 @@ def test_replay_servers_stand_beside_the_shards() -> None:
         running() as server,
         serving(2) as shards,
         client_of(shards, numbered(100), actors=(0, 1)) as client,
-        bridge_to(server.address) as actor,
+        parameter_client(server.address) as actor,
         nobody() as gone,
     ):
         actor.register(registration())

@@ -20,7 +20,7 @@ from relaax.parameters.moments import Moments
 from relaax.server.command.termination import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
-from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import SIZE, Models, fingerprint, gradient, parameter_client, registration, running
 from support.processes import wait_until
 
 both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
@@ -28,7 +28,7 @@ both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 
 @both_ways
 def test_register_pull_push_and_close(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         registered = bridge.register(registration(environments=2, session_id="s"))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
         pulled = bridge.pull()
@@ -44,7 +44,7 @@ def test_register_pull_push_and_close(transport: Transport) -> None:
 
 @both_ways
 def test_a_push_without_gradient_or_parameters(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         bridge.register(registration(frame_skip=4))
         bridge.pull()
         assert bridge.push(None, env_steps=3).version == 0
@@ -59,8 +59,8 @@ def test_a_push_without_gradient_or_parameters(transport: Transport) -> None:
 def test_a_stale_gradient_is_discarded_and_its_steps_count(transport: Transport) -> None:
     with (
         running(Models(max_staleness=0)) as server,
-        bridge_to(server.address, transport=transport) as slow,
-        bridge_to(server.address, transport=transport) as fast,
+        parameter_client(server.address, transport=transport) as slow,
+        parameter_client(server.address, transport=transport) as fast,
     ):
         for bridge in (slow, fast):
             bridge.register(registration())
@@ -74,7 +74,7 @@ def test_a_stale_gradient_is_discarded_and_its_steps_count(transport: Transport)
 
 @both_ways
 def test_metrics_are_sent_with_a_push_and_counted_once(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         for value in (10.0, 20.0):
@@ -89,7 +89,7 @@ def test_metrics_are_sent_with_a_push_and_counted_once(transport: Transport) -> 
 def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("relaax.parameters.metrics.time.monotonic", lambda: now)
-    with running() as server, bridge_to(server.address) as bridge:
+    with running() as server, parameter_client(server.address) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         for _ in range(3):
             bridge.metrics.episode(1.0, 1)
@@ -105,8 +105,8 @@ def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.
 def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, purpose: Purpose) -> None:
     with (
         running(Models(statistics={"rewards": 1})) as server,
-        bridge_to(server.address, transport=transport) as bridge,
-        bridge_to(server.address) as other,
+        parameter_client(server.address, transport=transport) as bridge,
+        parameter_client(server.address) as other,
     ):
         bridge.register(registration(purpose=purpose))
         other.register(registration())
@@ -128,7 +128,7 @@ def test_parameters_that_a_worker_has_are_not_sent_again(transport: Transport, p
 
 @both_ways
 def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         bridge.register(registration())
         assert bridge.push(None, env_steps=1).pulled is not None  # the worker did not have them
         pulled = bridge.pull()
@@ -149,7 +149,7 @@ def test_a_push_without_changes_returns_no_parameters(transport: Transport) -> N
 
 def test_close_sends_the_last_metrics_and_deregisters() -> None:
     with running() as server:
-        with bridge_to(server.address) as bridge:
+        with parameter_client(server.address) as bridge:
             bridge.register(registration())
             assert server.core.status().workers == 1
             bridge.metrics.episode(1.0, 1)
@@ -159,7 +159,7 @@ def test_close_sends_the_last_metrics_and_deregisters() -> None:
 
 @both_ways
 def test_an_exploit_worker_pulls_and_cannot_push(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         assert bridge.pull().version == 0
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
@@ -167,7 +167,7 @@ def test_an_exploit_worker_pulls_and_cannot_push(transport: Transport) -> None:
 
 
 def test_another_configuration_is_refused_with_the_difference() -> None:
-    with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
+    with running() as server, parameter_client(server.address) as first, parameter_client(server.address) as second:
         first.register(registration())
         with pytest.raises(ParameterServerError, match=r"configuration\.gamma: 0\.9 at the worker, 0\.99 at the param"):
             second.register(registration(fingerprint=fingerprint(gamma=0.9)))
@@ -175,7 +175,7 @@ def test_another_configuration_is_refused_with_the_difference() -> None:
 
 
 def test_other_spaces_are_refused_as_those_of_the_client() -> None:
-    with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
+    with running() as server, parameter_client(server.address) as first, parameter_client(server.address) as second:
         first.register(registration())
         with pytest.raises(
             ParameterServerError,
@@ -185,7 +185,7 @@ def test_other_spaces_are_refused_as_those_of_the_client() -> None:
 
 
 def test_a_gradient_of_another_shape_or_dtype_is_an_error() -> None:
-    with running() as server, bridge_to(server.address) as bridge:
+    with running() as server, parameter_client(server.address) as bridge:
         bridge.register(registration())
         with pytest.raises(RuntimeError, match="pull before"):
             bridge.push(gradient(1), 1)
@@ -196,7 +196,7 @@ def test_a_gradient_of_another_shape_or_dtype_is_an_error() -> None:
 
 
 def test_a_push_with_a_lost_answer_is_applied_once() -> None:
-    with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
+    with running() as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
         bridge.metrics.episode(10.0, 5)
@@ -215,7 +215,7 @@ def test_a_push_with_a_lost_answer_is_applied_once() -> None:
 
 @both_ways
 def test_push_later_returns_the_answer_later(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         answer = bridge.push_later(gradient(1), env_steps=5)
@@ -233,7 +233,7 @@ def test_push_later_returns_the_answer_later(transport: Transport) -> None:
 
 @both_ways
 def test_push_later_survives_a_new_incarnation(transport: Transport) -> None:
-    with running() as first, bridge_to(first.address, transport=transport) as bridge:
+    with running() as first, parameter_client(first.address, transport=transport) as bridge:
         bridge.register(registration(session_id="s"))
         bridge.pull()
         first.stop()
@@ -249,7 +249,7 @@ def test_push_later_survives_a_new_incarnation(transport: Transport) -> None:
 
 @both_ways
 def test_withheld_gradients_count_as_discarded(transport: Transport) -> None:
-    with running() as server, bridge_to(server.address, transport=transport) as bridge:
+    with running() as server, parameter_client(server.address, transport=transport) as bridge:
         bridge.register(registration())
         bridge.pull()
         now = bridge.push(None, env_steps=5, withheld=True)
@@ -262,7 +262,7 @@ def test_withheld_gradients_count_as_discarded(transport: Transport) -> None:
 
 @both_ways
 def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) -> None:
-    with running() as first, bridge_to(first.address, transport=transport) as bridge:
+    with running() as first, parameter_client(first.address, transport=transport) as bridge:
         bridge.register(registration(session_id="s"))
         bridge.pull()
         first.stop()
@@ -277,7 +277,7 @@ def test_push_later_after_a_roll_back_sends_no_gradient(transport: Transport) ->
 
 
 def test_push_later_with_a_lost_answer_is_applied_once() -> None:
-    with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
+    with running() as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
         proxy.swallow_answers()
@@ -290,7 +290,7 @@ def test_push_later_with_a_lost_answer_is_applied_once() -> None:
 
 
 def test_the_answer_reports_the_end_of_training() -> None:
-    with running(Models(max_global_step=10)) as server, bridge_to(server.address) as bridge:
+    with running(Models(max_global_step=10)) as server, parameter_client(server.address) as bridge:
         bridge.register(registration())
         bridge.pull()
         answer = bridge.push_later(gradient(1), env_steps=10)
@@ -302,7 +302,7 @@ def test_a_push_is_sent_again_after_its_deadline() -> None:
     with (
         running() as server,
         CuttingProxy(server.address) as proxy,
-        bridge_to(proxy.address, timeout=0.5) as bridge,
+        parameter_client(proxy.address, timeout=0.5) as bridge,
     ):
         bridge.register(registration())
         bridge.pull()
@@ -318,7 +318,7 @@ def test_a_new_incarnation_counts_the_steps_of_the_lost_push(
 ) -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address, transport=transport) as bridge:
+        with parameter_client(address, transport=transport) as bridge:
             bridge.register(registration(session_id="s"))
             bridge.pull()
             bridge.push(gradient(1), env_steps=5)
@@ -338,7 +338,7 @@ def test_a_new_incarnation_counts_the_steps_of_the_lost_push(
 def test_pulls_and_reports_survive_a_new_incarnation_too(transport: Transport) -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address, transport=transport) as bridge:
+        with parameter_client(address, transport=transport) as bridge:
             bridge.register(registration(purpose=EXPLOIT))
             pulled = bridge.pull()
             first.stop()
@@ -350,7 +350,11 @@ def test_pulls_and_reports_survive_a_new_incarnation_too(transport: Transport) -
 
 
 def test_a_push_in_the_checkpoint_is_not_reported_as_lost(tmp_path: Path) -> None:
-    with running(directory=tmp_path) as first, CuttingProxy(first.address) as proxy, bridge_to(proxy.address) as bridge:
+    with (
+        running(directory=tmp_path) as first,
+        CuttingProxy(first.address) as proxy,
+        parameter_client(proxy.address) as bridge,
+    ):
         bridge.register(registration())
         bridge.pull()
         proxy.swallow_answers()
@@ -372,8 +376,8 @@ def test_a_push_in_the_checkpoint_is_not_reported_as_lost(tmp_path: Path) -> Non
 def test_every_call_reports_the_end_of_training(transport: Transport) -> None:
     with running(Models(max_global_step=10)) as server:
         with (
-            bridge_to(server.address, transport=transport) as first,
-            bridge_to(server.address, transport=transport) as second,
+            parameter_client(server.address, transport=transport) as first,
+            parameter_client(server.address, transport=transport) as second,
         ):
             for bridge in (first, second):
                 bridge.register(registration())
@@ -386,13 +390,13 @@ def test_every_call_reports_the_end_of_training(transport: Transport) -> None:
             with pytest.raises(TrainingEnded):
                 second.pull()
             assert server.version == 2
-            with bridge_to(server.address, transport=transport) as late, pytest.raises(TrainingEnded):
+            with parameter_client(server.address, transport=transport) as late, pytest.raises(TrainingEnded):
                 late.register(registration())
         assert server.join() == (Reason.FINISHED, True)
 
 
 def test_unavailable_is_raised_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with nobody() as address, bridge_to(address, unavailable_after=0.5) as bridge:
+    with nobody() as address, parameter_client(address, unavailable_after=0.5) as bridge:
         begun = time.monotonic()
         with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 0\.5 s"):
             bridge.register(registration())
@@ -407,7 +411,7 @@ def test_eight_concurrent_workers_lose_no_updates(transport: Transport) -> None:
 
     def work(address: str, number: int) -> None:
         try:
-            with bridge_to(address, transport=transport) as bridge:
+            with parameter_client(address, transport=transport) as bridge:
                 bridge.register(registration(session_id=str(number)))
                 bridge.pull()
                 for _ in range(pushes):

@@ -17,7 +17,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.server.parameter_server.command import server as server_module
 from relaax.server.ports.port import CallCounter
 from relaax.transport.channel import Target
-from support.parameter_servers import bridge_to, gradient, registration, running
+from support.parameter_servers import gradient, parameter_client, registration, running
 
 METHODS = {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServerService"].methods}
 LONGEST = 60.0
@@ -58,7 +58,7 @@ def test_servers_receive_calls_with_a_deadline(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(server_module, "CallCounter", DeadlineRecorder)
     with running() as server:
-        with bridge_to(server.address) as bridge:
+        with parameter_client(server.address) as bridge:
             bridge.register(registration())
             bridge.pull()
             bridge.push(gradient(1), env_steps=1)

@@ -39,7 +39,16 @@ from relaax.server.parameter_server.shard.model import ModelSpec
 from relaax.server.parameter_server.shard.shard import DelayCompensation, Push, PushRefused, Shard
 from relaax.transport import segments
 from relaax.transport.local_socket import FailureKind, NoSharedMemory
-from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import (
+    SIZE,
+    Models,
+    Running,
+    fingerprint,
+    gradient,
+    parameter_client,
+    registration,
+    running,
+)
 from support.processes import Processes, wait_until
 from support.shards import sharded
 
@@ -73,7 +82,7 @@ CENTERED = RMSProp(centered=True)
 )
 def test_one_worker_gets_the_same_bytes_as_without_hogwild(optimizer: OptimizerSpec, shards: int) -> None:
     models = Models(optimizer, learning_rate=0.1, end=1000)
-    with sharded(shards, models) as there, bridge_to(there.addresses) as bridge:
+    with sharded(shards, models) as there, parameter_client(there.addresses) as bridge:
         bridge.register(registration())
         bridge.pull()
         expected = [bridge.push(each, 10).pulled for each in gradients(5)]
@@ -108,7 +117,7 @@ def test_steps_metrics_statistics_and_the_end_are_unchanged() -> None:
 
 
 def test_updates_of_others_are_seen_and_pulled_ones_stay() -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
+    with running(MODELS) as server, hogwild(server.address) as bridge, parameter_client(server.address) as ordinary:
         ordinary.register(registration())
         before = ordinary.pull()
         held = [bridge.push(gradient(1), 1).pulled for _ in range(6)]
@@ -134,7 +143,7 @@ def test_a_checkpoint_has_all_updates_and_is_resumed(tmp_path: Path) -> None:
                 assert pushed.pulled is not None and pushed.pulled.parameters.tobytes() == last.parameters.tobytes()
                 after = bridge.push(gradient(1), 10)
                 assert (after.discarded, after.version) == (None, 6)
-    with running(MODELS) as alone, bridge_to(alone.address) as ordinary:
+    with running(MODELS) as alone, parameter_client(alone.address) as ordinary:
         ordinary.register(registration())
         ordinary.pull()
         for each in gradients(5):
@@ -153,7 +162,7 @@ def lose(server: Running, bridge: ParameterClient) -> None:
 
 
 def test_a_lost_connection_is_made_again() -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
+    with running(MODELS) as server, hogwild(server.address) as bridge, parameter_client(server.address) as ordinary:
         ordinary.register(registration())
         ordinary.pull()
         bridge.push(gradient(1), 1)
@@ -392,7 +401,7 @@ def test_hogwild_without_shared_memory_is_refused() -> None:
 
 
 def test_applied_pushes_without_shared_memory_are_refused() -> None:
-    with running(MODELS) as server, bridge_to(server.address) as bridge:
+    with running(MODELS) as server, parameter_client(server.address) as bridge:
         bridge.register(registration())
         bridge.pull()
         common = bridge._common_request(1, True, False)

@@ -14,7 +14,7 @@ from relaax.parameters import received as received_state
 from relaax.parameters.client import ParameterClient, Transport
 from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.shard_client import shard_range
-from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration
+from support.parameter_servers import SIZE, Models, gradient, parameter_client, registration
 from support.shards import Shards, sharded
 
 ONES = gradient(*[1.0] * SIZE)
@@ -39,14 +39,14 @@ def test_all_shards_must_be_named_in_their_order() -> None:
             ([first, second, second], "is one of 2 shards, but 3 addresses were given"),
             ([second, first], "is shard 1, but it is listed as shard 0"),
         ):
-            with bridge_to(addresses) as bridge, pytest.raises(ParameterServerError, match=sentence):
+            with parameter_client(addresses) as bridge, pytest.raises(ParameterServerError, match=sentence):
                 bridge.register(registration())
 
 
 def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
     with (
         sharded(SIZE + 1) as shards,
-        bridge_to(shards.addresses) as bridge,
+        parameter_client(shards.addresses) as bridge,
         pytest.raises(ParameterServerError, match=f"the model has {SIZE} parameters: too few for {SIZE + 1} shards"),
     ):
         bridge.register(registration())
@@ -54,7 +54,10 @@ def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
-    with sharded(2, Models(max_staleness=0)) as shards, bridge_to(shards.addresses, transport=transport) as bridge:
+    with (
+        sharded(2, Models(max_staleness=0)) as shards,
+        parameter_client(shards.addresses, transport=transport) as bridge,
+    ):
         bridge.register(registration())
         bridge.pull()
         broken = ONES.copy()
@@ -72,8 +75,8 @@ def test_a_push_is_discarded_where_any_part_was(transport: Transport) -> None:
 def test_unmodified_parameters_are_not_sent_again(transport: Transport) -> None:
     with (
         sharded(2) as shards,
-        bridge_to(shards.addresses, transport=transport) as bridge,
-        bridge_to(shards.addresses, transport=transport) as other,
+        parameter_client(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as other,
     ):
         for each in (bridge, other):
             each.register(registration())
@@ -107,8 +110,8 @@ def test_modified_and_unmodified_shards_are_joined(
     monkeypatch.setattr(received_state, "np", FilledNumpy())
     with (
         sharded(3) as shards,
-        bridge_to(shards.addresses, transport=transport) as bridge,
-        bridge_to(shards.addresses, transport=transport) as other,
+        parameter_client(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as other,
     ):
         for each in (bridge, other):
             each.register(registration())
@@ -138,7 +141,7 @@ def test_modified_and_unmodified_shards_are_joined(
 
 def test_close_deregisters_from_all_shards() -> None:
     with sharded(3) as shards:
-        with bridge_to(shards.addresses) as bridge:
+        with parameter_client(shards.addresses) as bridge:
             bridge.register(registration())
             assert [shard.core.status().workers for shard in shards.all] == [1, 1, 1]
         assert [shard.core.status().workers for shard in shards.all] == [0, 0, 0]
@@ -146,7 +149,7 @@ def test_close_deregisters_from_all_shards() -> None:
 
 @pytest.mark.parametrize("arrived", [0, 1])
 def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arrived: int) -> None:
-    with sharded(2, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
+    with sharded(2, directory=tmp_path) as shards, parameter_client(shards.addresses) as bridge:
         bridge.register(registration())
         bridge.pull()
         bridge.push(ONES, env_steps=10)
@@ -164,7 +167,7 @@ def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arriv
 
 
 def test_a_push_answered_before_a_roll_back_is_counted_again(tmp_path: Path) -> None:
-    with sharded(2, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
+    with sharded(2, directory=tmp_path) as shards, parameter_client(shards.addresses) as bridge:
         bridge.register(registration())
         bridge.pull()
         bridge.push(ONES, env_steps=10)

@@ -19,7 +19,7 @@ from relaax.parameters.precision import PRECISIONS, Narrower, check_precision, p
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.wire import Carrier
 from relaax.transport.channel import Target
-from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import SIZE, Models, fingerprint, gradient, parameter_client, registration, running
 from support.shards import sharded
 
 DTYPES: dict[str, npt.DTypeLike] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -150,8 +150,8 @@ def test_gradients_and_parameters_are_rounded_on_the_wire(name: str) -> None:
     fine = 1 + 2**-12  # 12 fraction bits, more than either precision has
     with (
         running(Models(learning_rate=fine)) as server,
-        bridge_to(server.address, wire_precision=name) as bridge,
-        bridge_to(server.address) as exact,
+        parameter_client(server.address, wire_precision=name) as bridge,
+        parameter_client(server.address) as exact,
     ):
         for each in (bridge, exact):
             each.register(registration())
@@ -182,7 +182,7 @@ def test_half_of_the_bytes_are_sent(name: str) -> None:
 
 @short
 def test_gradients_that_are_not_finite_are_discarded(name: str) -> None:
-    with running() as server, bridge_to(server.address, wire_precision=name) as bridge:
+    with running() as server, parameter_client(server.address, wire_precision=name) as bridge:
         bridge.register(registration())
         bridge.pull()
         for wrong in (np.nan, np.inf, -np.inf):
@@ -191,7 +191,7 @@ def test_gradients_that_are_not_finite_are_discarded(name: str) -> None:
 
 
 def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureFixture) -> None:
-    with running() as server, bridge_to(server.address, wire_precision="float16") as bridge:
+    with running() as server, parameter_client(server.address, wire_precision="float16") as bridge:
         bridge.register(registration())
         bridge.pull()
         pushed = bridge.push(gradient(1e6, 1), env_steps=1)
@@ -209,7 +209,7 @@ def test_too_large_numbers_are_applied_as_the_largest(caplog: pytest.LogCaptureF
 
 @short
 def test_several_shards_use_16_bit_numbers(name: str) -> None:
-    with sharded(3) as shards, bridge_to(shards.addresses, wire_precision=name) as bridge:
+    with sharded(3) as shards, parameter_client(shards.addresses, wire_precision=name) as bridge:
         bridge.register(registration())
         pulled = bridge.pull()
         pushed = bridge.push(gradient(*range(SIZE)), env_steps=1)
@@ -221,7 +221,7 @@ def test_several_shards_use_16_bit_numbers(name: str) -> None:
 
 def test_shared_memory_uses_float32_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, bridge_to(server.address, transport="auto", wire_precision="float16") as bridge:
+    with running() as server, parameter_client(server.address, transport="auto", wire_precision="float16") as bridge:
         bridge.register(registration())
         bridge.pull()
         assert bridge.shares_memory

@@ -36,7 +36,7 @@ from relaax.transport import segments
 from relaax.transport.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
 from relaax.transport.shard_link import MemoryTransport
-from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
+from support.parameter_servers import SIZE, Models, Running, gradient, parameter_client, registration, running
 from support.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")
@@ -47,7 +47,7 @@ WORKER = "0" * 32
 @contextmanager
 def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
     """A registered client that has pulled."""
-    with bridge_to(server.address, **{"transport": "shared_memory", **options}) as bridge:
+    with parameter_client(server.address, **{"transport": "shared_memory", **options}) as bridge:
         bridge.register(registration())
         bridge.pull()
         assert bridge.shares_memory
@@ -171,7 +171,7 @@ def test_a_gradient_can_be_computed_in_shared_memory() -> None:
         assert pulled is not None
         np.testing.assert_array_equal(pulled.parameters, -7 * gradient(1))
         np.testing.assert_array_equal(memory, gradient(4), "a gradient from elsewhere is copied there")
-    with running() as server, bridge_to(server.address, transport="grpc") as bridge:
+    with running() as server, parameter_client(server.address, transport="grpc") as bridge:
         bridge.register(registration())
         assert bridge.gradient_memory() is None
 
@@ -267,7 +267,10 @@ def test_a_slow_push_is_repeated_by_grpc_and_applied_once(monkeypatch: pytest.Mo
 
 
 def test_a_refusal_has_the_servers_text_and_keeps_memory() -> None:
-    with running() as server, bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge:
+    with (
+        running() as server,
+        parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
+    ):
         bridge.register(registration(purpose=EXPLOIT))
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, 1)
@@ -295,7 +298,7 @@ def test_without_shared_memory_grpc_is_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, bridge_to(server.address, transport="auto") as bridge:
+    with running() as server, parameter_client(server.address, transport="auto") as bridge:
         if where == "at the start":
             monkeypatch.setattr(segments, "make", no_memory)
         bridge.register(registration())
@@ -314,7 +317,7 @@ def test_without_shared_memory_grpc_is_used(
 
 def test_without_sockets_grpc_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with running() as server, bridge_to(server.address, transport="auto") as bridge:
+    with running() as server, parameter_client(server.address, transport="auto") as bridge:
         monkeypatch.setattr("relaax.transport.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
@@ -330,7 +333,7 @@ def test_a_server_without_descriptors_or_threads_offers_none(
             scarce.setattr(local_server, "socket", Without())
         else:
             scarce.setattr(local_server.LocalServer, "_start", no_thread)
-        with running() as server, bridge_to(server.address, transport="auto") as bridge:
+        with running() as server, parameter_client(server.address, transport="auto") as bridge:
             bridge.register(registration())
             assert bridge.push(None, 1).global_step == 1
             assert not bridge.shares_memory
@@ -353,7 +356,7 @@ def test_without_a_thread_grpc_is_used_and_checkpoint_saved(monkeypatch: pytest.
         start(self)
 
     with running(directory=tmp_path) as server:
-        with monkeypatch.context() as scarce, bridge_to(server.address, transport="auto") as bridge:
+        with monkeypatch.context() as scarce, parameter_client(server.address, transport="auto") as bridge:
             scarce.setattr(threading.Thread, "start", few)
             bridge.register(registration())
             bridge.pull()
@@ -381,7 +384,7 @@ def test_a_missing_offer_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server:
         server.server._local._offers.open = False
-        with bridge_to(server.address, transport="auto") as bridge:
+        with parameter_client(server.address, transport="auto") as bridge:
             bridge.register(registration())
             assert bridge.pull().version == 0
             assert not bridge.shares_memory
@@ -391,7 +394,7 @@ def test_a_missing_offer_is_reported(caplog: pytest.LogCaptureFixture) -> None:
         )
         told = r"bridge is shared_memory: it offers none; run both on one host and in one network namespace"
         with (
-            bridge_to(server.address, transport="shared_memory") as bridge,
+            parameter_client(server.address, transport="shared_memory") as bridge,
             pytest.raises(ParameterServerError, match=told),
         ):
             bridge.register(registration())
@@ -409,7 +412,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
         calls.append(size)
         return no_memory(size) if len(calls) < 3 else make(size, **options)
 
-    with running() as server, bridge_to(server.address, transport="grpc") as first:
+    with running() as server, parameter_client(server.address, transport="grpc") as first:
         first.register(registration())  # creates the model, whose memory is shared too
         monkeypatch.setattr(segments, "make", at_last)
         with sharing(server) as bridge:
@@ -418,7 +421,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
         monkeypatch.setattr(segments, "make", no_memory)
         says = r"bridge is shared_memory: the server has no shared memory left: out of descriptors \(tried for 0.2 s\)"
         with (
-            bridge_to(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
+            parameter_client(server.address, transport="shared_memory", unavailable_after=0.2) as bridge,
             pytest.raises(ParameterServerUnavailable, match=says),
         ):
             bridge.register(registration())
@@ -426,7 +429,7 @@ def test_a_temporary_failure_is_retried_for_a_bounded_time(monkeypatch: pytest.M
 
 def test_another_hosts_offer_ends_a_worker_that_requires_it() -> None:
     says = "bridge is shared_memory: no process listens at its socket.* run both on one host"
-    with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
+    with running() as server, parameter_client(server.address, transport="shared_memory") as bridge:
         server.server._local._offers.socket = b"relaax-of-another-host"
         with pytest.raises(ParameterServerUnusable, match=says):
             bridge.register(registration())
@@ -434,7 +437,7 @@ def test_another_hosts_offer_ends_a_worker_that_requires_it() -> None:
 
 def test_a_shard_that_ended_after_its_offer_may_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The restarted shard makes another offer."""
-    with running() as server, bridge_to(server.address, transport="shared_memory") as bridge:
+    with running() as server, parameter_client(server.address, transport="shared_memory") as bridge:
         offers = server.server._local._offers
         right, made = offers.socket, []
 
@@ -485,7 +488,7 @@ def test_silent_connections_take_a_bounded_number_of_places(monkeypatch: pytest.
                 silent[-1].connect(name)
             silent[-1].settimeout(10.0)
             assert silent[-1].recv(1) == b"", "it was closed"
-            with bridge_to(server.address, transport="auto") as bridge:
+            with parameter_client(server.address, transport="auto") as bridge:
                 bridge.register(registration())
                 assert bridge.pull().version == 0
                 assert not bridge.shares_memory
@@ -494,7 +497,7 @@ def test_silent_connections_take_a_bounded_number_of_places(monkeypatch: pytest.
                 sock.close()
 
         def shares() -> bool:
-            with bridge_to(server.address, transport="auto") as bridge:
+            with parameter_client(server.address, transport="auto") as bridge:
                 bridge.register(registration())
                 return bridge.shares_memory
 

@@ -21,7 +21,7 @@ from relaax.parameters.interfaces import EXPLOIT, ParameterServerUnavailable, Tr
 from relaax.server.parameter_server.service.service import ParameterService
 from relaax.server.parameter_server.shard.shard import Push, Shard
 from relaax.server.parameter_server.shard.target import MAX_AHEAD, TargetNetwork
-from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration, running
+from support.parameter_servers import SIZE, Models, gradient, parameter_client, registration, running
 from support.processes import wait_until
 from support.shards import OneShard, Shards, sharded
 
@@ -34,7 +34,7 @@ WORKER = "0" * 32
 @contextmanager
 def joined(shards: Shards, **options: Any) -> Iterator[ParameterClient]:
     """A registered client."""
-    with bridge_to(shards.addresses, **options) as bridge:
+    with parameter_client(shards.addresses, **options) as bridge:
         bridge.register(registration())
         yield bridge
 
@@ -103,7 +103,7 @@ def test_new_frames_give_a_new_object_with_the_same_arrays(transport: Transport)
 
 @both_ways
 def test_frames_are_steps_times_frame_skip_of_all_workers(transport: Transport) -> None:
-    with sharded(2) as shards, bridge_to(shards.addresses, transport=transport) as one, joined(shards) as other:
+    with sharded(2) as shards, parameter_client(shards.addresses, transport=transport) as one, joined(shards) as other:
         one.register(registration(frame_skip=4))
         one.pull()
         one.push(None, env_steps=5)
@@ -134,7 +134,7 @@ def test_exploit_workers_get_no_target(transport: Transport, fetched: list[int])
     with (
         sharded(2, Models(target=FRAMES)) as shards,
         joined(shards) as trains,
-        bridge_to(shards.addresses, transport=transport) as bridge,
+        parameter_client(shards.addresses, transport=transport) as bridge,
     ):
         bridge.register(registration(purpose=EXPLOIT))
         assert (bridge.pull().target, fetched) == (None, [])
@@ -221,7 +221,7 @@ def test_all_workers_get_the_same_targets_while_all_push(
     def work(addresses: Sequence[str], number: int) -> None:
         random = np.random.default_rng(number)
         try:
-            with bridge_to(addresses, transport=transport) as bridge:
+            with parameter_client(addresses, transport=transport) as bridge:
                 bridge.register(registration(session_id=str(number)))
                 pulled, held = bridge.pull(), []
                 for _ in range(pushes):
@@ -325,8 +325,8 @@ def test_another_number_of_shards_has_the_same_target(before: int, after: int, t
 def test_segments_are_reused_while_two_vectors_are_held() -> None:
     with (
         running(Models(target=TargetInterval(updates=3))) as server,
-        bridge_to(server.address, transport="shared_memory") as one,
-        bridge_to(server.address, transport="auto") as other,
+        parameter_client(server.address, transport="shared_memory") as one,
+        parameter_client(server.address, transport="auto") as other,
     ):
         held = []
         for bridge in (one, other):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from relaax.checkpoint import CheckpointManager, LocalStore
 from support.parameter_server_processes import trained, worker, write_configuration
-from support.parameter_servers import bridge_to
+from support.parameter_servers import parameter_client
 from support.processes import Processes, wait_until
 from support.shard_processes import ShardProcesses
 
@@ -70,7 +70,7 @@ class CrashedServers:
 
     def kill_once(self, moment: str, victim: int) -> None:
         """Kill a shard when the moment comes, start it again, and expect the previous state or the new one."""
-        with bridge_to(self._shards.addresses, unavailable_after=200.0) as bridge:
+        with parameter_client(self._shards.addresses, unavailable_after=200.0) as bridge:
             bridge.register(worker(self._config, _ALGORITHM))
             deadline = time.monotonic() + _PATIENCE
             while True:
@@ -119,7 +119,7 @@ class CrashedServers:
         return False
 
     def _expect_one_of(self, allowed: set[int]) -> None:
-        with bridge_to(self._shards.addresses, unavailable_after=200.0) as bridge:
+        with parameter_client(self._shards.addresses, unavailable_after=200.0) as bridge:
             registered = bridge.register(worker(self._config, _ALGORITHM))
             step = registered.global_step
             assert step in allowed

@@ -180,13 +180,13 @@ def running(
 
 
 @contextmanager
-def bridge_to(address: str | Sequence[str], **options: Any) -> Iterator[ParameterClient]:
-    """A bridge that is closed when the block ends."""
-    bridge = ParameterClient(address, **options)
+def parameter_client(address: str | Sequence[str], **options: Any) -> Iterator[ParameterClient]:
+    """A client of these parameter servers; it is closed when the block ends."""
+    client = ParameterClient(address, **options)
     try:
-        yield bridge
+        yield client
     finally:
-        bridge.close()
+        client.close()
 
 
 def registration(**changes: Any) -> Registration:

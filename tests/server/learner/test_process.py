@@ -29,7 +29,7 @@ from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.transport.channel import Target
 from support import replay_algorithm
 from support.nobody import nobody
-from support.parameter_servers import Running, bridge_to, running
+from support.parameter_servers import Running, parameter_client, running
 from support.processes import wait_until
 
 SOURCE = Path(replay_algorithm.__file__)
@@ -131,7 +131,7 @@ def test_learner_waits_for_a_worker_and_ends_with_training(
         learner = Started(plan_for(server.address, algorithm, config, memories, number=3))
         wait_until(lambda: learner.state.phase == "waiting", "it waits for a model")
         assert server.core.status().learners == 0
-        with bridge_to(server.address) as bridge:
+        with parameter_client(server.address) as bridge:
             bridge.register(worker(algorithm, config))
             bridge.pull()
             wait_until(lambda: memories.made, "it has a replay memory")
@@ -163,7 +163,7 @@ def test_learners_and_workers_have_different_random_numbers(algorithm: Algorithm
 def test_different_configuration_is_reported_with_the_difference(
     server: Running, algorithm: Algorithm, config: ConfigBase
 ) -> None:
-    with bridge_to(server.address) as bridge:
+    with parameter_client(server.address) as bridge:
         bridge.register(worker(algorithm, config))
         other = algorithm.configure(section(batch=16))
         error = Started(plan_for(server.address, algorithm, other, Memories())).join()
@@ -183,7 +183,7 @@ def test_unavailable_parameter_server_ends_the_learner(algorithm: Algorithm, con
 def test_lost_parameter_server_ends_learner_without_samples(
     server: Running, algorithm: Algorithm, config: ConfigBase
 ) -> None:
-    with bridge_to(server.address) as bridge:
+    with parameter_client(server.address) as bridge:
         bridge.register(worker(algorithm, config))
         memories = Memories()
         learner = Started(plan_for(server.address, algorithm, config, memories, patience=0.3))

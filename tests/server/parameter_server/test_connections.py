@@ -12,7 +12,7 @@ from relaax.server.ports import connections
 from relaax.server.ports.connections import _End, _end_of, _first_to_close, _GrpcConnection
 from relaax.server.security import strikes as disconnection_log
 from relaax.transport.process_resources import allow_descriptors
-from support.parameter_servers import Running, bridge_to, gradient, registration, running
+from support.parameter_servers import Running, gradient, parameter_client, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, RawCaller
 
@@ -57,14 +57,14 @@ def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
     allow_descriptors()
     monkeypatch.setattr(connections, "STRANGER_SECONDS", 0.5)
     caplog.set_level(logging.WARNING, disconnection_log.__name__)
-    with running() as server, bridge_to(server.address) as bridge, contextlib.ExitStack() as stack:
-        bridge.register(registration())
-        bridge.pull()
+    with running() as server, parameter_client(server.address) as client, contextlib.ExitStack() as stack:
+        client.register(registration())
+        client.pull()
         crowd = idle(stack, server, MANY)
-        bridge.push(gradient(1), env_steps=1)
+        client.push(gradient(1), env_steps=1)
         assert all(is_over(connection) for connection in crowd)
         wait_until(lambda: counts(server) == {"proven": 1, "strange": 0}, "the worker's is left", PATIENCE)
-        bridge.push(gradient(1), env_steps=1)
+        client.push(gradient(1), env_steps=1)
         assert server.version == 2
         wait_until(lambda: "a connection without a call for 0.5 s" in caplog.text, "it is told", PATIENCE)
         assert closed(server, "silent") >= MANY
@@ -116,12 +116,12 @@ def test_where_the_port_is_full_workers_find_a_place(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(connections, "NEW_SECONDS", 0.0)
     with running() as server, contextlib.ExitStack() as stack:
         idle(stack, server, 100)
-        with bridge_to(server.address, unavailable_after=PATIENCE) as bridge:
-            bridge.register(registration())
-            bridge.pull()
+        with parameter_client(server.address, unavailable_after=PATIENCE) as client:
+            client.register(registration())
+            client.pull()
             for _ in range(3):
                 idle(stack, server, 50)
-                bridge.push(gradient(1), env_steps=1)
+                client.push(gradient(1), env_steps=1)
             assert server.version == 3
         assert closed(server, "crowded")
 

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from relaax.checkpoint import CheckpointManager
 from relaax.server.parameter_server.service.transports import SERVICE
-from support.parameter_servers import Running, bridge_to, gradient, registration, running
+from support.parameter_servers import Running, gradient, parameter_client, registration, running
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -71,10 +71,10 @@ def test_the_order_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         return publish(self, *arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CheckpointManager, "save", save)
-    with running(directory=tmp_path, interval=1000) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.push(gradient(1), env_steps=10)
+    with running(directory=tmp_path, interval=1000) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.pull()
+        client.push(gradient(1), env_steps=10)
         with health_of(server) as stub:
             watched = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=PATIENCE)
             assert next(watched).status == SERVING

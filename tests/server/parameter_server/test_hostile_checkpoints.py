@@ -14,7 +14,7 @@ from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.parameter_server.main import app
 from support.forged import all_forgeries, duplicated, forge, put, with_number
 from support.parameter_server_processes import start, trained, worker, write_configuration
-from support.parameter_servers import bridge_to
+from support.parameter_servers import parameter_client
 from support.processes import Processes
 from support.refusals import refusal
 
@@ -30,9 +30,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = write_configuration(folder)
     with Processes(folder) as processes:
         server, address = start(processes, config)
-        with bridge_to(address) as bridge:
-            bridge.register(worker(config))
-            trained(bridge, 1)
+        with parameter_client(address) as client:
+            client.register(worker(config))
+            trained(client, 1)
         assert server.stop(signal.SIGTERM) == 0
     return folder / "from-the-file"
 
@@ -109,9 +109,9 @@ def test_every_forgery_is_named_skipped_and_kept(processes: Processes, config: P
         (line,) = [line for line in server.stderr.splitlines() if said in line]
         assert sentence in line, name
     status = server.wait_for_line("status at").rpartition(" ")[2]
-    with bridge_to(address) as bridge:
-        assert bridge.register(worker(config)).global_step == 10
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        assert client.register(worker(config)).global_step == 10
+        trained(client, 1)
         assert b"relaax_" in urllib.request.urlopen(f"{status}/metrics", timeout=60).read()
     assert server.stop() == 0, server.report()
     assert "Traceback" not in server.stderr
@@ -133,15 +133,15 @@ def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
     shutil.copytree(made, folder)
     for _ in range(2):  # two more, of global steps 20 and 30
         server, address = start(processes, config)
-        with bridge_to(address) as bridge:
-            bridge.register(worker(config))
-            trained(bridge, 1)
+        with parameter_client(address) as client:
+            client.register(worker(config))
+            trained(client, 1)
         assert server.stop() == 0
     oldest, middle, newest = sorted(folder.glob("0*"))
     shutil.copy(oldest / "manifest.json", newest / "manifest.json")
     server, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        assert bridge.register(worker(config)).global_step == 20
+    with parameter_client(address) as client:
+        assert client.register(worker(config)).global_step == 20
     assert f"the manifest in the folder of {newest.name} belongs to '{oldest.name}'" in server.stderr
     assert server.stop() == 0
     assert json.loads((newest / "damaged.json").read_text())["damaged"].startswith("the manifest in the folder of ")
@@ -153,9 +153,9 @@ def test_parameters_that_are_no_numbers_are_not_resumed_from(processes: Processe
         with_number("parameters")(folder / f"0000000{number}-10-f1")
     server, address = start(processes, config)
     assert "of 'parameters' is nan" in server.stderr
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        assert trained(bridge, 1).max() < 1e3
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        assert trained(client, 1).max() < 1e3
     assert server.stop() == 0
     assert sorted(CheckpointManager(LocalStore(folder)).aside()) == ["00000004-10-f1", "00000005-10-f1"]
 

@@ -17,7 +17,7 @@ from relaax.server.parameter_server.service.registry import Registry
 from relaax.server.parameter_server.service.service import ParameterService, check_registration
 from relaax.server.service_errors import InvalidRequest
 from relaax.transport.channel import Target
-from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import Models, fingerprint, gradient, parameter_client, registration, running
 
 LEARNER = {"purpose": LEARN, "environments": 0, "environment": "learner 0", "host": "here"}
 
@@ -46,7 +46,7 @@ def test_only_who_acts_has_environments() -> None:
 
 
 def test_a_learner_pushes_and_is_counted_apart() -> None:
-    with running() as server, bridge_to(server.address) as worker, bridge_to(server.address) as learner:
+    with running() as server, parameter_client(server.address) as worker, parameter_client(server.address) as learner:
         assert learner.register(registration(**LEARNER)).actors == ()
         assert server.core.status().training_seconds == 0, "the time of training begins with the first worker"
         worker.register(registration(environments=2))
@@ -65,8 +65,8 @@ def test_a_learner_pushes_and_is_counted_apart() -> None:
 def test_a_learner_hears_of_the_end_of_training() -> None:
     with (
         running(Models(max_global_step=5)) as server,
-        bridge_to(server.address) as worker,
-        bridge_to(server.address) as learner,
+        parameter_client(server.address) as worker,
+        parameter_client(server.address) as learner,
     ):
         worker.register(registration())
         learner.register(registration(**LEARNER))
@@ -81,7 +81,7 @@ def test_a_learner_hears_of_the_end_of_training() -> None:
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 def test_steps_without_a_gradient_count_and_cost_no_parameters(transport) -> None:  # type: ignore[no-untyped-def]
-    with running() as server, bridge_to(server.address, transport=transport) as worker:
+    with running() as server, parameter_client(server.address, transport=transport) as worker:
         worker.register(registration(environments=3, frame_skip=4))
         before = worker.pull()
         pushed = worker.push(None, env_steps=10)
@@ -99,8 +99,8 @@ def test_steps_without_a_gradient_count_and_cost_no_parameters(transport) -> Non
 def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(transport: str) -> None:
     with (
         running() as server,
-        bridge_to(server.address, transport=transport) as actor,
-        bridge_to(server.address) as learner,
+        parameter_client(server.address, transport=transport) as actor,
+        parameter_client(server.address) as learner,
     ):
         assert server.core.status().mean_actor_staleness is None
         actor.register(registration())
@@ -118,7 +118,7 @@ def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(transport: str) -
 
 
 def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
-    with running() as server, bridge_to(server.address) as one, bridge_to(server.address) as other:
+    with running() as server, parameter_client(server.address) as one, parameter_client(server.address) as other:
         one.register(registration(environments=3))
         alone = one.pull()
         assert alone.actor_count == 3
@@ -137,7 +137,7 @@ def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
 def test_what_was_computed_before_a_flush_that_met_a_new_incarnation_is_not_applied() -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address) as learner:
+        with parameter_client(address) as learner:
             learner.register(registration(**LEARNER))
             learner.pull()
             first.stop()
@@ -154,7 +154,7 @@ def test_what_was_computed_before_a_flush_that_met_a_new_incarnation_is_not_appl
 
 
 def test_the_status_tells_the_spaces_of_the_model() -> None:
-    with running() as server, bridge_to(server.address) as worker:
+    with running() as server, parameter_client(server.address) as worker:
         assert server.core.status().spaces == ""
         worker.register(registration())
         ours = json.loads(fingerprint())
@@ -164,7 +164,7 @@ def test_the_status_tells_the_spaces_of_the_model() -> None:
 
 
 def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
-    with running() as server, bridge_to(server.address) as learner:
+    with running() as server, parameter_client(server.address) as learner:
         learner.register(registration(**LEARNER))
         with pytest.raises(RuntimeError, match="call pull before the first push"):
             learner.push(gradient(1), env_steps=0)
@@ -173,7 +173,7 @@ def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
 
 
 def test_who_looks_at_the_service_sees_learners_apart() -> None:
-    with running() as server, bridge_to(server.address) as worker, bridge_to(server.address) as learner:
+    with running() as server, parameter_client(server.address) as worker, parameter_client(server.address) as learner:
         worker.register(registration(environments=2, environment="CartPole-v1", server="here:7001"))
         learner.register(registration(**LEARNER))
         watcher = ServiceWatcher([Target(server.address)])

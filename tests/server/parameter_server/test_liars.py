@@ -7,23 +7,23 @@ from contextlib import ExitStack
 import pytest
 
 from relaax.parameters.status import TrainingStatus
-from support.parameter_servers import bridge_to, registration, running
+from support.parameter_servers import parameter_client, registration, running
 
 
 def status_among(lie: float, lies: int, named: bool) -> tuple[TrainingStatus, dict[str, float]]:
     """Return the status, and the scalars, of three honest clients with returns from 10 to 60 and a liar."""
     with running() as server, ExitStack() as stack:
-        bridges = [stack.enter_context(bridge_to(server.address)) for _ in range(4)]
-        for number, bridge in enumerate(bridges):
-            bridge.register(registration(**({"client": f"c{number}"} if named else {"session_id": f"s{number}"})))
-            bridge.pull()
-        for number in range(40):
+        clients = [stack.enter_context(parameter_client(server.address)) for _ in range(4)]
+        for number, client in enumerate(clients):
+            client.register(registration(**({"client": f"c{number}"} if named else {"session_id": f"s{number}"})))
+            client.pull()
+        for episode in range(40):
             for _ in range(lies):
-                bridges[3].metrics.episode(lie, 1)
-            for client, bridge in enumerate(bridges[:3]):
-                bridge.metrics.episode(10.0 + (7 * number + 13 * client) % 51, 10)
-            for bridge in bridges:
-                bridge.push(None, env_steps=1)
+                clients[3].metrics.episode(lie, 1)
+            for number, client in enumerate(clients[:3]):
+                client.metrics.episode(10.0 + (7 * episode + 13 * number) % 51, 10)
+            for client in clients:
+                client.push(None, env_steps=1)
         return TrainingStatus.from_message(server.core.status().to_message()), server.core.scalars()[1]
 
 

@@ -16,7 +16,7 @@ from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from relaax.server.parameter_server.main import app
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
-from support.parameter_servers import bridge_to
+from support.parameter_servers import parameter_client
 from support.processes import Processes, project_command, wait_until
 from support.refusals import refusal
 
@@ -42,10 +42,10 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
 ) -> None:
     arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"), "--seed", "3")
     first, address = start(processes, config, *arguments)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        bridge.metrics.episode(7.0, 10)
-        before = trained(bridge, 5)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        client.metrics.episode(7.0, 10)
+        before = trained(client, 5)
         assert first.stop(signal.SIGTERM) == 0
     assert published(tmp_path / "c") == ["00000001-50-f1"]
     assert not (tmp_path / "from-the-file").exists()
@@ -54,11 +54,11 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
     after = []
     for _ in range(2):
         second, address = start(processes, config, *arguments)
-        with bridge_to(address) as bridge:
-            bridge.register(worker(config))
-            assert bridge.pull().parameters.tobytes() == before.tobytes()
-            assert bridge.global_step == 50
-            after.append(trained(bridge, 1, seed=1).tobytes())
+        with parameter_client(address) as client:
+            client.register(worker(config))
+            assert client.pull().parameters.tobytes() == before.tobytes()
+            assert client.global_step == 50
+            after.append(trained(client, 1, seed=1).tobytes())
         second.kill()
     assert after[0] == after[1] != before.tobytes()
     assert list((tmp_path / "m").glob("events.out.tfevents.*"))
@@ -69,9 +69,9 @@ def test_curve_continues_where_training_does_after_a_kill(processes: Processes, 
     arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"))
     for pushes, reached in ((5, 50), (7, 120), (2, 70)):
         server, address = start(processes, config, *arguments)
-        with bridge_to(address) as bridge:
-            bridge.register(worker(config))
-            trained(bridge, pushes)
+        with parameter_client(address) as client:
+            client.register(worker(config))
+            trained(client, pushes)
             wait_until(lambda reached=reached: reached in steps_shown(tmp_path / "m"), f"a point at step {reached}")  # type: ignore[misc]
         if reached == 50:
             assert server.stop(signal.SIGTERM) == 0  # with a checkpoint, from which both others continue
@@ -98,9 +98,9 @@ def steps_shown(folder: Path) -> list[int]:
 
 def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 2)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        trained(client, 2)
     for _ in range(3):
         server.send_signal(signal.SIGINT)
     assert server.wait() == 130
@@ -124,16 +124,16 @@ def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, 
     folder = config.parent / "from-the-file"
     for _ in range(2):
         server, address = start(processes, config)
-        with bridge_to(address) as bridge:
-            bridge.register(worker(config))
-            trained(bridge, 1)
+        with parameter_client(address) as client:
+            client.register(worker(config))
+            trained(client, 1)
         server.stop()
     assert published(folder) == ["00000002-20-f2", "00000001-10-f1"]
     part = folder / "00000002-20-f2" / "shard-0.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
     server, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        assert bridge.register(worker(config)).global_step == 10
+    with parameter_client(address) as client:
+        assert client.register(worker(config)).global_step == 10
     assert f"checkpoint 00000002-20-f2 in {folder} is damaged and skipped" in server.stderr
 
 
@@ -149,9 +149,9 @@ sys.argv[0] = "relaax-parameter-server"
 main()
 """
     server = processes.start_python(code, "--config", str(config))
-    with bridge_to(server.wait_for_address()) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 1)
+    with parameter_client(server.wait_for_address()) as client:
+        client.register(worker(config))
+        trained(client, 1)
         folder = config.parent / "from-the-file"
         wait_until(lambda: folder.is_dir() and published(folder) and newest_step(folder) == 10, "it is saved early")
         server.kill()
@@ -168,14 +168,14 @@ def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Proces
     reached = 0
     for _ in range(3):
         server, address = start(processes, config, *fast)
-        with bridge_to(address) as bridge:
-            resumed = bridge.register(registration).global_step
+        with parameter_client(address) as client:
+            resumed = client.register(registration).global_step
             assert resumed >= reached
             steps = {resumed + 10 * i for i in range(1, 2000)}
-            trained(bridge, int(random.integers(20, 60)))
+            trained(client, int(random.integers(20, 60)))
             wait_until(lambda: len(published(folder)) > 1, "checkpoints are written")
             wait_until(lambda before=resumed: newest_step(folder) > before, "one of them is new")  # type: ignore[misc]
-            before = bridge.global_step
+            before = client.global_step
             server.kill()
         checkpoint = CheckpointManager(LocalStore(folder)).restore()
         assert checkpoint is not None
@@ -187,23 +187,23 @@ def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Proces
 
 def test_a_worker_goes_on_after_the_server_was_killed_and_restarted(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        size = len(trained(bridge, 3))
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        size = len(trained(client, 3))
         server.kill()
         start(processes, config, "--bind", address)
-        pushed = bridge.push(np.ones(size, np.float32), env_steps=5)
+        pushed = client.push(np.ones(size, np.float32), env_steps=5)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 5)
-        assert bridge.push(np.ones(size, np.float32), env_steps=5).discarded is None
+        assert client.push(np.ones(size, np.float32), env_steps=5).discarded is None
 
 
 @pytest.mark.slow
 def test_the_end_of_training_ends_the_process(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
+    with parameter_client(address) as client:
+        client.register(worker(config))
         with pytest.raises(TrainingEnded):
-            trained(bridge, 2, env_steps=500)
+            trained(client, 2, env_steps=500)
     assert server.wait() == 0
     assert published(config.parent / "from-the-file") == ["00000001-1000-f1"]
 
@@ -211,20 +211,20 @@ def test_the_end_of_training_ends_the_process(processes: Processes, config: Path
 def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, config: Path) -> None:
     _, address = start(processes, config)
     with (
-        bridge_to(address) as bridge,
+        parameter_client(address) as client,
         pytest.raises(ParameterServerError, match=r"rewards_gamma: 0\.5 at the worker, 0\.99 at the param"),
     ):
-        bridge.register(worker(config, ("algorithm.rewards_gamma=0.5",)))
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
+        client.register(worker(config, ("algorithm.rewards_gamma=0.5",)))
+    with parameter_client(address) as client:
+        client.register(worker(config))
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        trained(client, 1)
     server.stop()
     changed = ("--set", "algorithm.network.dense=[17]", "--set", "algorithm.optimizer=adam")
     other = processes.start("relaax-parameter-server", "--config", config, *changed)
@@ -237,9 +237,9 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
     assert "Traceback" not in other.stderr
     free = ("--set", "algorithm.initial_learning_rate=0.5", "--set", "algorithm.max_global_step=2000")
     _, address = start(processes, config, *free)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config, (free[1], free[3])))
-        assert bridge.global_step == 10
+    with parameter_client(address) as client:
+        client.register(worker(config, (free[1], free[3])))
+        assert client.global_step == 10
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,9 @@ def test_a_port_in_use(config: Path) -> None:
 
 def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: Path) -> None:
     server, address = start(processes, config, "--seed", "5")
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        trained(client, 1)
     server.stop()
     manifest = json.loads((config.parent / "from-the-file" / "00000001-10-f1" / "manifest.json").read_text())
     assert manifest["seed"] == 5
@@ -300,9 +300,9 @@ def test_a_last_checkpoint_that_finds_no_room_ends_it_with_1_and_the_reason(
     processes: Processes, config: Path, disk: Disk
 ) -> None:
     server, address = start(processes, config, "--checkpoint-dir", str(disk.path / "c"))
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        trained(client, 1)
         disk.fill()
         assert server.stop(signal.SIGTERM, 120) == 1
     why = server.lines[-1].partition("relaax-parameter-server last checkpoint failed: ")[2]
@@ -314,9 +314,9 @@ def test_a_last_checkpoint_that_finds_no_room_ends_it_with_1_and_the_reason(
 
 def test_a_terminal_that_goes_away_ends_it_in_order(processes: Processes, config: Path, tmp_path: Path) -> None:
     server, address = start(processes, config, "--checkpoint-dir", str(tmp_path / "c"))
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        trained(client, 1)
         assert server.stop(signal.SIGHUP) == 0
     assert newest_step(tmp_path / "c") == 10
 
@@ -325,7 +325,7 @@ def test_a_terminal_that_goes_away_ends_it_in_order(processes: Processes, config
 def test_behind_nohup_it_goes_on(processes: Processes, config: Path) -> None:
     server, address = processes.start_server("nohup", project_command("relaax-parameter-server"), "--config", config)
     server.send_signal(signal.SIGHUP)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(config))
+        trained(client, 1)
     assert server.stop(signal.SIGTERM) == 0

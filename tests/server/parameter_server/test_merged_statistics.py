@@ -15,7 +15,7 @@ from relaax.server.parameter_server.shard.merged_statistics import (
     PROVEN,
     MergedStatistics,
 )
-from support.parameter_servers import Models, bridge_to, gradient, registration, running
+from support.parameter_servers import Models, gradient, parameter_client, registration, running
 
 LARGEST = 3.4e38
 
@@ -169,21 +169,21 @@ def test_a_liar_spoils_neither_what_others_pull_nor_the_checkpoint(tmp_path: Pat
     rng = np.random.default_rng(11)
     with (
         running(Models(statistics={"a": 2}), tmp_path) as server,
-        bridge_to(server.address) as wrong,
-        bridge_to(server.address) as one,
-        bridge_to(server.address) as two,
-        bridge_to(server.address) as three,
+        parameter_client(server.address) as wrong,
+        parameter_client(server.address) as one,
+        parameter_client(server.address) as two,
+        parameter_client(server.address) as three,
     ):
-        for number, bridge in enumerate((wrong, one, two, three)):
+        for number, client in enumerate((wrong, one, two, three)):
             whose = {"client": f"c{number}"} if named else {"session_id": f"s{number}"}
-            bridge.register(registration(**whose))
-            bridge.pull()
+            client.register(registration(**whose))
+            client.pull()
         for _ in range(5):
             wrong.metrics.statistic("a", liar()["a"])
             wrong.push(gradient(1), env_steps=1)
-            for bridge in (one, two, three):
-                bridge.metrics.statistic("a", samples(rng)["a"])
-                last = bridge.push(gradient(1), env_steps=1).pulled
+            for client in (one, two, three):
+                client.metrics.statistic("a", samples(rng)["a"])
+                last = client.push(gradient(1), env_steps=1).pulled
         assert last is not None
         np.testing.assert_allclose(last.statistics["a"].mean, [5.0, 0.0], atol=0.3)
         status = server.core.status()

@@ -12,7 +12,7 @@ import pytest
 from relaax.parameters.client import ParameterClient
 from relaax.server.checkpoints.checkpointing import CheckpointLate, ModelState
 from relaax.server.parameter_server.service import core as core_module
-from support.parameter_servers import Running, bridge_to, gradient, registration, running
+from support.parameter_servers import Running, gradient, parameter_client, registration, running
 
 LONG_ENOUGH = 0.5
 """Seconds in which what nothing holds up has happened; what is held up has not, however long one waits."""
@@ -25,17 +25,17 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture
-def bridge(server: Running) -> Iterator[ParameterClient]:
-    with bridge_to(server.address) as connected:
+def client(server: Running) -> Iterator[ParameterClient]:
+    with parameter_client(server.address) as connected:
         connected.register(registration())
         connected.pull()
         yield connected
 
 
-def push(bridge: ParameterClient) -> None:
+def push(client: ParameterClient) -> None:
     """An update of ten steps and one episode."""
-    bridge.metrics.episode(7.0, 10)
-    bridge.push(gradient(1), env_steps=10)
+    client.metrics.episode(7.0, 10)
+    client.push(gradient(1), env_steps=10)
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, target: object, name: str, happens: Callable[[], None]) -> None:
@@ -66,13 +66,13 @@ def whole_updates(state: ModelState | None) -> int:
 
 @pytest.mark.parametrize("method", ["progress", "returns_as_json"])
 def test_a_push_that_comes_between_the_copies_is_in_none(
-    server: Running, bridge: ParameterClient, monkeypatch: pytest.MonkeyPatch, method: str
+    server: Running, client: ParameterClient, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     with futures.ThreadPoolExecutor() as threads:
         pushed = threading.Event()
 
         def comes() -> None:
-            threads.submit(push, bridge).add_done_callback(lambda _: pushed.set())
+            threads.submit(push, client).add_done_callback(lambda _: pushed.set())
             assert not pushed.wait(LONG_ENOUGH), "it waits for the cut"
 
         meanwhile(monkeypatch, server.core.metrics, method, comes)
@@ -82,7 +82,7 @@ def test_a_push_that_comes_between_the_copies_is_in_none(
 
 
 def test_an_update_under_way_is_waited_for(
-    server: Running, bridge: ParameterClient, monkeypatch: pytest.MonkeyPatch
+    server: Running, client: ParameterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with futures.ThreadPoolExecutor() as threads:
         states = []
@@ -96,13 +96,13 @@ def test_an_update_under_way_is_waited_for(
 
         cutting = threading.Event()
         meanwhile(monkeypatch, server.core.metrics, "episodes", cut)
-        push(bridge)
+        push(client)
         assert cutting.is_set()
         assert whole_updates(states[0].result(10)) == 1
 
 
 def test_an_update_that_takes_too_long_makes_it_late_and_stops_nobody(
-    server: Running, bridge: ParameterClient, monkeypatch: pytest.MonkeyPatch
+    server: Running, client: ParameterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_module, "CUT", 0.05)
 
@@ -111,6 +111,6 @@ def test_an_update_that_takes_too_long_makes_it_late_and_stops_nobody(
             server.core.cut()
 
     meanwhile(monkeypatch, server.core.metrics, "episodes", cut)
-    push(bridge)
-    push(bridge)
+    push(client)
+    push(client)
     assert server.version == 2

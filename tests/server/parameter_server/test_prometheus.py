@@ -13,7 +13,7 @@ from relaax.server.parameter_server.command.server import FAMILIES
 from relaax.transport.segments import SUPPORTED
 from support.metrics_page import documented_for_prometheus
 from support.parameter_server_processes import start, trained, worker, write_configuration
-from support.parameter_servers import bridge_to, registration
+from support.parameter_servers import parameter_client, registration
 from support.processes import Processes
 from support.scrape import health, scraped, status_url
 
@@ -33,12 +33,12 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
     code, before = health(url)
     assert (code, before["serving"], before["server"]) == (200, True, "relaax-parameter-server")
     assert f"{PREFIX}mean_return" not in scraped(url), "there is none yet"
-    with bridge_to(address, transport="auto") as bridge:
-        bridge.register(worker(config))
-        trained(bridge, 3)
-        bridge.metrics.episode(12.5, 7)
-        bridge.push(None, 10)
-        with bridge_to(address) as stranger, pytest.raises(ParameterServerError):
+    with parameter_client(address, transport="auto") as client:
+        client.register(worker(config))
+        trained(client, 3)
+        client.metrics.episode(12.5, 7)
+        client.push(None, 10)
+        with parameter_client(address) as stranger, pytest.raises(ParameterServerError):
             stranger.register(registration())  # set up otherwise
         values = scraped(url)
     assert values[f"{PREFIX}serving"] == 1

@@ -17,7 +17,7 @@ from relaax.server.ports import request_reader
 from relaax.server.ports.request_reader import OPEN_UNFINISHED, THREADS, UNFINISHED
 from relaax.server.security import strikes as disconnection_log
 from relaax.server.security.strikes import DisconnectionLog
-from support.parameter_servers import bridge_to, gradient, registration, running
+from support.parameter_servers import gradient, parameter_client, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, PUSH, RawCaller, Stuck
 from support.scrape import health, scraped
@@ -37,12 +37,12 @@ def said(address: str) -> int:
 @pytest.mark.parametrize("method", [CHECK, PUSH], ids=["check", "push"])
 @pytest.mark.parametrize(("calls", "connections"), [(8, 1), (64, 1), (1, 64)])
 def test_training_goes_on_beside_calls_without_messages(method: str, calls: int, connections: int) -> None:
-    with running() as server, bridge_to(server.address, unavailable_after=PATIENCE) as bridge:
-        bridge.register(registration())
-        bridge.pull()
+    with running() as server, parameter_client(server.address, unavailable_after=PATIENCE) as client:
+        client.register(registration())
+        client.pull()
         with Stuck(server.address, method, calls, connections, again=0.1):
             for _ in range(50):
-                bridge.push(gradient(1), env_steps=1)
+                client.push(gradient(1), env_steps=1)
             assert server.version == 50
             assert said(server.address) == SERVING
 

@@ -10,7 +10,7 @@ from relaax.checkpoint import Checkpoint, Damaged
 from relaax.optim.optimizers import Adam
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.persistence import parts_for, recut
-from support.parameter_servers import Models, bridge_to, fingerprint, registration
+from support.parameter_servers import Models, fingerprint, parameter_client, registration
 from support.shards import Shards, sharded
 
 SIZE = 101
@@ -77,11 +77,11 @@ def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: 
         whole = {name: np.concatenate([a[name] for a in arrays]).tobytes() for name in ("parameters", "slots/mean")}
         return {**whole, "updates": arrays[0]["slots/updates"].tobytes()}
 
-    with sharded(4, models, tmp_path) as shards, bridge_to(shards.addresses) as bridge:
-        bridge.register(registration(fingerprint=described))
-        bridge.pull()
+    with sharded(4, models, tmp_path) as shards, parameter_client(shards.addresses) as client:
+        client.register(registration(fingerprint=described))
+        client.pull()
         for _ in range(5):
-            bridge.push(random.standard_normal(SIZE).astype(np.float32), env_steps=10)
+            client.push(random.standard_normal(SIZE).astype(np.float32), env_steps=10)
         before = everything(shards)
     for count in (1, 2, 3, 4):
         with sharded(count, models, tmp_path) as shards:
@@ -89,9 +89,9 @@ def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: 
             assert shards.leader.core.global_step == 50
             assert shards.leader.core.status().frames == 50
             assert shards.all[-1].version == 5
-            with bridge_to(shards.addresses) as bridge:
-                bridge.register(registration(fingerprint=described))
-                bridge.push(None, env_steps=0, want_parameters=False)
+            with parameter_client(shards.addresses) as client:
+                client.register(registration(fingerprint=described))
+                client.push(None, env_steps=0, want_parameters=False)
             # Written anew by this number of shards, for the next.
             assert shards.leader.checkpointer is not None
             shards.leader.checkpointer._saved_mark = None

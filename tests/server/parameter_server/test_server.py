@@ -17,35 +17,39 @@ from relaax.server.command.termination import Reason
 from relaax.server.parameter_server.service.actors import MAX_KEPT
 from relaax.server.parameter_server.shard.model import ModelRefused
 from support.disks import Disk
-from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import Models, fingerprint, gradient, parameter_client, registration, running
 from support.processes import wait_until
 from support.service import status_of
 
 
 def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
     models = Models(RMSProp(0.9, 0.1), learning_rate=0.5, end=1000)
-    with running(models, tmp_path) as first, bridge_to(first.address) as bridge:
-        bridge.register(registration(session_id="a", environments=2, frame_skip=4))
-        bridge.pull()
-        bridge.metrics.episode(12.0, 3)
-        bridge.push(gradient(1, -2), env_steps=10)
+    with running(models, tmp_path) as first, parameter_client(first.address) as client:
+        client.register(registration(session_id="a", environments=2, frame_skip=4))
+        client.pull()
+        client.metrics.episode(12.0, 3)
+        client.push(gradient(1, -2), env_steps=10)
         parameters = first.parameters.tobytes()
         first.stop()
     assert first.ended == (Reason.TERMINATED, True)
-    with running(models, tmp_path) as second, bridge_to(second.address) as bridge, bridge_to(second.address) as other:
+    with (
+        running(models, tmp_path) as second,
+        parameter_client(second.address) as client,
+        parameter_client(second.address) as other,
+    ):
         assert second.parameters.tobytes() == parameters
         status = second.core.status()
         assert (status.global_step, status.frames, status.updates) == (10, 40, 1)
         assert (status.episodes, status.mean_return_100) == (1, 12.0)
         assert second.core.incarnation > first.core.incarnation
         assert other.register(registration(session_id="b")).actors == (2,)
-        assert bridge.register(registration(session_id="a", environments=2)).actors == (0, 1)
+        assert client.register(registration(session_id="a", environments=2)).actors == (0, 1)
 
 
 def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
-    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.push(None, env_steps=1)
+    with running(directory=tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.push(None, env_steps=1)
     with running(directory=tmp_path):
         pass
     assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-1"]
@@ -54,19 +58,19 @@ def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
 def test_the_manifest_holds_no_secret(tmp_path: Path) -> None:
     described = json.loads(fingerprint())
     described["configuration"] = {"api_token": "very-secret", "gamma": 0.5}
-    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration(fingerprint=json.dumps(described)))
-        bridge.push(None, env_steps=1)
+    with running(directory=tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration(fingerprint=json.dumps(described)))
+        client.push(None, env_steps=1)
         server.stop()
     manifest = json.loads((tmp_path / "00000001-1" / "manifest.json").read_text())
     assert manifest["fingerprint"]["configuration"] == {"api_token": "(hidden)", "gamma": 0.5}
 
 
 def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
-    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.push(gradient(1), env_steps=10)
+    with running(directory=tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.pull()
+        client.push(gradient(1), env_steps=10)
         incarnation = server.core.incarnation
         server.stop()
     manifest = json.loads((tmp_path / "00000001-10" / "manifest.json").read_text())
@@ -87,9 +91,9 @@ def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused_with_both(tmp_path: Path, other: str, sentence: str) -> None:
-    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.push(None, env_steps=1)
+    with running(directory=tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.push(None, env_steps=1)
     checkpoint = CheckpointManager(LocalStore(tmp_path)).restore()
     assert checkpoint is not None
     with running() as fresh:
@@ -101,9 +105,9 @@ def test_a_checkpoint_of_another_model_is_refused_with_both(tmp_path: Path, othe
 
 
 def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
-    with running(Models(RMSProp()), tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.push(None, env_steps=1)
+    with running(Models(RMSProp()), tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.push(None, env_steps=1)
     checkpoint = CheckpointManager(LocalStore(tmp_path)).restore()
     assert checkpoint is not None
     with running(Models(Adam())) as fresh, pytest.raises(ModelRefused, match="does not fit this configuration"):
@@ -112,34 +116,34 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
 
 def test_the_end_of_training_saves_tells_and_ends(tmp_path: Path) -> None:
     with running(Models(max_global_step=10), tmp_path) as server:
-        with bridge_to(server.address) as bridge:
-            bridge.register(registration())
-            bridge.pull()
+        with parameter_client(server.address) as client:
+            client.register(registration())
+            client.pull()
             with pytest.raises(TrainingEnded):
-                bridge.push(gradient(1), env_steps=10)
+                client.push(gradient(1), env_steps=10)
         assert server.join() == (Reason.FINISHED, True)
     assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-10"]
     np.testing.assert_array_equal(server.parameters, -gradient(1))
     # More steps allowed: the same directory goes on.
-    with running(Models(max_global_step=20), tmp_path) as server, bridge_to(server.address) as bridge:
-        assert bridge.register(registration()).global_step == 10
+    with running(Models(max_global_step=20), tmp_path) as server, parameter_client(server.address) as client:
+        assert client.register(registration()).global_step == 10
 
 
 def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
     with running(Models(max_global_step=1), tmp_path) as server:
-        with bridge_to(server.address) as bridge:
-            bridge.register(registration())
+        with parameter_client(server.address) as client:
+            client.register(registration())
             with pytest.raises(TrainingEnded):
-                bridge.push(None, env_steps=1)
+                client.push(None, env_steps=1)
         assert server.join() == (Reason.FINISHED, True)
     with running(Models(max_global_step=1), tmp_path) as server:
-        with bridge_to(server.address) as bridge, pytest.raises(TrainingEnded):
-            bridge.register(registration())
-        with bridge_to(server.address) as bridge:
-            bridge.register(registration(purpose=EXPLOIT))
-            assert bridge.pull().global_step == 1
-            bridge.metrics.scalar("exploit/episode_return", 1.0)
-            bridge.flush()
+        with parameter_client(server.address) as client, pytest.raises(TrainingEnded):
+            client.register(registration())
+        with parameter_client(server.address) as client:
+            client.register(registration(purpose=EXPLOIT))
+            assert client.pull().global_step == 1
+            client.metrics.scalar("exploit/episode_return", 1.0)
+            client.flush()
         server.stop(Reason.INTERRUPTED)
         assert server.ended == (Reason.INTERRUPTED, True)
 
@@ -170,12 +174,12 @@ def test_a_stopped_server_answers_no_more() -> None:
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/parameter_server")
 def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_a_checkpoint(tmp_path: Path) -> None:
-    with running(directory=tmp_path) as server, bridge_to(server.address) as honest:
+    with running(directory=tmp_path) as server, parameter_client(server.address) as honest:
         for number in range(100):
-            with bridge_to(server.address) as bridge:
-                registered = bridge.register(registration(session_id=f"s{number}", environments=MAX_ENVIRONMENTS))
-                bridge.pull()
-                bridge.push(None, env_steps=1)
+            with parameter_client(server.address) as client:
+                registered = client.register(registration(session_id=f"s{number}", environments=MAX_ENVIRONMENTS))
+                client.pull()
+                client.push(None, env_steps=1)
             assert len(registered.actors) == len(set(registered.actors)) == MAX_ENVIRONMENTS
             assert max(registered.actors) < 2 * MAX_KEPT, "what sessions that are away had is others' again"
         assert honest.register(registration(session_id="honest", environments=2)).actors[0] < 2 * MAX_KEPT
@@ -185,12 +189,15 @@ def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_
 
 
 def test_why_a_checkpoint_is_late_is_in_the_status_until_there_is_one(disk: Disk) -> None:
-    with running(directory=disk.path / "checkpoints", interval=0.05) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.push(None, env_steps=1)
+    with (
+        running(directory=disk.path / "checkpoints", interval=0.05) as server,
+        parameter_client(server.address) as client,
+    ):
+        client.register(registration())
+        client.push(None, env_steps=1)
         wait_until(lambda: status_of(server.address).checkpoint_global_step == 1, "there is a checkpoint")
         disk.fill()
-        bridge.push(None, env_steps=1)
+        client.push(None, env_steps=1)
         wait_until(lambda: status_of(server.address).checkpoint_error, "the next one is late")
         status = status_of(server.address)
         assert (status.global_step, status.checkpoint_global_step) == (2, 1)

@@ -15,7 +15,7 @@ from relaax.parameters.interfaces import ParameterServerUnavailable, Pushed, Tra
 from relaax.server.parameter_server.main import app
 from relaax.transport.segments import SUPPORTED
 from support.parameter_server_processes import start, trained, worker, write_configuration
-from support.parameter_servers import bridge_to
+from support.parameter_servers import parameter_client
 from support.processes import Processes
 from support.refusals import refusal
 from support.shard_processes import ShardProcesses
@@ -32,31 +32,31 @@ def checkpoints(config: Path) -> CheckpointManager:
     return CheckpointManager(LocalStore(config.parent / "from-the-file"))
 
 
-def push(bridge: ParameterClient, size: int) -> Pushed:
-    return bridge.push(np.ones(size, np.float32), 10)
+def push(client: ParameterClient, size: int) -> Pushed:
+    return client.push(np.ones(size, np.float32), 10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, config: Path, killed: int) -> None:
     shards = ShardProcesses(processes, config, 2, ("--set", "relaax-parameter-server.checkpoint_interval=0.2"))
-    with bridge_to(shards.addresses, unavailable_after=200.0, transport="auto") as bridge:
-        bridge.register(worker(config))
-        assert bridge.shares_memory == SUPPORTED
-        size = len(trained(bridge, 3))
+    with parameter_client(shards.addresses, unavailable_after=200.0, transport="auto") as client:
+        client.register(worker(config))
+        assert client.shares_memory == SUPPORTED
+        size = len(trained(client, 3))
         shards.running[killed].kill()
         # The next push waits for the shard, and finds all of them at a checkpoint that was published.
         pushed: list[Pushed] = []
-        thread = threading.Thread(target=lambda: pushed.append(push(bridge, size)))
+        thread = threading.Thread(target=lambda: pushed.append(push(client, size)))
         thread.start()
         shards.again(killed)
         thread.join(120)
         assert pushed[0].discarded == "incarnation"
         published = {int(name.split("-")[1]) for name in checkpoints(config).published()}
         assert pushed[0].global_step - 10 in published | {0}
-        after = push(bridge, size)
+        after = push(client, size)
         assert (after.discarded, after.global_step) == (None, pushed[0].global_step + 10)
-        assert bridge.shares_memory == SUPPORTED, "with all shards again"
+        assert client.shares_memory == SUPPORTED, "with all shards again"
     assert shards.signal_all(signal.SIGTERM) == [0, 0]
     restored = checkpoints(config).restore()
     assert restored is not None
@@ -69,9 +69,9 @@ def test_a_signal_to_everybody_at_once_loses_nothing(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:
     shards = ShardProcesses(processes, config, 3)
-    with bridge_to(shards.addresses) as bridge:
-        bridge.register(worker(config))
-        acknowledged = trained(bridge, 4)
+    with parameter_client(shards.addresses) as client:
+        client.register(worker(config))
+        acknowledged = trained(client, 4)
         assert set(shards.signal_all(number)) <= {0, code}
     restored = checkpoints(config).restore()
     assert restored is not None
@@ -80,47 +80,47 @@ def test_a_signal_to_everybody_at_once_loses_nothing(
     assert found.tobytes() == acknowledged.tobytes()
     # Alone, one server goes on from it.
     _, address = start(processes, config)
-    with bridge_to(address) as bridge:
-        assert bridge.register(worker(config)).global_step == 40
-        assert bridge.pull().parameters.tobytes() == acknowledged.tobytes()
+    with parameter_client(address) as client:
+        assert client.register(worker(config)).global_step == 40
+        assert client.pull().parameters.tobytes() == acknowledged.tobytes()
 
 
 @pytest.mark.slow
 def test_one_shard_may_be_restarted_without_a_loss(processes: Processes, config: Path) -> None:
     shards = ShardProcesses(processes, config, 2)
-    with bridge_to(shards.addresses, unavailable_after=200.0) as bridge:
-        bridge.register(worker(config))
-        acknowledged = trained(bridge, 2)
+    with parameter_client(shards.addresses, unavailable_after=200.0) as client:
+        client.register(worker(config))
+        acknowledged = trained(client, 2)
         assert shards.running[1].stop() == 0
         shards.again(1)
-        assert bridge.pull().parameters.tobytes() == acknowledged.tobytes()
-        assert bridge.global_step == 20
+        assert client.pull().parameters.tobytes() == acknowledged.tobytes()
+        assert client.global_step == 20
     assert shards.running[0].returncode is None
 
 
 @pytest.mark.slow
 def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) -> None:
     shards = ShardProcesses(processes, config, 2)
-    with bridge_to(shards.addresses, unavailable_after=1.0) as bridge:
-        bridge.register(worker(config))
-        size = len(trained(bridge, 1))
+    with parameter_client(shards.addresses, unavailable_after=1.0) as client:
+        client.register(worker(config))
+        size = len(trained(client, 1))
         shards.running[1].kill()
         with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 1 s"):
-            push(bridge, size)
+            push(client, size)
     with (
-        bridge_to(shards.addresses, unavailable_after=0.5) as bridge,
+        parameter_client(shards.addresses, unavailable_after=0.5) as client,
         pytest.raises(ParameterServerUnavailable, match="shard 1 of 2 is unavailable: waiting for it"),
     ):
-        bridge.register(worker(config))
+        client.register(worker(config))
 
 
 @pytest.mark.slow
 def test_the_end_of_training_ends_all(processes: Processes, config: Path) -> None:
     shards = ShardProcesses(processes, config, 2)
-    with bridge_to(shards.addresses) as bridge:
-        bridge.register(worker(config))
+    with parameter_client(shards.addresses) as client:
+        client.register(worker(config))
         with pytest.raises(TrainingEnded):
-            trained(bridge, 1, env_steps=1000)
+            trained(client, 1, env_steps=1000)
     assert [running.wait(60) for running in shards.running] == [0, 0]
     assert checkpoints(config).published()[0].split("-")[1] == "1000"
 
@@ -141,9 +141,9 @@ def test_a_shard_may_come_before_shard_0(processes: Processes, config: Path) -> 
         address,
     )
     other = second.wait_for_address()
-    with bridge_to([address, other], unavailable_after=200.0) as bridge:
+    with parameter_client([address, other], unavailable_after=200.0) as client:
         start(processes, config, "--shard", "0/2", "--bind", address)
-        assert bridge.register(worker(config)).global_step == 0
+        assert client.register(worker(config)).global_step == 0
 
 
 def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, config: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager
 from support.parameter_server_processes import start, trained, worker, write_configuration
-from support.parameter_servers import bridge_to
+from support.parameter_servers import parameter_client
 from support.processes import Processes, Running, wait_until
 from support.s3_server import S3Proxy, S3Server, keys_file
 from support.shard_processes import ShardProcesses
@@ -49,16 +49,16 @@ class Place:
     def trained_server(self, seconds: float, pushes: int, *more: str) -> Running:
         """A server that has learned and saved nothing yet."""
         server = self.processes.start_python(SERVER, str(seconds), "--config", str(self.config), *self.arguments, *more)
-        with bridge_to(server.wait_for_address()) as bridge:
-            bridge.register(worker(self.config))
-            trained(bridge, pushes)
+        with parameter_client(server.wait_for_address()) as client:
+            client.register(worker(self.config))
+            trained(client, pushes)
         return server
 
     def resumed_at(self) -> tuple[int, str]:
         """Where the output of a server begins that is started now, and what it said."""
         server, address = start(self.processes, self.config, *self.arguments)
-        with bridge_to(address) as bridge:
-            step = bridge.register(worker(self.config)).global_step
+        with parameter_client(address) as client:
+            step = client.register(worker(self.config)).global_step
         assert server.stop(timeout=120) == 0, server.report()
         return step, server.stderr
 
@@ -107,9 +107,9 @@ def test_a_copy_of_the_last_checkpoint_is_found_by_the_next_start(place: Place, 
 @pytest.mark.slow
 def test_several_shards_try_on_until_s3_comes_back(place: Place, proxy: S3Proxy) -> None:
     shards = ShardProcesses(place.processes, place.config, 2, place.arguments)
-    with bridge_to(shards.addresses) as bridge:
-        bridge.register(worker(place.config))
-        trained(bridge, 2)
+    with parameter_client(shards.addresses) as client:
+        client.register(worker(place.config))
+        trained(client, 2)
     proxy.fail("reset")
     before = len(proxy.requests)
     shards.running[0].send_signal(signal.SIGTERM)
@@ -125,9 +125,9 @@ def test_a_server_that_is_killed_while_it_tries_on_has_left_a_copy(place: Place,
     server = place.trained_server(600, 1, "--set", "parameter-server.checkpoint_interval=0.2")
     wait_until(place.manager.published, "the first checkpoint is in the bucket", timeout=120)
     fault = proxy.fail("reset")
-    with bridge_to(server.wait_for_address()) as bridge:
-        bridge.register(worker(place.config))
-        trained(bridge, 3)
+    with parameter_client(server.wait_for_address()) as client:
+        client.register(worker(place.config))
+        trained(client, 3)
     wait_until(lambda: "is late: cannot" in server.stderr, "S3 is known to be away", timeout=120)
     fault.kind = "stall"
     server.send_signal(signal.SIGTERM)

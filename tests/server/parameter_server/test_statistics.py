@@ -18,7 +18,7 @@ from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.shard.model import ModelRefused
 from relaax.transport.grpc_options import MAX_STATISTICS
 from support.cutting_proxy import CuttingProxy
-from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import Models, fingerprint, gradient, parameter_client, registration, running
 from support.processes import wait_until
 
 ONE = Models(statistics={"a": 1})
@@ -34,22 +34,22 @@ def as_bytes(statistics: Mapping[str, Moments]) -> dict[str, tuple[float, bytes,
 
 
 def test_they_ride_on_the_push_and_come_back_with_the_parameters() -> None:
-    with running(ONE) as server, bridge_to(server.address) as bridge, bridge_to(server.address) as other:
-        for each in (bridge, other):
+    with running(ONE) as server, parameter_client(server.address) as client, parameter_client(server.address) as other:
+        for each in (client, other):
             each.register(registration())
             assert each.pull().statistics["a"].count == 0
-        bridge.metrics.statistic("a", of(1))
-        bridge.metrics.statistic("a", of(3))
-        pushed = bridge.push(gradient(1), env_steps=2)
+        client.metrics.statistic("a", of(1))
+        client.metrics.statistic("a", of(3))
+        pushed = client.push(gradient(1), env_steps=2)
         assert pushed.pulled is not None
         assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
         assert as_bytes(other.pull().statistics) == as_bytes({"a": of(1, 3)})
         other.metrics.statistic("a", of(8))
         assert other.push(gradient(1), env_steps=1, want_parameters=False).pulled is None
-        merged = bridge.pull().statistics["a"]
+        merged = client.pull().statistics["a"]
         assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (3, [4], [26])
-        bridge.push(gradient(1), env_steps=1)
-        assert bridge.pull().statistics["a"].count == 3
+        client.push(gradient(1), env_steps=1)
+        assert client.pull().statistics["a"].count == 3
 
 
 def test_many_workers_merge_to_what_one_pass_gives() -> None:
@@ -61,13 +61,13 @@ def test_many_workers_merge_to_what_one_pass_gives() -> None:
 
     def work(address: str, number: int) -> None:
         try:
-            with bridge_to(address) as bridge:
-                bridge.register(registration(session_id=str(number)))
-                bridge.pull()
+            with parameter_client(address) as client:
+                client.register(registration(session_id=str(number)))
+                client.pull()
                 for part in parts[number::workers]:
                     for row in np.array_split(part, 3):
-                        bridge.metrics.statistic("a", Moments.of(row))
-                    bridge.push(gradient(1), env_steps=len(part))
+                        client.metrics.statistic("a", Moments.of(row))
+                    client.push(gradient(1), env_steps=len(part))
         except BaseException as error:
             failures.append(error)
 
@@ -85,13 +85,13 @@ def test_many_workers_merge_to_what_one_pass_gives() -> None:
 
 
 def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
-    with running(ONE) as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.metrics.statistic("a", of(1, 3))
+    with running(ONE) as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as client:
+        client.register(registration())
+        client.pull()
+        client.metrics.statistic("a", of(1, 3))
         proxy.swallow_answers()
         pushed = []
-        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=2)))
+        thread = threading.Thread(target=lambda: pushed.append(client.push(gradient(1), env_steps=2)))
         thread.start()
         wait_until(lambda: server.version == 1, "the push arrives")
         proxy.cut()
@@ -102,10 +102,10 @@ def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
 
 def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_parameters() -> None:
     models = Models(max_staleness=0, statistics={"a": 1})
-    with running(models) as server, bridge_to(server.address) as slow, bridge_to(server.address) as fast:
-        for bridge in (slow, fast):
-            bridge.register(registration())
-            bridge.pull()
+    with running(models) as server, parameter_client(server.address) as slow, parameter_client(server.address) as fast:
+        for client in (slow, fast):
+            client.register(registration())
+            client.pull()
         before = fast.push(gradient(1), env_steps=1).pulled
         slow.metrics.statistic("a", of(1, 3))
         pushed = slow.push(gradient(1), env_steps=1)
@@ -125,40 +125,40 @@ def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_par
 def test_a_new_incarnation_gets_those_of_the_lost_push_again() -> None:
     with running(ONE) as first:
         address = first.address
-        with bridge_to(address) as bridge:
-            bridge.register(registration(session_id="s"))
-            bridge.pull()
-            bridge.metrics.statistic("a", of(100))
-            bridge.push(gradient(1), env_steps=1)
+        with parameter_client(address) as client:
+            client.register(registration(session_id="s"))
+            client.pull()
+            client.metrics.statistic("a", of(100))
+            client.push(gradient(1), env_steps=1)
             first.stop()
             with running(ONE, address=address) as second:
-                bridge.metrics.statistic("a", of(1, 3))
-                pushed = bridge.push(gradient(1), env_steps=2, want_parameters=False)
+                client.metrics.statistic("a", of(1, 3))
+                pushed = client.push(gradient(1), env_steps=2, want_parameters=False)
                 assert (pushed.discarded, pushed.global_step) == ("incarnation", 2)
                 assert pushed.pulled is not None
                 assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
-                bridge.push(gradient(1), env_steps=1)
+                client.push(gradient(1), env_steps=1)
                 assert second.statistics["a"].count == 2
 
 
 def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
     models = Models(statistics={"a": 3, "b/c": 1})
     rng = np.random.default_rng(3)
-    with running(models, tmp_path) as first, bridge_to(first.address) as bridge:
-        bridge.register(registration())
+    with running(models, tmp_path) as first, parameter_client(first.address) as client:
+        client.register(registration())
         for _ in range(5):
-            bridge.metrics.statistic("a", Moments.of(rng.normal(size=(7, 3))))
-            bridge.metrics.statistic("b/c", Moments.of(rng.normal(size=(2, 1))))
-            bridge.push(None, env_steps=1)
+            client.metrics.statistic("a", Moments.of(rng.normal(size=(7, 3))))
+            client.metrics.statistic("b/c", Moments.of(rng.normal(size=(2, 1))))
+            client.push(None, env_steps=1)
         kept = as_bytes(first.statistics)
         assert {name: count for name, (count, _, _) in kept.items()} == {"a": 35, "b/c": 10}
-    with running(models, tmp_path) as second, bridge_to(second.address) as bridge:
-        bridge.register(registration())
+    with running(models, tmp_path) as second, parameter_client(second.address) as client:
+        client.register(registration())
         assert as_bytes(second.statistics) == kept
-        assert as_bytes(bridge.pull().statistics) == kept
+        assert as_bytes(client.pull().statistics) == kept
         # Nothing else has changed, and still it is saved.
-        bridge.metrics.statistic("b/c", of(1))
-        bridge.push(None, env_steps=0)
+        client.metrics.statistic("b/c", of(1))
+        client.push(None, env_steps=0)
     with running(models, tmp_path) as third:
         assert third.statistics["b/c"].count == 11
         assert as_bytes(third.statistics)["a"] == kept["a"]
@@ -166,13 +166,17 @@ def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: Path) -> None:
-    with running(ONE, tmp_path) as first, CuttingProxy(first.address) as proxy, bridge_to(proxy.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.metrics.statistic("a", of(1, 3))
+    with (
+        running(ONE, tmp_path) as first,
+        CuttingProxy(first.address) as proxy,
+        parameter_client(proxy.address) as client,
+    ):
+        client.register(registration())
+        client.pull()
+        client.metrics.statistic("a", of(1, 3))
         proxy.swallow_answers()
         pushed = []
-        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
+        thread = threading.Thread(target=lambda: pushed.append(client.push(gradient(1), env_steps=5)))
         thread.start()
         wait_until(lambda: first.version == 1, "the push arrives")
         first.stop()
@@ -184,22 +188,22 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
 
 
 def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path: Path) -> None:
-    with running(ONE, tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.metrics.statistic("a", of(1, 3))
-        bridge.metrics.episode(1.0, 1)
-        bridge.push(None, env_steps=1)
+    with running(ONE, tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.metrics.statistic("a", of(1, 3))
+        client.metrics.episode(1.0, 1)
+        client.push(None, env_steps=1)
     manager = CheckpointManager(LocalStore(tmp_path))
     checkpoint = manager.restore()
     assert checkpoint is not None
     part = {**checkpoint.parts["shard-0"], "statistics/a/m2": np.array([1.7e308])}
     manifest = {**checkpoint.manifest, "returns": {"episodes": 6, "last": [1.7e308] * 6, "best": None}}
     manager.save(2, {"shard-0": part}, manifest)
-    with running(ONE, tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.metrics.statistic("a", of(1, 3))
-        bridge.metrics.episode(5.0, 1)
-        bridge.push(None, env_steps=1)
+    with running(ONE, tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.metrics.statistic("a", of(1, 3))
+        client.metrics.episode(5.0, 1)
+        client.push(None, env_steps=1)
         status = server.core.status()
         assert (status.episodes, status.mean_return_100, status.global_step) == (7, 5.0, 2)
         assert as_bytes(server.statistics) == as_bytes({"a": of(1, 3)})
@@ -209,10 +213,14 @@ def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path:
 
 
 def test_samples_of_a_worker_that_can_have_none_such_spoil_nobody_elses(tmp_path: Path) -> None:
-    with running(ONE, tmp_path) as server, bridge_to(server.address) as hostile, bridge_to(server.address) as honest:
-        for bridge in (hostile, honest):
-            bridge.register(registration())
-            bridge.pull()
+    with (
+        running(ONE, tmp_path) as server,
+        parameter_client(server.address) as hostile,
+        parameter_client(server.address) as honest,
+    ):
+        for client in (hostile, honest):
+            client.register(registration())
+            client.pull()
         for sign in (1, -1):
             hostile.metrics.statistic("a", Moments(5.0, np.array([sign * 1e153]), np.array([1e307])))
             hostile.push(None, env_steps=1)
@@ -224,9 +232,9 @@ def test_samples_of_a_worker_that_can_have_none_such_spoil_nobody_elses(tmp_path
 
 
 def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path) -> None:
-    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.push(None, env_steps=1)
+    with running(directory=tmp_path) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.push(None, env_steps=1)
     checkpoint = CheckpointManager(LocalStore(tmp_path)).restore()
     assert checkpoint is not None
     assert set(checkpoint.parts["shard-0"]) == {"parameters"}
@@ -240,13 +248,13 @@ def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path)
 
 
 def test_the_longest_statistics_and_vector_fit_a_message() -> None:
-    with running(Models(statistics={"a": MAX_STATISTICS})) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.metrics.statistic("a", Moments.of(np.ones((2, MAX_STATISTICS))))
+    with running(Models(statistics={"a": MAX_STATISTICS})) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.pull()
+        client.metrics.statistic("a", Moments.of(np.ones((2, MAX_STATISTICS))))
         for number in range(5000):
-            bridge.metrics.episode(number + 0.5, 100_000)
-        pushed = bridge.push(gradient(1), env_steps=1)
+            client.metrics.episode(number + 0.5, 100_000)
+        pushed = client.push(gradient(1), env_steps=1)
         assert pushed.pulled is not None
         assert pushed.pulled.statistics["a"].mean.tolist() == [1.0] * MAX_STATISTICS
 
@@ -295,8 +303,8 @@ def test_what_no_bridge_sends_is_refused_and_changes_nothing(messages: list[pb.M
 
 
 def test_the_bridge_passes_the_sentence_on() -> None:
-    with running(ONE) as server, bridge_to(server.address) as bridge:
-        bridge.register(registration())
-        bridge.metrics.statistic("b", of(1))
+    with running(ONE) as server, parameter_client(server.address) as client:
+        client.register(registration())
+        client.metrics.statistic("b", of(1))
         with pytest.raises(ParameterServerError, match="unknown statistic 'b'"):
-            bridge.push(None, env_steps=1)
+            client.push(None, env_steps=1)

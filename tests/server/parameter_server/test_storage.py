@@ -20,7 +20,7 @@ from relaax.server.command.termination import EndRequests, Reason
 from relaax.server.parameter_server import main
 from relaax.server.parameter_server.command.assembly import metrics_folder, open_manager
 from support.parameter_server_processes import start, trained, worker, write_configuration
-from support.parameter_servers import bridge_to
+from support.parameter_servers import parameter_client
 from support.processes import Processes, Running, wait_until
 from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
 
@@ -242,20 +242,20 @@ def test_while_s3_is_away_training_goes_on_and_checkpoints_are_late(
     )
     manager = CheckpointManager(s3.store(bucket))
     server, address = start(processes, path, *arguments)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(path))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(path))
+        trained(client, 1)
         wait_until(lambda: manager.published(), "the first checkpoint is in the bucket")
         for kind in ("InternalError", "AccessDenied", "reset", "stall"):
             proxy.fail(kind)
             before = len(proxy.requests)
-            trained(bridge, 3)
+            trained(client, 3)
             wait_until(lambda before=before: len(proxy.requests) > before, "it tries")  # type: ignore[misc]
             if kind == "AccessDenied":
                 wait_until(lambda: "is late: cannot " in server.stderr, "the log says so")
-            trained(bridge, 3)
+            trained(client, 3)
             proxy.heal()
-        step = bridge.global_step
+        step = client.global_step
         newest = wait_until(
             lambda: manager.published()[0].split("-")[1] == str(step) and manager.published()[0],
             "the newest state is in the bucket",
@@ -266,8 +266,8 @@ def test_while_s3_is_away_training_goes_on_and_checkpoints_are_late(
     events = [entry["Key"] for entry in s3.client.list_objects_v2(Bucket=bucket, Prefix="metrics/")["Contents"]]
     assert events, "metrics are in the bucket"
     second, address = start(processes, path, *arguments)
-    with bridge_to(address) as bridge:
-        assert bridge.register(worker(path)).global_step == step
+    with parameter_client(address) as client:
+        assert client.register(worker(path)).global_step == step
     assert second.stop(timeout=120) == 0
 
 
@@ -291,19 +291,19 @@ def test_of_two_servers_at_one_place_the_later_one_is_refused_or_takes_over(
     arguments, store = place
     path, manager = write_configuration(tmp_path), CheckpointManager(store)
     first, address = start(processes, path, *arguments)
-    with bridge_to(address) as bridge:
-        bridge.register(worker(path))
-        trained(bridge, 2)
+    with parameter_client(address) as client:
+        client.register(worker(path))
+        trained(client, 2)
         second = processes.start("relaax-parameter-server", "--config", path, *arguments)
         refused(second, 1, f"process {first.pid} on ")
         assert "writes its checkpoints to" in second.stderr
-        trained(bridge, 1)
+        trained(client, 1)
     first.kill()
     third, address = start(processes, path, *arguments)
     assert f"over from process {first.pid} on " in third.stderr
-    with bridge_to(address) as bridge:
-        bridge.register(worker(path))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(path))
+        trained(client, 1)
     third.send_signal(signal.SIGSTOP)
     fourth, _ = start(processes, path, *arguments)
     assert "has not renewed its lease on" in fourth.stderr
@@ -313,8 +313,8 @@ def test_of_two_servers_at_one_place_the_later_one_is_refused_or_takes_over(
     assert fourth.stop() == 0
     fifth, address = start(processes, path, *arguments)
     assert "over from" not in fifth.stderr, "who ends in order gives its lease back"
-    with bridge_to(address) as bridge:
-        bridge.register(worker(path))
-        trained(bridge, 1)
+    with parameter_client(address) as client:
+        client.register(worker(path))
+        trained(client, 1)
     assert fifth.stop() == 0
     assert [checkpoint_id.rpartition("-")[2] for checkpoint_id in manager.published()] == ["f4"]

@@ -20,7 +20,7 @@ from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.state import SnapshotMemory
-from support.parameter_servers import Models, bridge_to, fingerprint, registration
+from support.parameter_servers import Models, fingerprint, parameter_client, registration
 from support.processes import wait_until
 from support.raw_shard import RawShard, raw_shard
 from support.shards import OneShard
@@ -112,10 +112,10 @@ def test_a_place_is_taken_by_one_process_which_may_take_it_again(
 def test_workers_are_told_who_is_away(leader: OneShard) -> None:
     sentence = r"was unavailable for 0\.2 s: shard 1 of 2 is unavailable: waiting for it"
     with (
-        bridge_to(leader.address, unavailable_after=0.2) as bridge,
+        parameter_client(leader.address, unavailable_after=0.2) as client,
         pytest.raises(ParameterServerUnavailable, match=sentence),
     ):
-        bridge.register(registration())
+        client.register(registration())
 
 
 def test_a_shard_that_does_not_answer_makes_a_checkpoint_late_and_holds_nobody(

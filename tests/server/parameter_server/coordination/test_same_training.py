@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
-from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration
+from support.parameter_servers import Models, fingerprint, gradient, parameter_client, registration
 from support.shards import sharded
 
 SIZE, PUSHES = 1_003, 10
@@ -19,11 +19,11 @@ OPTIMIZERS = [RMSProp(0.9, 0.01), Adam(), Momentum(), AdaGrad(), Add()]
 def trained(count: int, optimizer: OptimizerSpec) -> npt.NDArray[np.float32]:
     random = np.random.default_rng(7)
     models = Models(optimizer, learning_rate=0.1, end=500)
-    with sharded(count, models) as shards, bridge_to(shards.addresses) as bridge:
-        bridge.register(registration(fingerprint=fingerprint(size=SIZE)))
-        bridge.pull()
+    with sharded(count, models) as shards, parameter_client(shards.addresses) as client:
+        client.register(registration(fingerprint=fingerprint(size=SIZE)))
+        client.pull()
         for _ in range(PUSHES):
-            pulled = bridge.push(random.standard_normal(SIZE).astype(np.float32), env_steps=5).pulled
+            pulled = client.push(random.standard_normal(SIZE).astype(np.float32), env_steps=5).pulled
         assert pulled is not None
         return pulled.parameters
 
@@ -37,9 +37,9 @@ def test_the_same_gradients_give_the_same_parameters(optimizer: OptimizerSpec) -
 
 
 def test_all_parts_of_a_push_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with sharded(4) as shards, bridge_to(shards.addresses) as bridge:
-        bridge.register(registration())
-        bridge.pull()
+    with sharded(4) as shards, parameter_client(shards.addresses) as client:
+        client.register(registration())
+        client.pull()
         together = threading.Barrier(4)
         for shard in shards.all:
             model = shard.core.model
@@ -57,5 +57,5 @@ def test_all_parts_of_a_push_are_under_way_at_once(monkeypatch: pytest.MonkeyPat
 
             monkeypatch.setattr(model.shard, "push", wait_and_push)
             monkeypatch.setattr(model.shard, "pull", wait_and_pull)
-        assert bridge.push(gradient(1), env_steps=1).version == 1
-        assert bridge.pull().version == 1
+        assert client.push(gradient(1), env_steps=1).version == 1
+        assert client.pull().version == 1

@@ -8,55 +8,55 @@ import numpy as np
 
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.command.termination import Reason
-from support.parameter_servers import SIZE, bridge_to, gradient, registration
+from support.parameter_servers import SIZE, gradient, parameter_client, registration
 from support.shards import sharded
 
 
 def test_the_life_of_a_bridge_to_three_shards() -> None:
-    with sharded(3) as shards, bridge_to(shards.addresses) as bridge:
-        registered = bridge.register(registration(environments=2))
+    with sharded(3) as shards, parameter_client(shards.addresses) as client:
+        registered = client.register(registration(environments=2))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
-        pulled = bridge.pull()
+        pulled = client.pull()
         assert (pulled.version, pulled.parameters.flags.writeable) == (0, False)
         values = gradient(*range(1, SIZE + 1))
-        pushed = bridge.push(values, env_steps=10)
+        pushed = client.push(values, env_steps=10)
         assert pushed.pulled is not None
         np.testing.assert_array_equal(pushed.pulled.parameters, -values)
         np.testing.assert_array_equal(shards.parameters, -values)
         assert (pushed.discarded, pushed.version, pushed.staleness, pushed.global_step) == (None, 1, 0, 10)
-        assert bridge.pull() is pushed.pulled
+        assert client.pull() is pushed.pulled
         assert [shard.version for shard in shards.all] == [1, 1, 1]
         assert [shard.core.global_step for shard in shards.all] == [10, 0, 0]
 
 
 def test_a_checkpoint_holds_all_parts_and_comes_back(tmp_path: Path) -> None:
-    with sharded(3, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.push(gradient(*range(SIZE)), env_steps=10)
+    with sharded(3, directory=tmp_path) as shards, parameter_client(shards.addresses) as client:
+        client.register(registration())
+        client.pull()
+        client.push(gradient(*range(SIZE)), env_steps=10)
         shards.stop()
         assert shards.leader.ended == (Reason.TERMINATED, True)
         assert all(shard.ended is not None and shard.ended[1] for shard in shards.all)
     assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-10"]
-    with sharded(3, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
+    with sharded(3, directory=tmp_path) as shards, parameter_client(shards.addresses) as client:
         np.testing.assert_array_equal(shards.parameters, -gradient(*range(SIZE)))
-        assert bridge.register(registration()).global_step == 10
+        assert client.register(registration()).global_step == 10
 
 
 def test_a_lost_shard_comes_back_and_all_return_to_the_last_checkpoint(tmp_path: Path) -> None:
-    with sharded(3, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
-        bridge.register(registration())
-        bridge.pull()
-        bridge.push(gradient(*range(SIZE)), env_steps=10)
+    with sharded(3, directory=tmp_path) as shards, parameter_client(shards.addresses) as client:
+        client.register(registration())
+        client.pull()
+        client.push(gradient(*range(SIZE)), env_steps=10)
         assert shards.save()
-        bridge.push(gradient(*range(SIZE)), env_steps=10)
+        client.push(gradient(*range(SIZE)), env_steps=10)
         before = shards.leader.core.incarnation
         shards.all[2].vanish()
         shards.again(2)
         shards.wait_serving()
-        pushed = bridge.push(gradient(*range(SIZE)), env_steps=7)
+        pushed = client.push(gradient(*range(SIZE)), env_steps=7)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 17)
         np.testing.assert_array_equal(shards.parameters, -gradient(*range(SIZE)))
         assert {shard.core.incarnation for shard in shards.all} == {shards.leader.core.incarnation}
         assert shards.leader.core.incarnation > before
-        assert bridge.push(gradient(1), env_steps=1).discarded is None
+        assert client.push(gradient(1), env_steps=1).discarded is None
