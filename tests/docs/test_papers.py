@@ -26,7 +26,7 @@ def section(name: str, heading: str) -> str:
 
 
 def test_da3c_lists_each_default_that_is_not_the_papers() -> None:
-    text = section("algorithms/da3c/README.md", "Defaults for environments that nobody has tuned")
+    text = section("algorithms/da3c/README.md", "Where the defaults differ from the paper")
     assert "with four exceptions" in text
     assert len(re.findall(r"^- \*\*", text, re.MULTILINE)) == 4
     assert Da3c.model_fields["value_loss_weight"].default == 0.5
