@@ -24,7 +24,7 @@ def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(pytest.skip.Exception, match="lacks git, ss: apt-get install git; apt-get install iproute2"):
         need("git", "ss")
-    with pytest.raises(pytest.skip.Exception, match="lacks chromium: tests/support/install-boxes"):
+    with pytest.raises(pytest.skip.Exception, match="lacks chromium: tests/support/install-image-tools"):
         need("chromium")
 
 

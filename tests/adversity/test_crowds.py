@@ -21,12 +21,12 @@ from relaax.conformance.websocket import Masker, request
 from relaax.server.rlx_server.listening.admission import EXTRA_PLACES, FREE_PLACES
 from relaax.server.rlx_server.listening.children import MAX_CLOSING
 from relaax.server.rlx_server.listening.listener import MAX_WAITING
-from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
+from support.connection_floods import ConnectionFlood, NonReadingClients, RejectedClients, SlowHandshakes, connect_to
 from support.fuzz_run import ALGORITHM
-from support.fuzz_wire import guests
-from support.leftovers import Holdings, expect_clean_log, expect_no_more, holdings
+from support.fuzz_wire import honest_clients
 from support.offline import start_offline_server
 from support.processes import Processes, Running, wait_until
+from support.resource_leaks import Resources, expect_clean_log, expect_no_leak, resources_of
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.service import started_service
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
 PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
 HANDSHAKE_TIMEOUT = 300  # seconds: longer than any crowd stays
 WAITING = 100  # connections that may wait to be read, instead of the listener's own 1024
-COMER = Path(__file__).parents[1] / "support" / "comer.py"
+COMER = Path(__file__).parents[1] / "support" / "idle_client.py"
 
 
 class Served:
@@ -63,10 +63,10 @@ class Served:
                 line.init()
                 line.say(rlx.Bye())
                 line.expect_end()
-        self.before: Holdings = holdings(self.running)
+        self.before: Resources = resources_of(self.running)
 
     def expect_nothing_left(self) -> None:
-        expect_no_more(self.running, self.before)
+        expect_no_leak(self.running, self.before)
         expect_clean_log(self.running)
 
 
@@ -122,8 +122,8 @@ def test_the_oldest_of_1200_silent_connections_make_room(server: Served) -> None
 
 def expect_room(server: Served, waiting: int, said: bytes) -> None:
     count = waiting + 176
-    with Crowd(server.address, count, said) as crowd:
-        with guests(server.address) as honest:
+    with ConnectionFlood(server.address, count, said) as crowd:
+        with honest_clients(server.address) as honest:
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
         expect_no_process(server)
         wait_until(lambda: crowd.dropped() >= count - waiting, "those that waited longest made room")
@@ -132,8 +132,8 @@ def expect_room(server: Served, waiting: int, said: bytes) -> None:
 @pytest.mark.slow
 def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
     word = hello()
-    with Crowd(server.address, WAITING - 10, word[:1]) as crowd:
-        with guests(server.address) as honest:
+    with ConnectionFlood(server.address, WAITING - 10, word[:1]) as crowd:
+        with honest_clients(server.address) as honest:
             for index in range(1, len(word) - 1):
                 crowd.say(word[index : index + 1])
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
@@ -142,7 +142,7 @@ def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
 
 @pytest.mark.slow
 def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
-    with Crowd(server.address, WAITING - 10, b"\0\0\0") as crowd, guests(server.address) as honest:
+    with ConnectionFlood(server.address, WAITING - 10, b"\0\0\0") as crowd, honest_clients(server.address) as honest:
         crowd.half_close()
         wait_until(lambda: crowd.dropped() == WAITING - 10, "all of them were dropped")
         wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
@@ -152,7 +152,7 @@ def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
 def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
     """Each is told, after everybody whose hello could be one."""
     lies = struct.pack(">I", 2**32 - 1) + b"x" * 100
-    with Crowd(server.address, 12, lies) as crowd, guests(server.address) as honest:
+    with ConnectionFlood(server.address, 12, lies) as crowd, honest_clients(server.address) as honest:
         wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
         wait_until(lambda: crowd.dropped() == 12, "each was answered", 120)
 
@@ -173,7 +173,7 @@ def test_a_crowd_whose_frames_have_a_length_and_no_sense(
         pytest.skip("--short has the crowd that sends more")
     server = Served(processes, tmp_path, max_handshakes=1)
     garbage = struct.pack(">I", 200) + b"\xff" * (200 + more)
-    with Unteachable(server.address, 64, garbage) as crowd, guests(server.address) as honest:
+    with RejectedClients(server.address, 64, garbage) as crowd, honest_clients(server.address) as honest:
         wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
         wait_until(lambda: crowd.refusals > 64, "the crowd comes again", 60)
         assert max(guest.longest for guest in honest) < PATIENCE
@@ -184,9 +184,9 @@ def test_a_crowd_whose_frames_have_a_length_and_no_sense(
 @as_many_as_ever
 def test_a_crowd_that_says_hello_and_never_reads(server: Served) -> None:
     """What that costs those who train, and a newcomer: tests/benchmarks/deaf_crowd.py."""
-    with Deaf(server.address, 300) as crowd:
+    with NonReadingClients(server.address, 300) as crowd:
         wait_until(lambda: len(server.running.children()) >= FREE_PLACES, "places are taken", 60)
-        with guests(server.address) as honest:
+        with honest_clients(server.address) as honest:
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 120)
             workers = len(server.running.children())
         assert workers <= FREE_PLACES + EXTRA_PLACES + MAX_CLOSING + len(honest) + 2  # two may be on their way
@@ -201,8 +201,8 @@ def test_clients_that_never_read_their_answers(server: Served, websocket: bool) 
     ping = rlx.ClientConnection()
     ping.send(make_hello())
     pings = ping.send(rlx.Ping(7)) * 20_000
-    with guests(server.address) as honest, contextlib.ExitStack() as stack:
-        deaf = [stack.enter_context(connected(server.address)) for _ in range(4)]
+    with honest_clients(server.address) as honest, contextlib.ExitStack() as stack:
+        deaf = [stack.enter_context(connect_to(server.address)) for _ in range(4)]
         for sock in deaf:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.sendall(request() + Masker().masked(hello()) if websocket else hello())
@@ -227,7 +227,7 @@ def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path:
         try:
             for each in training:
                 each.expect_more()
-            stack.enter_context(Loiterers(service.address, 500))
+            stack.enter_context(SlowHandshakes(service.address, 500))
             for each in training:
                 each.expect_more(100 if short else 300)
             newcomer = Training(service.address)
@@ -244,7 +244,7 @@ def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path:
 @pytest.mark.timeout(1800)
 def test_some_hundreds_of_connections_come_and_go(server: Served, short: bool) -> None:
     """Clean, by a reset, in the middle of a word, and as a process that is killed."""
-    with guests(server.address) as honest:
+    with honest_clients(server.address) as honest:
         for number in range(25 if short else 600):
             _come_and_go(server.address, number)
         assert all(guest.connections > 0 for guest in honest)

@@ -11,8 +11,8 @@ import pytest
 from relaax import rlx
 from relaax.rlx import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
-from support.leftovers import expect_clean_log
 from support.processes import Running, wait_until
+from support.resource_leaks import expect_clean_log
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.service import started_service

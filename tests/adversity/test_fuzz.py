@@ -12,9 +12,9 @@ from support.fuzz_cases import case
 from support.fuzz_memory import at_a_client, expected
 from support.fuzz_run import fuzz, start_fuzzed_server
 from support.fuzz_websocket import run_spoiled
-from support.fuzz_wire import guests
-from support.leftovers import expect_clean_log
+from support.fuzz_wire import honest_clients
 from support.processes import Processes
+from support.resource_leaks import expect_clean_log
 
 pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
 
@@ -44,7 +44,7 @@ def test_spoiled_websocket_at_a_server(processes: Processes, tmp_path: Path, sho
     """Requests and frames that are none, beside honest clients."""
     server, address = start_fuzzed_server(processes, tmp_path)
     ends: Counter[str] = Counter()
-    with guests(address):
+    with honest_clients(address):
         for number in range(120 if short else 400):
             run_spoiled(address, SEED, number, ends)
     assert {"HTTP 400", "MALFORMED, 1002", "MALFORMED, 1003", "FRAME_TOO_LARGE, 1009"} < set(ends), ends

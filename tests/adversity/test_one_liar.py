@@ -64,7 +64,7 @@ class Scene:
         self._shard = shard
         self._files = [self.folder / f"{name}.jsonl" for name in HONEST]
         for name, file in zip(HONEST, self._files, strict=True):
-            self.client("hostile_guest.py", name, file)
+            self.client("honest_client.py", name, file)
 
     def _started(self, command: tuple[str, ...], *more: str) -> tuple[Running, str]:
         server, address = self.processes.start_server(*command, *self._config, *more)
@@ -126,7 +126,7 @@ def test_honest_clients_train_on_beside_a_liar(
     scene.updated(5)
     before = scene.rate(seconds)
 
-    liar = scene.client("hostile_liar.py", LIAR)
+    liar = scene.client("extreme_values_client.py", LIAR)
     for sentence in sentences:
         scene.wait_for(sentence, liar)
     kept = scene.rate(seconds) / before

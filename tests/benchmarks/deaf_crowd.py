@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from hostile_connections import window
 
 from relaax.client import Client
-from support.crowd import Deaf
+from support.connection_floods import NonReadingClients
 from support.processes import Processes, Running, wait_until
 from support.service import PARAMETER_SERVER, RLX_SERVER, status_of
 
@@ -72,7 +72,7 @@ def measure(processes: Processes, folder: Path, options: argparse.Namespace) -> 
     held, most = holding(server), 0
     for number in range(options.windows):
         alone.append(window(parameter_server, options.seconds))
-        with Deaf(address, options.crowd, token) as crowd:
+        with NonReadingClients(address, options.crowd, token) as crowd:
             beside.append(window(parameter_server, options.seconds))
             most = max(most, len(server.children()))
             new = [first_action(address, token) for _ in range(options.newcomers)]

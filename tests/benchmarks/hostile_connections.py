@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.crowd import Loiterers
+from support.connection_floods import SlowHandshakes
 from support.processes import Processes, wait_until
 from support.service import PARAMETER_SERVER, RLX_SERVER, status_of
 
@@ -65,7 +65,7 @@ def measured(processes: Processes, folder: Path, options: argparse.Namespace) ->
     windows: tuple[list[float], list[float]] = ([], [])
     for number in range(options.windows):
         windows[0].append(window(parameter_server, options.seconds))
-        with Loiterers(address, options.hostile) as hostile:
+        with SlowHandshakes(address, options.hostile) as hostile:
             windows[1].append(window(parameter_server, options.seconds))
             workers = len(server.children())
         print(

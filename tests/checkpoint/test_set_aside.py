@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, NoUsableCheckpoint, Store, StoreError
-from support.forged import put, sealed
+from support.forged_checkpoints import put, sealed
 from support.s3_server import S3Server
 
 Damage = Callable[[Store, str], None]

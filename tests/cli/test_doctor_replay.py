@@ -12,9 +12,9 @@ from relaax.cli.doctor.command import checks, line
 from relaax.cli.doctor.finding import Finding, Severity, Subject
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
 from support.keys import Keys
-from support.nobody import nobody
 from support.processes import Processes
 from support.replay_servers import client_of, numbered, numbers, serving, start_replay_server
+from support.unused_address import unused_address
 
 SECRET, OTHER = "a-token-that-nobody-may-read", "another-token-that-is-not-it"
 LEVELS = Severity.OK, Severity.WARNING, Severity.WRONG
@@ -98,7 +98,7 @@ def test_replay_servers_in_another_order_and_too_few(tmp_path: Path) -> None:
 
 
 def test_replay_servers_that_are_not_there_or_not_named(tmp_path: Path) -> None:
-    with nobody() as one, nobody() as other:
+    with unused_address() as one, unused_address() as other:
         late = said(found(written(tmp_path, **addressed(one, other)), "replay server"), Severity.WARNING)
         assert len(late) == 2
         assert f"replay server {one} is unreachable: UNAVAILABLE" in late[0]

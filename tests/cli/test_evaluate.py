@@ -28,10 +28,10 @@ from relaax.client.program.agents import Game, playing
 from relaax.evaluation.playing import seed_of
 from relaax.files import write_whole
 from relaax.policy.file import PARAMETERS, policy_of, read
-from support.films import film
 from support.policy_files import bundled, write
 from support.processes import Processes, project_command, wait_until
 from support.programs import completed
+from support.video_frames import read_video
 
 CARTPOLE = Box(np.array([-4.8, -np.inf, -0.42, -np.inf]), np.array([4.8, np.inf, 0.42, np.inf]), (4,))
 CONFIG = """
@@ -183,7 +183,7 @@ def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> Non
         "cartpole-v1-000000.mp4",
         "cartpole-v1-000002.mp4",
     ]
-    images, fps = film(tmp_path / "v" / "cartpole-v1-000002.mp4")
+    images, fps = read_video(tmp_path / "v" / "cartpole-v1-000002.mp4")
     assert fps == 50
     assert len(images) == result["lengths"][2], "the first state, and that after each step but the last"
     assert images[0].shape == (400, 600, 3)

@@ -18,7 +18,7 @@ from relaax.cli.app import app
 from relaax.cli.run.experiment import _newest_checkpoint
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.policy.file import FORMAT
-from support.forged import all_forgeries, duplicated
+from support.forged_checkpoints import all_forgeries, duplicated
 
 SPACE = {"kind": "discrete", "n": 2}
 FIRST, SECOND = "00000001-10", "00000002-10"

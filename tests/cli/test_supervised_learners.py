@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervisor]:
     """A run whose replay server only listens: nobody has got as far as to need it."""
-    silent = replace(roles.REPLAY_SERVER, module="support.listening")
+    silent = replace(roles.REPLAY_SERVER, module="support.silent_server")
     monkeypatch.setattr(roles, "ROLES", tuple(silent if role is roles.REPLAY_SERVER else role for role in roles.ROLES))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
     with supervised(make_plan(written(tmp_path, 2, 2), []), tmp_path / "run") as supervisor:

@@ -18,11 +18,11 @@ from relaax.replay import replay_pb2 as pb
 from relaax.server.parameter_server.service.registry import WorkerOrigin
 from relaax.server.replay_server.table_statistics import TableStatistics
 from relaax.transport.channel import Target
-from support.nobody import nobody
 from support.parameter_servers import gradient, parameter_client, registration, running
 from support.processes import Processes, project_command
 from support.replay_servers import client_of, numbered, numbers, serving
 from support.terminal_pictures import reported
+from support.unused_address import unused_address
 
 PATIENCE = 120.0
 
@@ -63,7 +63,7 @@ def test_replay_servers_stand_beside_the_shards() -> None:
         serving(2) as shards,
         client_of(shards, numbered(100), actors=(0, 1)) as client,
         parameter_client(server.address) as actor,
-        nobody() as gone,
+        unused_address() as gone,
     ):
         actor.register(registration())
         actor.pull()

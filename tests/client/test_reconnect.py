@@ -9,8 +9,8 @@ import pytest
 from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.rlx import ErrorCode
-from support.nobody import nobody
 from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
+from support.unused_address import unused_address
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(100)}
 
@@ -216,7 +216,7 @@ def test_a_server_that_starts_later_is_waited_for():
                 self.peer = RlxPeer(serve_echo, port=int(address.rpartition(":")[2]))
 
     held = ExitStack()
-    address = held.enter_context(nobody())
+    address = held.enter_context(unused_address())
     starter = Starter(logging.WARNING)
     logging.getLogger("relaax.client").addHandler(starter)
     try:
@@ -230,7 +230,7 @@ def test_a_server_that_starts_later_is_waited_for():
 
 def test_nobody_there_is_told_with_the_address():
     with (
-        nobody() as address,
+        unused_address() as address,
         Client(address, retry_seconds=0.0, **SPACES) as client,
         pytest.raises(Failure, match=f"connect to {address}"),
     ):

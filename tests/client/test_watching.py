@@ -14,8 +14,8 @@ from relaax.client import Failure, command, run
 from relaax.client.connection.failure import CannotWrite
 from relaax.client.program.watching import Watch, Watching
 from support.disks import Disk, small_disk
-from support.films import film
 from support.programs import program
+from support.video_frames import read_video
 
 pytestmark = pytest.mark.checks("relaax/client")
 
@@ -53,7 +53,7 @@ class Noise(Counter):
 
 def brightness(file: Path) -> list[int]:
     """20 times the step, of each image."""
-    images, _ = film(file)
+    images, _ = read_video(file)
     return [round(float(image.mean()) / 20) for image in images]
 
 
@@ -166,7 +166,7 @@ def test_every_program_writes_videos(
 ) -> None:
     done = program(*arguments, "--seed", "1", "--steps", "60", "--video", str(tmp_path), "--video-every", "3")
     assert done.returncode == 0, done.stderr
-    images, pace = film(tmp_path / file)
+    images, pace = read_video(tmp_path / file)
     assert pace == fps
     assert len(images) > 5
     assert images[0].shape == shape

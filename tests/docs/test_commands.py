@@ -21,7 +21,7 @@ from relaax.server.learner import main as learner
 from relaax.server.parameter_server import main as parameter_server
 from relaax.server.replay_server import main as replay_server
 from relaax.server.rlx_server import main as rlx_server
-from support.followed import Follower
+from support.page_runner import PageRunner
 from support.pages import DOCS, ROOT, all_pages, blocks, files
 from support.processes import Processes
 from support.wheel import borrow, install, quick_wheel, run
@@ -52,7 +52,7 @@ FOLLOWED = [
     if any(made.language == "sh" and not made.name.startswith("needs ") for made in blocks(page))
 ]
 # With the page itself, what decides whether its commands do what it says.
-OF_COMMANDS = ("relaax/cli", "relaax/configuration", "pyproject.toml", "setup.py", "tests/support/followed.py")
+OF_COMMANDS = ("relaax/cli", "relaax/configuration", "pyproject.toml", "setup.py", "tests/support/page_runner.py")
 # What blocks print, by page and name; behind "long" where a training must not be cut short for that.
 EXPECTED = {
     "README.md": {"watch": "http://.*connected"},
@@ -274,10 +274,10 @@ def test_a_page_followed_in_an_empty_folder(
     whole = not short and page == DOCS / "getting-started.md"
     folder = tmp_path / "empty"
     folder.mkdir()
-    follower = Follower(folder, environment, processes, limit=None if whole else STEPS)
+    runner = PageRunner(folder, environment, processes, limit=None if whole else STEPS)
     if name in FILES_OF:
-        follower.write_files(PAGES[FILES_OF[name]])
-    said = follower.follow(page, SHORTER if short else {})
+        runner.write_files(PAGES[FILES_OF[name]])
+    said = runner.follow(page, SHORTER if short else {})
     for block, pattern in EXPECTED.get(name, {}).items():
         if whole or block not in NEED_LEARNING:
             assert re.search(pattern, said[block], re.MULTILINE | re.DOTALL), (block, said[block])

@@ -21,9 +21,9 @@ from relaax import rlx
 from relaax.client.command import UsageError
 from relaax.client.program.process import run_then_close
 from relaax.rlx import ErrorCode
-from support.nobody import nobody
 from support.programs import PATIENCE, ROOT, interrupt_group, program, refusal, running
 from support.rlx_peer import Conversation, RlxPeer, refuse, serve
+from support.unused_address import unused_address
 
 GYM, ALE, LAB = "OpenAI_Gym", "ALE", "DeepMind_Lab"
 
@@ -353,7 +353,7 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
 
 
 def test_a_signal_ends_it_while_it_waits_for_a_server():
-    with nobody() as address, running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
+    with unused_address() as address, running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
         assert "trying again" in process.stderr.readline()
         interrupt_group(process)
         _, stderr = process.communicate(timeout=PATIENCE)

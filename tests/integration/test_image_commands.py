@@ -16,7 +16,7 @@ from relaax.server.learner import main as learner
 from relaax.server.parameter_server import main as parameter_server
 from relaax.server.replay_server import main as replay_server
 from relaax.server.rlx_server import main as rlx_server
-from support.boxes import ROOT
+from support.image_builds import ROOT
 from support.processes import Processes, wait_until
 from support.scrape import health, status_url
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.boxes import Box, Boxes, require_buildah, stop
 from support.charts import containers, one, render
+from support.image_builds import Container, ImageStore, require_buildah, stop
 from support.processes import Processes, Running, wait_until
 from support.scrape import health, scraped, status_url
 from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
@@ -22,15 +22,15 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.checks(
         *("docker", ".dockerignore", "pyproject.toml", "setup.py", "constraints.txt"),
-        *("environments/ALE", "environments/OpenAI_Gym", "tests/support/boxes.py"),
+        *("environments/ALE", "environments/OpenAI_Gym", "tests/support/image_builds.py"),
     ),
 ]
 
 
 @pytest.fixture(scope="module")
-def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageStore]:
     require_buildah()
-    made = Boxes(tmp_path_factory.mktemp("boxes"))
+    made = ImageStore(tmp_path_factory.mktemp("boxes"))
     try:
         made.build()
         yield made
@@ -51,7 +51,9 @@ def data(tmp_path: Path) -> Path:
 class Servers:
     """A parameter server and an RLX server, in a container each."""
 
-    def __init__(self, processes: Processes, store: Box, door: Box, data: Path, experiment: str, port: int) -> None:
+    def __init__(
+        self, processes: Processes, store: Container, door: Container, data: Path, experiment: str, port: int
+    ) -> None:
         config = f"--config=/config/{experiment}.yaml"
         volume = f"{data}:/kept"  # at /data buildah puts the volume that the image declares, whatever it is told
         self._status = [f"127.0.0.1:{port}" for port in free_ports(2)]
@@ -79,7 +81,7 @@ def steps_of(client: Running) -> int:
     [("relaax-gym", "da3c_gym_cartpole", "CartPole-v1", 4000), ("relaax-ale", "da3c_ale_boxing", "boxing", 1600)],
 )
 def test_it_trains_from_container_to_container(
-    boxes: Boxes, processes: Processes, data: Path, image: str, experiment: str, name: str, steps: int, short: bool
+    boxes: ImageStore, processes: Processes, data: Path, image: str, experiment: str, name: str, steps: int, short: bool
 ) -> None:
     steps *= 1 if short else 10
     [port] = free_ports(1)
@@ -108,7 +110,7 @@ environments:
 """
 
 
-def test_the_chart_trains_in_the_images(boxes: Boxes, processes: Processes, data: Path, tmp_path: Path) -> None:
+def test_the_chart_trains_in_the_images(boxes: ImageStore, processes: Processes, data: Path, tmp_path: Path) -> None:
     """What the Helm chart gives containers to start is what their entrypoints take, and its probes find them well."""
     (tmp_path / "values.yaml").write_text(VALUES, encoding="utf-8")
     manifests = render("--values", tmp_path / "values.yaml")
@@ -117,7 +119,7 @@ def test_the_chart_trains_in_the_images(boxes: Boxes, processes: Processes, data
     # At /data buildah puts the volume that the image declares, and all containers share the ports of this machine.
     places = {"/data/": "/kept/"} | {f"0.0.0.0:{port}": "127.0.0.1:0" for port in (7000, 7001, 7002)}
 
-    def start(box: Box, component: str, **options: str) -> Running:
+    def start(box: Container, component: str, **options: str) -> Running:
         variables = {
             name: variable.get("value") or secret[variable["valueFrom"]["secretKeyRef"]["key"]]
             for name, variable in told[component].variables.items()
@@ -150,7 +152,7 @@ def test_the_chart_trains_in_the_images(boxes: Boxes, processes: Processes, data
     assert list(data.glob("da3c_gym_cartpole/checkpoints/*/manifest.json")), "no checkpoint was written"
 
 
-def test_client_images_are_small_and_have_no_framework(boxes: Boxes, processes: Processes) -> None:
+def test_client_images_are_small_and_have_no_framework(boxes: ImageStore, processes: Processes) -> None:
     for image in ("relaax-ale", "relaax-gym"):
         assert boxes.megabytes(image) <= 450
         with boxes.container(image) as games:
@@ -160,7 +162,7 @@ def test_client_images_are_small_and_have_no_framework(boxes: Boxes, processes: 
             assert looked.lines == ["[]"]
 
 
-def test_a_server_is_healthy_when_it_serves(boxes: Boxes, processes: Processes) -> None:
+def test_a_server_is_healthy_when_it_serves(boxes: ImageStore, processes: Processes) -> None:
     with boxes.container("relaax") as store:
         assert not store.is_healthy()
         arguments = ("relaax-parameter-server", "--config=/config/da3c_gym_cartpole.yaml", "--bind=127.0.0.1:0")
@@ -170,7 +172,7 @@ def test_a_server_is_healthy_when_it_serves(boxes: Boxes, processes: Processes) 
         assert not store.is_healthy()
 
 
-def test_a_container_shows_its_game(boxes: Boxes, processes: Processes, tmp_path: Path) -> None:
+def test_a_container_shows_its_game(boxes: ImageStore, processes: Processes, tmp_path: Path) -> None:
     vnc, page = free_ports(2)
     given = {name: value for name, value in variables(vnc, page).items() if value}
     with boxes.container("relaax-ale") as games:
@@ -202,7 +204,7 @@ def is_ring(seen: npt.NDArray[np.uint8] | None) -> bool:
     ],
 )
 def test_what_waiting_does_not_help_ends_with_a_sentence(
-    boxes: Boxes, processes: Processes, arguments: tuple[str, ...], sentence: str
+    boxes: ImageStore, processes: Processes, arguments: tuple[str, ...], sentence: str
 ) -> None:
     with boxes.container("relaax-ale") as games:
         ended = games.start(processes, *arguments)

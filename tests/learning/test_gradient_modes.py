@@ -9,8 +9,8 @@ import pytest
 
 from relaax.algorithm_base import load_algorithm
 from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
-from support.forms import fast_and_slow
 from support.shard_training import train_through_a_shard
+from support.slow_parameters import fast_and_slow
 
 DA3C = load_algorithm("da3c", Path())
 WORKERS, ENVIRONMENTS, UPDATES = 2, 16, 1500

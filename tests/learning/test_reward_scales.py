@@ -10,8 +10,8 @@ import pytest
 
 from relaax.algorithm_base import Box, Discrete, Leaves, StepResult, load_algorithm
 from relaax.algorithm_base.testing import make_agent
-from support.forms import fast_and_slow
 from support.gym_training import OptimizerBridge
+from support.slow_parameters import fast_and_slow
 from support.training import judge
 
 ENVIRONMENTS = 8

@@ -10,7 +10,7 @@ import pytest
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.testing import make_agent
 from support.corridors import GAMMA, WALK, Corridors, best_actions, greedy_actions
-from support.forms import fast_and_slow
+from support.slow_parameters import fast_and_slow
 from support.training import RMSPropBridge
 
 ENVIRONMENTS = 16

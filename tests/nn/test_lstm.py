@@ -9,8 +9,8 @@ import pytest
 from relaax.nn.numpy_actor import lstm_numpy
 from relaax.nn.tensorflow_engine import lstm
 from relaax.nn.tensorflow_loading import tf
-from support.forms import fast_and_slow
 from support.gradients import finite_differences
+from support.slow_parameters import fast_and_slow
 
 Arrays = dict[str, np.ndarray]
 FEATURES, CELLS, N = 3, 4, 2

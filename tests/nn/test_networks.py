@@ -10,7 +10,7 @@ from relaax.nn.numpy_actor import forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import forward
 from relaax.nn.tensorflow_loading import tf
-from support.forms import fast_and_slow
+from support.slow_parameters import fast_and_slow
 
 HEADS = {"policy": 3, "value": 1}
 SEPARATE = (("policy",), ("value",))

@@ -15,7 +15,7 @@ from relaax.nn.numpy_actor import NumpyActor, forward_numpy
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.nn.tensorflow_engine import TensorFlowEngine, forward
 from relaax.nn.tensorflow_loading import tf
-from support.forms import fast_and_slow
+from support.slow_parameters import fast_and_slow
 
 DUELING = ActionValues(5, dueling=True)
 HEADS = DUELING.heads

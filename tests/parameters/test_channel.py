@@ -19,7 +19,7 @@ from relaax.parameters.interfaces import ParameterServerUnauthenticated
 from relaax.server.rlx_server.connection.channel import HttpRefused, WebSocketLayer
 from relaax.server.security.certificates import LOCAL, Authority
 from relaax.transport.channel import Target, connection_trouble, open_channel
-from support.nobody import nobody
+from support.unused_address import unused_address
 
 TOKEN = "a-secret-of-32-characters-or-so"
 HERE, OTHER = Authority(30), Authority(30)
@@ -128,7 +128,7 @@ def test_tls_on_one_side_only_is_reported() -> None:
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
 def test_an_unreachable_server_is_no_authentication_error(ca: bytes | None) -> None:
-    with nobody() as address:
+    with unused_address() as address:
         target = Target(address, TOKEN, ca)
         with pytest.raises(grpc.RpcError) as error:
             asked(target)

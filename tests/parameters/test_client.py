@@ -19,9 +19,9 @@ from relaax.parameters.interfaces import (
 from relaax.parameters.moments import Moments
 from relaax.server.command.termination import Reason
 from support.cutting_proxy import CuttingProxy
-from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, fingerprint, gradient, parameter_client, registration, running
 from support.processes import wait_until
+from support.unused_address import unused_address
 
 both_ways = pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
 
@@ -396,7 +396,7 @@ def test_every_call_reports_the_end_of_training(transport: Transport) -> None:
 
 
 def test_unavailable_is_raised_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with nobody() as address, parameter_client(address, unavailable_after=0.5) as bridge:
+    with unused_address() as address, parameter_client(address, unavailable_after=0.5) as bridge:
         begun = time.monotonic()
         with pytest.raises(ParameterServerUnavailable, match=r"was unavailable for 0\.5 s"):
             bridge.register(registration())

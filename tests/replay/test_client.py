@@ -17,10 +17,10 @@ from relaax.replay.client.shards import PriorityUpdates
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayTraffic, ReplayUnavailable, Sampled
 from relaax.server.replay_server import served_table
 from support import replay_servers
-from support.nobody import nobody
 from support.processes import wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, pictured, serving
 from support.unanswered import Unanswered
+from support.unused_address import unused_address
 
 
 @pytest.fixture(autouse=True, params=["grpc", "shared_memory"])
@@ -274,7 +274,7 @@ def test_addresses_in_wrong_order_are_rejected() -> None:
 
 
 def test_unreachable_servers_are_reported_after_patience() -> None:
-    with nobody() as address, nobody() as other:
+    with unused_address() as address, unused_address() as other:
         with pytest.raises(ReplayUnavailable, match=f"replay server {address} was unreachable for 0.3 s: start"):
             ReplayClient([address], numbered(), patience=0.3)
         message = f"all replay servers were unreachable for 0.3 s: start one of {address}, {other}"

@@ -27,7 +27,6 @@ from relaax.server.replay_server.replay_session import ReplaySession
 from relaax.transport import segments, shard_link
 from relaax.transport.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 from relaax.transport.local_socket import NoSharedMemory
-from support.leftovers import descriptors
 from support.processes import Processes, wait_until
 from support.replay_servers import (
     Shard,
@@ -39,6 +38,7 @@ from support.replay_servers import (
     start_replay_server,
     write_replay_configuration,
 )
+from support.resource_leaks import descriptors
 from support.table_copies import restore, state_of
 
 pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")

@@ -15,7 +15,7 @@ from google.protobuf import json_format
 from relaax.rlx import HANDSHAKE_FRAME_BYTES, Sender
 from relaax.rlx.wire.encoding import Wire
 from support.fuzz_fields import JSON_VALUES, spoil_fields, spoil_json
-from support.fuzz_talks import Talk, golden, random_talk
+from support.fuzz_messages import Talk, golden, random_talk
 from support.rlx_vector_talk import framed, varint
 
 LENGTHS = (0, 1, 4, 255, HANDSHAKE_FRAME_BYTES, HANDSHAKE_FRAME_BYTES + 1, 2**20, 2**20 + 1, 2**24, 2**31, 2**32 - 1)

@@ -31,7 +31,7 @@ from relaax.rlx import (
 from relaax.server.rlx_server.workers.session import AgentSession
 from support.fuzz_algorithm import Agent, Config
 from support.fuzz_cases import Case
-from support.fuzz_talks import golden
+from support.fuzz_messages import golden
 from support.offline_client import OfflineClient
 
 MAX_FRAME_MEGABYTES = 1

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.fuzz_memory import MAX_FRAME_MEGABYTES
-from support.fuzz_wire import Report, bombard, guests
-from support.leftovers import expect_clean_log, expect_no_more, holdings
+from support.fuzz_wire import Report, bombard, honest_clients
 from support.offline import start_offline_server
 from support.processes import Processes, Running
+from support.resource_leaks import expect_clean_log, expect_no_leak, resources_of
 from support.websocket_relay import WebSocketRelay
 
 ALGORITHM = Path(__file__).with_name("fuzz_algorithm.py")
@@ -48,7 +48,7 @@ def fuzz(
     server, address = start_fuzzed_server(processes, folder)
     relay = WebSocketRelay(address) if websocket else None
     target = relay.address if relay is not None else address
-    with guests(address):
+    with honest_clients(address):
         bombard(
             target,
             seed,
@@ -59,16 +59,16 @@ def fuzz(
             connections=min(WARM, 10 + frames // 200),
             websocket=websocket,
         )
-    before = holdings(server)
+    before = resources_of(server)
     report, began = Report(), time.monotonic()
-    with relay or contextlib.nullcontext(), guests(address) as served:
+    with relay or contextlib.nullcontext(), honest_clients(address) as served:
         bombard(target, seed, first, frames, report, threads, progress, websocket=websocket)
     seconds = time.monotonic() - began
     failures = "\n\n".join(report.failures)
     assert not report.failures, f"{len(report.failures)} cases have failed\n{failures}"
     for guest in served:
         assert guest.steps > 0
-    after = expect_no_more(server, before)
+    after = expect_no_leak(server, before)
     expect_clean_log(server)
     assert server.stop() == 0
     ends = ", ".join(f"{name} {count:,}" for name, count in report.ends.most_common())

@@ -13,7 +13,7 @@ from relaax.conformance.wire import Wrong
 from relaax.rlx import Sender
 from relaax.rlx.wire.codecs import codec_of
 from relaax.server.rlx_server.connection.channel import begins_with_http
-from support.crowd import connected
+from support.connection_floods import connect_to
 from support.fuzz_cases import case
 
 DEADLINE = 60.0
@@ -85,7 +85,7 @@ def run_spoiled(address: str, seed: int, number: int, ends: Counter[str]) -> Non
     """One case at the server. Raises AssertionError, with the seed, if it says what it may not, or does not end."""
     asked, said = spoiled(seed, number)
     heard, where = bytearray(), f"seed {seed}, case {number}"
-    with connected(address, DEADLINE) as sock:
+    with connect_to(address, DEADLINE) as sock:
         try:
             sock.sendall(asked)
             if not random.Random(number).randrange(3):  # as the page asks for: the answer first

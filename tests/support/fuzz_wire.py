@@ -18,7 +18,7 @@ from relaax import rlx
 from relaax.rlx import Error, ErrorCode, Message, Ping, Sender, Welcome
 from relaax.rlx.wire.codecs import codec_of
 from relaax.server.rlx_server.connection.channel import begins_with_http
-from support.crowd import connected
+from support.connection_floods import connect_to
 from support.fuzz_cases import Case, case
 from support.fuzz_memory import at_a_client, expected
 from support.rlx_line import Line
@@ -62,7 +62,7 @@ def converse(address: str, spoken: Case, turns: list[int]) -> Heard:
     heard, deadline = bytearray(), time.monotonic() + DEADLINE
     data, frames = memoryview(b""), iter(spoken.frames)
     due = iter(turns)
-    with connected(address, DEADLINE) as sock:
+    with connect_to(address, DEADLINE) as sock:
         sock.setblocking(False)
         poll = select.poll()
         poll.register(sock, select.POLLIN | select.POLLOUT)
@@ -206,7 +206,7 @@ def bombard(
         progress(report)
 
 
-class Guest:
+class HonestClient:
     """An honest client that comes and goes until it is told to stop. Every answer is checked."""
 
     def __init__(self, address: str, codec: str) -> None:
@@ -259,9 +259,9 @@ class Guest:
 
 
 @contextlib.contextmanager
-def guests(address: str) -> Iterator[list[Guest]]:
+def honest_clients(address: str) -> Iterator[list[HonestClient]]:
     """An honest client for each codec, beside whatever is done here."""
-    served = [Guest(address, codec) for codec in ("protobuf", "json")]
+    served = [HonestClient(address, codec) for codec in ("protobuf", "json")]
     try:
         yield served
     finally:

@@ -17,8 +17,8 @@ import psutil
 
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
 from relaax.checkpoint.checkpoint import Damaged
-from support.leftovers import expect_clean_log
 from support.processes import Processes, Running, wait_until
+from support.resource_leaks import expect_clean_log
 from support.scrape import health, status_url
 from support.service import PARAMETER_SERVER, RLX_SERVER, status_of, write_service_config
 from support.websocket_relay import WebSocketRelay
@@ -129,7 +129,7 @@ def run_hostile(
     files = [folder / f"honest-{number}.jsonl" for number in range(plan.honest)]
     others = f"ws://{address}" if plan.websocket else address
     guests = [
-        processes.start(sys.executable, HERE / "hostile_guest.py", (address, others)[number % 2], str(plan.rate), file)
+        processes.start(sys.executable, HERE / "honest_client.py", (address, others)[number % 2], str(plan.rate), file)
         for number, file in enumerate(files)
     ]
     watch = Watch(
@@ -189,7 +189,7 @@ def _configuration(folder: Path) -> Path:
 def _crowd(processes: Processes, address: str, plan: Plan, window: int) -> Running:
     first = window * 10**6
     numbers = (str(plan.seed), str(first), str(plan.hostile))
-    return processes.start(sys.executable, HERE / "hostile_crowd.py", address, *numbers)
+    return processes.start(sys.executable, HERE / "hostile_clients.py", address, *numbers)
 
 
 def _until(end: float, guests: list[Running]) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from environments.MiniWoB.browser import BROWSERS, MISSING
 
-_BOXES = "tests/support/install-boxes"
+_IMAGE_TOOLS = "tests/support/install-image-tools"
 _INSTALLED_BY = {
-    "certutil": _BOXES,
-    "chromedriver": _BOXES,
-    "chromium": _BOXES,
+    "certutil": _IMAGE_TOOLS,
+    "chromedriver": _IMAGE_TOOLS,
+    "chromium": _IMAGE_TOOLS,
     "e2fsck": "apt-get install e2fsprogs",
     "git": "apt-get install git",
     "ip": "apt-get install iproute2",
@@ -33,7 +33,7 @@ def need(*programs: str) -> None:
     """Skip the test if a program is not on the path, and name what installs it."""
     lacking = [program for program in programs if shutil.which(program) is None]
     if lacking:
-        ways = sorted({_INSTALLED_BY.get(program, _BOXES) for program in lacking})
+        ways = sorted({_INSTALLED_BY.get(program, _IMAGE_TOOLS) for program in lacking})
         pytest.skip(f"this machine lacks {', '.join(lacking)}: {'; '.join(ways)}")
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import psutil
 
-from support.nursery import NURSERY, Child, suits
+from support.fork_server import FORK_SERVER, Child, can_fork
 
 T = TypeVar("T")
 
@@ -61,8 +61,8 @@ class Running:
         variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self.process: subprocess.Popen[bytes] | Child
         with stderr.open("wb") as errors:
-            if not fresh and suits(command, variables):
-                self.process = NURSERY.start(list(command), errors, cwd, variables)
+            if not fresh and can_fork(command, variables):
+                self.process = FORK_SERVER.start(list(command), errors, cwd, variables)
             else:
                 self.process = subprocess.Popen(
                     list(command),

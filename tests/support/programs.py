@@ -21,7 +21,7 @@ import pytest
 
 import relaax
 from relaax.client.command import UsageError
-from support.nursery import NURSERY, suits
+from support.fork_server import FORK_SERVER, can_fork
 from support.rlx_peer import Conversation, RlxPeer
 
 ROOT = Path(relaax.__file__).parent.parent
@@ -44,12 +44,12 @@ def program(family: str, *arguments: str, **variables: str) -> subprocess.Comple
 
 def completed(command: list[str], environ: dict[str, str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of the project or a program of an environment to its end."""
-    if not suits(command, environ):
+    if not can_fork(command, environ):
         return subprocess.run(
             command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     with tempfile.TemporaryFile() as errors:
-        child = NURSERY.start(command, errors, cwd, environ)
+        child = FORK_SERVER.start(command, errors, cwd, environ)
         with child.stdout:
             said = child.stdout.read().decode()
         code = child.wait(PATIENCE)
@@ -71,12 +71,12 @@ def refusal(main: ModuleType, *line: str) -> str:
 
 
 class Started:
-    """A program under way, forked from the nursery, with what the tests use of `subprocess.Popen`."""
+    """A program under way, forked from the fork server, with what the tests use of `subprocess.Popen`."""
 
     def __init__(self, command: list[str], environ: dict[str, str]) -> None:
         reading, writing = os.pipe()
         with os.fdopen(writing, "wb") as errors:
-            self._child = NURSERY.start(command, errors, None, environ)
+            self._child = FORK_SERVER.start(command, errors, None, environ)
         self.stdout = io.TextIOWrapper(self._child.stdout)
         self.stderr = os.fdopen(reading)
         self.pid = self._child.pid

@@ -23,7 +23,7 @@ from relaax.nn.tensorflow_engine import TensorFlowEngine
 from relaax.nn.tensorflow_loading import tf
 from relaax.optim.clipping import clip_by_norm
 from relaax.rlx import Discrete
-from support.forms import fast_and_slow
+from support.slow_parameters import fast_and_slow
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]

@@ -14,11 +14,11 @@ from relaax.server.learner.learning import FAMILIES
 from relaax.server.learner.main import app
 from support import replay_algorithm
 from support.metrics_page import documented_for_prometheus
-from support.nobody import nobody
 from support.processes import Processes, Running, wait_until
 from support.refusals import outcome_of, refusal
 from support.scrape import health, scraped, status_url
 from support.service import LEARNER, PARAMETER_SERVER
+from support.unused_address import unused_address
 
 pytestmark = pytest.mark.checks("relaax/server", "relaax/replay", "relaax/hosting")
 
@@ -62,7 +62,7 @@ def test_signal_ends_learner_that_waits_for_the_first_worker(
 
 
 def test_signal_ends_learner_without_a_parameter_server(processes: Processes, tmp_path: Path) -> None:
-    with nobody() as address:
+    with unused_address() as address:
         learner = start(processes, tmp_path, address)
         wait_until(lambda: "is unavailable, retrying for 60 s" in learner.stderr, "it waits", timeout=60)
         assert learner.stop(signal.SIGTERM) == 0
@@ -70,7 +70,7 @@ def test_signal_ends_learner_without_a_parameter_server(processes: Processes, tm
 
 
 def test_learner_ends_after_its_parameter_server_patience(processes: Processes, tmp_path: Path) -> None:
-    with nobody() as address:
+    with unused_address() as address:
         learner = start(processes, tmp_path, address, "--set", "learner.parameter_server_patience=0.2")
         assert learner.wait(60) == 1
     assert f"relaax-learner: parameter server {address} was unavailable for 0.2 s" in learner.stderr

@@ -28,9 +28,9 @@ from relaax.server.learner.process import LearnerPlan, run
 from relaax.server.parameter_server.command.models import AlgorithmModels
 from relaax.transport.channel import Target
 from support import replay_algorithm
-from support.nobody import nobody
 from support.parameter_servers import Running, parameter_client, running
 from support.processes import wait_until
+from support.unused_address import unused_address
 
 SOURCE = Path(replay_algorithm.__file__)
 SPACES = Box(-1, 1, shape=(3,)), Discrete(2)
@@ -175,7 +175,7 @@ def test_different_configuration_is_reported_with_the_difference(
 
 
 def test_unavailable_parameter_server_ends_the_learner(algorithm: Algorithm, config: ConfigBase) -> None:
-    with nobody() as address:
+    with unused_address() as address:
         error = Started(plan_for(address, algorithm, config, Memories(), patience=0.3)).join()
     assert isinstance(error, ParameterServerUnavailable)
 

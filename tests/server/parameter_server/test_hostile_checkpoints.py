@@ -12,7 +12,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.parameter_server.main import app
-from support.forged import all_forgeries, duplicated, forge, put, with_number
+from support.forged_checkpoints import all_forgeries, duplicated, forge, put, with_number
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import parameter_client
 from support.processes import Processes

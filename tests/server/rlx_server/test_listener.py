@@ -14,10 +14,10 @@ import pytest
 
 from relaax import rlx
 from relaax.rlx import ErrorCode, rlx_pb2
-from support.leftovers import descriptors
 from support.offline import start_offline_server
 from support.offline_algorithm import HELD
 from support.processes import Processes, Running, wait_until
+from support.resource_leaks import descriptors
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.rlx_vector_talk import framed, varint

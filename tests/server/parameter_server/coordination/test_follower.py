@@ -20,10 +20,10 @@ from relaax.server.parameter_server.coordination import coordination_pb2_grpc as
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.shard.model import ShardPosition
 from relaax.server.parameter_server.shard.state import SnapshotMemory
-from support.nobody import nobody
 from support.parameter_servers import Models, fingerprint
 from support.processes import wait_until
 from support.shards import OneShard
+from support.unused_address import unused_address
 
 
 class RawLeader(pb_grpc.CoordinationServiceServicer):
@@ -209,7 +209,7 @@ def test_who_is_told_to_end_while_it_returns_to_a_checkpoint_goes_at_once() -> N
 
 
 def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    with nobody() as address:
+    with unused_address() as address:
         shard = OneShard(ShardPosition(1, 2), Models(), None, address)
         try:
             wait_until(lambda: "is unavailable: waiting for it (" in caplog.text, "the log says what is waited for")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-def film(path: Path) -> tuple[npt.NDArray[Any], float]:
+def read_video(path: Path) -> tuple[npt.NDArray[Any], float]:
     """Return all images, uint8 [T, H, W, 3], and how many there are in a second."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)

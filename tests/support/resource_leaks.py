@@ -14,7 +14,7 @@ MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
-class Holdings:
+class Resources:
     """Of the server's own process, its workers apart."""
 
     megabytes: float  # anonymous memory: its unique set grows and shrinks with who else has mapped the same libraries
@@ -22,14 +22,14 @@ class Holdings:
     shared_memory: frozenset[str]
 
 
-def holdings(server: Running) -> Holdings:
+def resources_of(server: Running) -> Resources:
     """Once no worker is left, buried ones included."""
     process = psutil.Process(server.pid)
     wait_until(lambda: not server.children() and not process.children(), "the workers have ended and were buried", 60)
     maps = process.memory_maps()
     mapped = {m.path for m in maps if m.path.startswith(("/dev/shm", "/SYSV"))}
     anonymous = sum(m.anonymous for m in maps) / MEGABYTE
-    return Holdings(anonymous, descriptors(server), frozenset(mapped | shared_memory()))
+    return Resources(anonymous, descriptors(server), frozenset(mapped | shared_memory()))
 
 
 def shared_memory() -> set[str]:
@@ -44,11 +44,11 @@ def descriptors(server: Running) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
 
 
-def expect_no_more(server: Running, before: Holdings, megabytes: float = 8.0) -> Holdings:
+def expect_no_leak(server: Running, before: Resources, megabytes: float = 8.0) -> Resources:
     """Wait until descriptors are given back, then compare the rest. `megabytes`: that Python may take and keep."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: descriptors(server) <= before.descriptors, "descriptors were given back", 60)
-    after = holdings(server)
+    after = resources_of(server)
     # Fewer are no leak: a worker is buried a moment before its pipe is closed, which `before` may have counted.
     assert after.descriptors <= before.descriptors, (before, after)
     assert after.shared_memory <= before.shared_memory, (before, after)

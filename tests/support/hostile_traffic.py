@@ -16,7 +16,7 @@ from relaax import rlx
 from relaax.rlx import Autoreset, Box, Discrete, Hello, Mode, Sender
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_NUMBER, MAX_REWARD
 from relaax.rlx.wire.codecs import codec_named
-from support.crowd import connected
+from support.connection_floods import connect_to
 from support.fuzz_cases import case
 from support.rlx_vector_talk import framed
 
@@ -48,7 +48,7 @@ def _play(address: str, rng: random.Random) -> None:
     pause = rng.choice((0.0, 0.0, 0.001, 0.05, 0.5))
     until = time.monotonic() + rng.uniform(0.5, LONGEST)
     codec = codec_named(rng.choice(("protobuf", "json")))
-    with connected(address, PATIENCE) as sock:
+    with connect_to(address, PATIENCE) as sock:
         listener = _Listener(sock)
         for message in _messages(rng, hello, legal, always):
             sock.sendall(framed(codec.encode(message, Sender.CLIENT)))
@@ -62,7 +62,7 @@ def _play(address: str, rng: random.Random) -> None:
 
 def _flood(address: str, rng: random.Random) -> None:
     """Very many hellos, of which no welcome is read."""
-    flood = [connected(address, PATIENCE) for _ in range(rng.randrange(2, 30))]
+    flood = [connect_to(address, PATIENCE) for _ in range(rng.randrange(2, 30))]
     session = f"flood{rng.randrange(3)}"
     try:
         for sock in flood:
@@ -79,7 +79,7 @@ def _half(address: str, rng: random.Random) -> None:
     """A part of a message, and silence."""
     message = codec_named(rng.choice(("protobuf", "json"))).encode(_hello(rng, 1), Sender.CLIENT)
     data = framed(message) if rng.random() < 0.7 else struct.pack(">I", rng.choice((2**32 - 1, 65_536, 10))) + b"\x0a"
-    with connected(address, PATIENCE) as sock:
+    with connect_to(address, PATIENCE) as sock:
         sock.sendall(data[: rng.randrange(1, len(data))])
         time.sleep(rng.uniform(0.0, 3.0))
         _end(sock, rng)
@@ -88,7 +88,7 @@ def _half(address: str, rng: random.Random) -> None:
 def _spoiled(address: str, rng: random.Random) -> None:
     """A case of the fuzz test."""
     spoken = case(rng.getrandbits(30), rng.getrandbits(30))
-    with connected(address, PATIENCE) as sock:
+    with connect_to(address, PATIENCE) as sock:
         for frame in spoken.frames[:200]:
             sock.sendall(frame)
         time.sleep(rng.uniform(0.0, 1.0))

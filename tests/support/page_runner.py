@@ -51,7 +51,7 @@ def free_ports(count: int) -> list[int]:
     return free[:count]
 
 
-class Follower:
+class PageRunner:
     """An empty folder with a shell in it, whose `python` and `relaax` are those of `environment`, a virtual one."""
 
     def __init__(self, folder: Path, environment: Path, processes: Processes, limit: int | None) -> None:

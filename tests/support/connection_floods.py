@@ -16,23 +16,23 @@ from relaax import rlx
 from support.rlx_pair import make_hello
 
 
-def connected(address: str, timeout: float = 20.0) -> socket.socket:
+def connect_to(address: str, timeout: float = 20.0) -> socket.socket:
     """A connection to HOST:PORT."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=timeout)
 
 
-class Crowd:
+class ConnectionFlood:
     """So many connections that say the same at once, and then what they are told to."""
 
     def __init__(self, address: str, count: int, first_words: bytes = b"") -> None:
         self._address, self._count, self._first_words = address, count, first_words
         self.sockets: list[socket.socket] = []
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> ConnectionFlood:
         try:
             for _ in range(self._count):
-                sock = connected(self._address)
+                sock = connect_to(self._address)
                 self.sockets.append(sock)
                 _say(sock, self._first_words)
         except BaseException:
@@ -77,10 +77,10 @@ def _is_over(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-_Self = TypeVar("_Self", bound="_Insistent")
+_Self = TypeVar("_Self", bound="_Reconnecting")
 
 
-class _Insistent(ABC):
+class _Reconnecting(ABC):
     """`count` connections that a thread of their own keeps up until the end."""
 
     def __init__(self, address: str, count: int) -> None:
@@ -115,7 +115,7 @@ class _Insistent(ABC):
         """All that are open."""
 
 
-class Unteachable(_Insistent):
+class RejectedClients(_Reconnecting):
     """`count` connections that say `words`, are refused, and come again: 40 a second, or as many as are answered.
 
     Whoever was refused keeps his end open, for as long as `KEPT` others after him.
@@ -131,7 +131,7 @@ class Unteachable(_Insistent):
         self._refused: deque[socket.socket] = deque()
 
     def _come(self) -> None:
-        sock = connected(self._address)
+        sock = connect_to(self._address)
         sock.setblocking(False)
         _say(sock, self._words)  # as much as there is room for
         self._waiting.append(sock)
@@ -152,7 +152,7 @@ class Unteachable(_Insistent):
         return *self._waiting, *self._refused
 
 
-class Loiterers(_Insistent):
+class SlowHandshakes(_Reconnecting):
     """Half of `count` connections say nothing, half a byte a second of a good hello. Who is dropped comes again."""
 
     def __init__(self, address: str, count: int) -> None:
@@ -162,7 +162,7 @@ class Loiterers(_Insistent):
         self._said: dict[socket.socket, int] = {}
 
     def _come(self) -> None:
-        self._said[connected(self._address)] = 0
+        self._said[connect_to(self._address)] = 0
 
     def _run(self) -> None:
         while not self._stop.wait(1.0):
@@ -180,7 +180,7 @@ class Loiterers(_Insistent):
         return self._said
 
 
-class Deaf(_Insistent):
+class NonReadingClients(_Reconnecting):
     """`count` connections that say a good hello and never read. Whoever is ended comes again at once."""
 
     def __init__(self, address: str, count: int, token: str = "") -> None:
@@ -192,7 +192,7 @@ class Deaf(_Insistent):
         self._poll = select.poll()
 
     def _come(self) -> None:
-        sock = connected(self._address)
+        sock = connect_to(self._address)
         _say(sock, self._word)
         self._open[sock.fileno()] = sock
         self._poll.register(sock, select.POLLRDHUP)

@@ -1,4 +1,4 @@
-"""An honest client in a process of its own: `hostile_guest.py HOST:PORT RATE FILE`.
+"""An honest client in a process of its own: `honest_client.py HOST:PORT RATE FILE`.
 
 CartPole at so many steps a second at most, as an environment that takes its time; FILE gets how fast it goes.
 """

@@ -1,4 +1,4 @@
-"""Hostile clients in a process of their own, until they are killed: `hostile_crowd.py HOST:PORT SEED FIRST THREADS`.
+"""Hostile clients in a process of their own, until they are killed: `hostile_clients.py HOST:PORT SEED FIRST THREADS`.
 
 Prints the number and the kind of each conversation that is over.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.hostile_talks import converse
+from support.hostile_traffic import converse
 
 PAUSE = 0.6  # seconds between two conversations of a client, at most
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def nobody() -> Iterator[str]:
+def unused_address() -> Iterator[str]:
     """HOST:PORT at which nobody listens within: it is held, as one that was given back may be another test's by now."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

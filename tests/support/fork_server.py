@@ -1,7 +1,8 @@
-"""Starts the project's commands by forking a process that has imported them, which saves each a second of processor.
+"""A server that starts the project's commands by forking a process that has imported them.
 
-What is started is a process like any other: a session of its own, its own arguments, environment, folder and output. It
-has not been through `exec` and the imports. So whatever depends on these is started in the ordinary way: see `suits`.
+This saves a second of processor time for each command. The child has its own session, arguments, environment, working
+directory and output. It skips `exec` and the imports, so a command that depends on them is started in the ordinary way:
+see `can_fork`.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 _LONGEST = 1 << 20
 
 
-def suits(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a command is one of the project's, in an environment in which its imports give what they gave here."""
+def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Return whether a command belongs to the project and its imports do not depend on a changed environment."""
     module = command[0] == sys.executable and command[1:2] == ["-m"] and command[2].startswith("relaax.")
     script = Path(command[0]).parent == _COMMANDS and Path(command[0]).name.startswith("relaax")
     program = list(command[:3]) == [sys.executable, "-W", "error"] and command[3].endswith(("/main", ".py"))
     file = command[0] == sys.executable and command[1:2] != [] and command[1].endswith(("/main.py", OFFLINE_SERVER))
-    here, there = {**(NURSERY.environ or os.environ), **_UNBUFFERED}, {**env, **_UNBUFFERED}
-    if there.get("PYTHONPATH") == str(_ROOT):  # where the modules are from in any case
+    here, there = {**(FORK_SERVER.environ or os.environ), **_UNBUFFERED}, {**env, **_UNBUFFERED}
+    if there.get("PYTHONPATH") == str(_ROOT):  # the modules are imported from there in any case
         here["PYTHONPATH"] = there["PYTHONPATH"]
     same = all(here.get(name) == there.get(name) for name in {*here, *there} if name.startswith(_READ_BY_LIBRARIES))
     return (module or script or program or file) and same
 
 
 class Child:
-    """A process that was forked, with what the tests use of `subprocess.Popen`."""
+    """A forked process, with the part of the interface of `subprocess.Popen` that the tests use."""
 
     def __init__(self, args: list[str], pid: int, stdout: IO[bytes], status: socket.socket) -> None:
         self.args, self.pid, self.stdout = args, pid, stdout
@@ -67,8 +68,8 @@ class Child:
             if self.returncode is None:
                 if not select.select([self._status], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(self.args, timeout or 0)
-                said = self._status.recv(64)
-                self.returncode = os.waitstatus_to_exitcode(int(said)) if said else -signal.SIGKILL
+                status = self._status.recv(64)
+                self.returncode = os.waitstatus_to_exitcode(int(status)) if status else -signal.SIGKILL
                 self._status.close()
         return self.returncode
 
@@ -84,14 +85,14 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
-class Nursery:
-    """The process that forks, started with the first command."""
+class ForkServer:
+    """A client of the process that forks. The process starts with the first command."""
 
     def __init__(self) -> None:
         self._line: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.environ: dict[str, str] = {}
-        """The environment that it was started in."""
+        """The environment in which the process was started."""
 
     def start(self, args: list[str], stderr: IO[bytes], cwd: Path | None, env: Mapping[str, str]) -> Child:
         reading, writing = os.pipe()
@@ -129,12 +130,12 @@ class Nursery:
         return self._line
 
 
-NURSERY = Nursery()
-"""That of this process."""
+FORK_SERVER = ForkServer()
+"""The fork server of this process."""
 
 
 def _entry(args: Sequence[str]) -> Any:
-    """What a command line calls; sets its arguments, and where it finds modules."""
+    """Return the function that a command line calls. Sets `sys.argv` and `sys.path`."""
     if args[1:2] == ["-m"]:
         sys.argv, sys.path[0] = [args[0], *args[3:]], str(Path.cwd())
         return importlib.import_module(args[2]).main
@@ -151,13 +152,13 @@ def _entry(args: Sequence[str]) -> Any:
 
 
 def _writer(like: Any, descriptor: int) -> io.TextIOWrapper:
-    """Write to a descriptor as the process that forked would have, without a buffer."""
-    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 it stays open
+    """Return an unbuffered text stream to a descriptor, with the encoding of `like`."""
+    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115 stays open
     return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
 
 
-def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
-    """Make of this child what the request describes, and return its entry point."""
+def _apply(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
+    """Apply a request to this child process, and return its entry point."""
     stdout, stderr, _ = descriptors
     os.setsid()
     os.dup2(stdout, 1)
@@ -167,7 +168,7 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    tempfile.tempdir = None  # TMPDIR may be another
+    tempfile.tempdir = None  # TMPDIR may have changed
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")  # as the import of gymnasium does
     args = request["args"]
     sys.orig_argv = [sys.executable, *args[1:]] if args[0] == sys.executable else [sys.executable, *args]
@@ -175,17 +176,17 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> Any:
 
 
 def _serve(line: socket.socket) -> Any:
-    """Fork for each request; returns, in a child, its entry point, and ends the process when nobody asks any more."""
+    """Fork for each request. Return only in a child, with its entry point. Exit when the connection is closed."""
     while True:
-        said, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 3)
-        if not said:
+        request, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 3)
+        if not request:
             sys.exit()
-        if os.fork() == 0:  # a process that waits for the command's end and tells it
+        if os.fork() == 0:  # this process waits for the command and reports its exit status
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             child = os.fork()
             if child == 0:
                 line.detach()
-                return _become(json.loads(said), descriptors)
+                return _apply(json.loads(request), descriptors)
             status = socket.socket(fileno=descriptors[2])
             for descriptor in (0, *descriptors[:2], line.fileno()):
                 os.close(descriptor)
@@ -198,15 +199,15 @@ def _serve(line: socket.socket) -> Any:
 
 
 def _main() -> None:
-    importlib.import_module("relaax.cli.main")  # it sets what libraries read
+    importlib.import_module("relaax.cli.main")  # sets variables that libraries read
     for package in ("relaax.server", "relaax.nn.host", "relaax.cli.run", "relaax.client"):
         folder = importlib.import_module(package)
         for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
-            with suppress(ImportError):  # a command whose extra is not installed says so itself
+            with suppress(ImportError):  # a command reports a missing extra itself
                 importlib.import_module(module.name)
     importlib.import_module("gymnasium.wrappers")
     assert "tensorflow" not in sys.modules
-    for name in ("convolution", "dense", "kernels", "lstm"):  # servers load kernels as they start, in 0.3 s
+    for name in ("convolution", "dense", "kernels", "lstm"):  # servers load kernels at their start, in 0.3 s
         importlib.import_module(f"relaax.nn.host.{name}").compile_kernels()
     importlib.import_module("relaax.server.replay_server.server")._compile_kernels()
     gc.collect()

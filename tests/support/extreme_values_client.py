@@ -1,4 +1,4 @@
-"""A client that follows the protocol and sends the largest numbers: `hostile_liar.py HOST:PORT RATE`."""
+"""A client that follows the protocol and sends the largest numbers: `extreme_values_client.py HOST:PORT RATE`."""
 
 from __future__ import annotations
 

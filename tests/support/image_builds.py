@@ -21,7 +21,7 @@ IMAGES = ("relaax", "relaax-ale", "relaax-gym")
 _BUILD_SECONDS = 3000
 
 
-class Boxes:
+class ImageStore:
     """A storage of images in a folder, which goes when the tests have ended."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,11 +45,11 @@ class Boxes:
         return found["config"]
 
     @contextmanager
-    def container(self, image: str) -> Iterator[Box]:
+    def container(self, image: str) -> Iterator[Container]:
         """A container that runs nothing yet."""
         name = self._do([*self._engine, "from", image]).strip()
         try:
-            yield Box(self._engine, name, self.configuration(image))
+            yield Container(self._engine, name, self.configuration(image))
         finally:
             self._do([*self._engine, "rm", name])
 
@@ -71,7 +71,7 @@ class Boxes:
         return done.stdout
 
 
-class Box:
+class Container:
     """A container."""
 
     def __init__(self, engine: list[str], name: str, configuration: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def _driver(folder: Path) -> str:
 def require_buildah() -> None:
     """Install it where that is possible, or skip the test and say what this machine lacks."""
     said = subprocess.run(
-        [ROOT / "tests/support/install-boxes"], capture_output=True, text=True, check=False, timeout=900
+        [ROOT / "tests/support/install-image-tools"], capture_output=True, text=True, check=False, timeout=900
     )
     if said.returncode or shutil.which("buildah") is None:
         pytest.skip(f"no images can be built on this machine: {said.stdout.strip() or 'no buildah'}")
