@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.bench.programs import Form, forms
+from relaax.cli.bench.programs import EmulatorForm, emulator_forms
 from relaax.cli.options import cores
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.client import command
@@ -25,11 +25,11 @@ from relaax.client.program.measuring import step_alone
 ROUNDS = 3
 
 
-def bare_form(plan: Plan) -> Form:
+def bare_form(plan: Plan) -> EmulatorForm:
     """Return ale-py's bare vector environment with all cores."""
     _, main, *arguments = plan.environment_command(RANDOM, plan.environments, 0)
     step = (sys.executable, __file__, "step", main, *arguments, "--threads", str(cores()))
-    return Form(f"AtariVectorEnv, {cores()} threads", (step,))
+    return EmulatorForm(f"AtariVectorEnv, {cores()} threads", (step,))
 
 
 def step(path: Path, arguments: list[str]) -> None:
@@ -54,7 +54,9 @@ def main(config: str = "da3c_ale_boxing", seconds: str = "10") -> None:
     plan, ratios = make_plan(config, []), []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(ROUNDS):
-            ours, bare = (form.window(float(seconds), Path(folder)) for form in (forms(plan)[-1], bare_form(plan)))
+            ours, bare = (
+                form.window(float(seconds), Path(folder)) for form in (emulator_forms(plan)[-1], bare_form(plan))
+            )
             ratios.append(ours / bare)
             print(f"environments {ours:,.0f} steps/s, bare {bare:,.0f} steps/s: {ratios[-1]:.3f}", flush=True)
     print(f"median ratio {statistics.median(ratios):.3f}")

@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from relaax.cli.bench.exchange import alternated, pushes
+from relaax.cli.bench.exchange import push_calls, time_alternately
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.transport.grpc_options import client_options, message_bytes, server_options
 from relaax.transport.process_resources import keep_freed_memory
@@ -73,13 +73,13 @@ def serve(parameters: int) -> None:
 
 def compare(servers: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
     """Return milliseconds of each kind of call."""
-    with pushes(servers, fingerprint) as (calls, length):
+    with push_calls(servers, fingerprint) as (calls, length):
         request = request_of(length)
         with grpc.insecure_channel(raw_server, options=client_options(message_bytes(length))) as channel:
             bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)  # bytes as they are
             answer = bare(request, timeout=DEADLINE)
             raw = {"raw_grpc_ms": lambda: bare(request, timeout=DEADLINE)}
-            times = alternated({**calls, **raw}, length, seconds)
+            times = time_alternately({**calls, **raw}, length, seconds)
     sizes = {"parameters": length, "request_bytes": len(request), "response_bytes": len(answer)}
     return {"shared_memory_ms": [], **times, **sizes}
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from relaax.algorithm_base import LearnerContext, TargetInterval, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.cli.bench.exchange import AT_ONCE, insertions
+from relaax.cli.bench.exchange import ITEMS_PER_INSERT, insertions
 from relaax.configuration import load_configuration
 from relaax.hosting.fingerprint import parse_fingerprint
 from relaax.nn.devices import use_device, use_one_thread
@@ -53,7 +53,9 @@ def main(arguments: list[str]) -> int:
     replay = LocalReplay(
         replace(declared, spec=replace(declared.spec, capacity=ITEMS), samples_per_insert=None, min_size=1), 1
     )
-    for insertion, _ in zip(insertions(declared.spec, AT_ONCE), range(ITEMS // AT_ONCE), strict=False):
+    for insertion, _ in zip(
+        insertions(declared.spec, ITEMS_PER_INSERT), range(ITEMS // ITEMS_PER_INSERT), strict=False
+    ):
         replay.writers[0].insert(insertion)
     parameters = FakeParameters(
         algorithm.ParameterServer(config, *spaces).initial_parameters(0), target=TargetInterval(updates=ITEMS)

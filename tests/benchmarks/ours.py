@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.cli.bench.command import ENDLESS
-from relaax.cli.bench.programs import Form, forms
+from relaax.cli.bench.programs import EmulatorForm, emulator_forms
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan, make_plan
 
@@ -46,15 +46,15 @@ def training(plan: Plan, seconds: float, updates: int = 0) -> Window:
         return started.window(seconds, updates, MEMORY_SECONDS)
 
 
-def alone(form: Form, seconds: float) -> float:
+def alone(form: EmulatorForm, seconds: float) -> float:
     """Steps per second of the environments alone. Raises StartError."""
     with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
         return form.window(seconds, Path(folder))
 
 
-def fastest_alone(plan: Plan, say: Callable[[str], None]) -> Form:
+def fastest_alone(plan: Plan, say: Callable[[str], None]) -> EmulatorForm:
     """The form in which the environments alone are fastest, as `relaax bench` chooses it. Raises StartError."""
-    found = {form: alone(form, TRIAL_SECONDS) for form in forms(plan)}
+    found = {form: alone(form, TRIAL_SECONDS) for form in emulator_forms(plan)}
     for form, speed in found.items():
         say(f"the environments alone, {form.name}: {speed:,.0f} steps/s")
     return max(found, key=lambda form: found[form])

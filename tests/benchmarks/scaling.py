@@ -32,7 +32,7 @@ from rows import Rows, study_page, write_tables
 
 from relaax.cli.bench import results
 from relaax.cli.bench.programs import Programs, processor_seconds
-from relaax.cli.plan.workload import described
+from relaax.cli.plan.workload import make_workload
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.metrics.system import MEGABYTE
@@ -93,7 +93,7 @@ def measure(machines: int, environments: int, setting: Setting) -> Figures:
             commands.append(namespaces.command(index, command))
         reader = ProgressReader()
         with Programs("machine", commands, folder / "clients", None, environments // machines) as programs:
-            programs.wait_begun()
+            programs.wait_until_acting()
             programs.wait(WARM_UP_SECONDS)
             seen = [len(one.act_ms) for one in programs.measured]
             spent = processor(programs, processes)
@@ -123,7 +123,7 @@ def servers(plan: Plan, folder: Path, processes: Processes) -> tuple[str, str, R
 
 def processor(programs: Programs, processes: Processes) -> float:
     """Seconds of the processor that environments and servers have taken so far."""
-    return processor_seconds([*programs.pids, *(one.pid for one in processes.running)], below=True)
+    return processor_seconds([*programs.pids, *(one.pid for one in processes.running)], descendants=True)
 
 
 def worker_megabytes(server: Running) -> list[float]:
@@ -158,7 +158,7 @@ def figures(
 def modelled(result: dict[str, Any], environments: int, setting: Setting, has_delay: bool) -> Figures:
     """The same figures by the model: one machine with the cores of this one."""
     plan = plan_of(CARTPOLE, 1, 1)
-    workload = described(plan, SPACES, environments, setting.rate)
+    workload = make_workload(plan, SPACES, environments, setting.rate)
     costs = costs_from_measurement(result, workload, "bench")
     size = MachineSize(
         cores=result["machine"]["cores"],
@@ -266,7 +266,7 @@ def main(arguments: list[str]) -> int:
         has_delay = namespaces.has_delay
     facts["delay_ms"] = given.delay if has_delay else 0.0
     parts = [(part_of(count, rate), rate) for rate in (given.rate, None) for count in given.machines]
-    push_bytes = described(plan_of(CARTPOLE, 1, 1), SPACES, 1, None).push_bytes
+    push_bytes = make_workload(plan_of(CARTPOLE, 1, 1), SPACES, 1, None).push_bytes
     models: dict[tuple[float | None, int], Figures] = {}
     for round_ in range(1, given.rounds + 1):
         for rate in (given.rate, None):

@@ -10,7 +10,7 @@ from pathlib import Path
 from ours import alone, fastest_alone, learned, plan_of, service, training
 from theirs import Peer, run
 
-from relaax.cli.bench.programs import Form
+from relaax.cli.bench.programs import EmulatorForm
 from relaax.cli.bench.results import percentile
 from relaax.cli.run.plan import Plan
 
@@ -40,7 +40,7 @@ class Study:
     keys: Sequence[str]
     updates: int
     say: Callable[[str], None]
-    _forms: dict[str, Form] = field(default_factory=dict)
+    _forms: dict[str, EmulatorForm] = field(default_factory=dict)
     _peers: dict[str, Peer] = field(default_factory=dict)
 
     def plan(self, config: str, clients: int, environments: int) -> Plan:

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from relaax.cli.bench import results
-from relaax.cli.bench.benchmark import CROWD, LARGEST_CROWD
-from relaax.cli.bench.exchange import WARM_UP, insertions, load
-from relaax.cli.bench.programs import Measurements, Programs, forms
+from relaax.cli.bench.benchmark import CROWD_PER_CORE, MAX_CROWD
+from relaax.cli.bench.exchange import WARM_UP, insertions, time_replay
+from relaax.cli.bench.programs import Measurements, Programs, emulator_forms
 from relaax.cli.bench.service import MeasuredService
 from relaax.cli.options import cores
 from relaax.cli.reporting import check_writable
@@ -69,9 +69,9 @@ def test_ratios_are_taken_window_by_window() -> None:
 
 
 def test_windows_that_lie_far_apart_are_told() -> None:
-    (sentence,) = results.unsteady({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
+    (sentence,) = results.unsteady_windows({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
     assert "training differ by 30%" in sentence
-    assert results.unsteady({"training": [0.0, 0.0, 0.0]}) == []
+    assert results.unsteady_windows({"training": [0.0, 0.0, 0.0]}) == []
 
 
 def test_the_table_says_what_each_figure_means() -> None:
@@ -129,7 +129,7 @@ def test_measurements_are_read_as_they_come(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", ["da3c_ale_boxing", "da3c_gym_cartpole"])
 def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
     plan = make_plan(config, ["run.clients=3", "run.envs_per_client=4"])
-    found = forms(plan)
+    found = emulator_forms(plan)
     assert len({form.commands for form in found}) == len(found) >= 1
     for form in found:
         assert sum(int(command[4]) for command in form.commands) == 12, form
@@ -142,7 +142,7 @@ def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
 @pytest.mark.checks("relaax/cli/bench", "relaax/supervision")
 def test_programs_end_with_their_block(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1", "run.envs_per_client=2"])
-    with Programs("emulator", forms(plan)[0].commands, tmp_path) as programs:
+    with Programs("emulator", emulator_forms(plan)[0].commands, tmp_path) as programs:
         assert programs.window(0.1, 2.0) > 0
         pids = [process.pid for process in programs._processes]
     assert all(pids)
@@ -172,7 +172,7 @@ def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
         assert server.wait(10)
-        service._below()
+        service._descendants()
 
 
 def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -> None:
@@ -189,8 +189,11 @@ def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -
 
 def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.name=CartPol-v1"])
-    with pytest.raises(StartError) as caught, Programs("emulator", forms(plan)[0].commands, tmp_path) as programs:
-        programs.wait_begun()
+    with (
+        pytest.raises(StartError) as caught,
+        Programs("emulator", emulator_forms(plan)[0].commands, tmp_path) as programs,
+    ):
+        programs.wait_until_acting()
     assert caught.value.refused is not None
     assert "'CartPole-v1'" in caught.value.refused
 
@@ -199,7 +202,7 @@ def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["da3c_gym_cartpol"], "da3c_gym_cartpole"),
-        (["da3c_gym_cartpole", "--seconds", "0"], "--seconds 0: a number of seconds above 0"),
+        (["da3c_gym_cartpole", "--seconds", "0"], "--seconds must be a finite number above 0"),
         (["da3c_gym_cartpole", "--seconds", "nan"], "--seconds nan"),
         (["da3c_gym_cartpole", "--clients", "0"], "clients"),
         (["da3c_gym_cartpole", "--json", "/proc/none/results.json"], "--json /proc/none/results.json"),
@@ -285,8 +288,8 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     assert result["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert result["configuration"]["relaax-run"]["name"] == "CartPole-v1"
     assert list(tmp_path.glob("relaax-bench-*")) == []
-    crowds = ("processor_crowd", "processor_paced") if CROWD * cores() <= LARGEST_CROWD else ()
-    expected = {"processor_single": 1, "processor_training": 2} | dict.fromkeys(crowds, CROWD * cores())
+    crowds = ("processor_crowd", "processor_paced") if CROWD_PER_CORE * cores() <= MAX_CROWD else ()
+    expected = {"processor_single": 1, "processor_training": 2} | dict.fromkeys(crowds, CROWD_PER_CORE * cores())
     for name, connections in expected.items():
         assert result[name]["connections"] == connections, name
         assert {"client", "worker", "parameter_server"} <= result[name]["us"].keys(), name
@@ -302,7 +305,7 @@ def test_replay_servers_are_filled_and_drawn_from(stacked: bool) -> None:
     """Every item that was inserted is one that the table takes, and the limits of the algorithm hold nobody up."""
     declaration = pictured(1000) if stacked else numbered(1000, samples_per_insert=1.0, min_size=900)
     with serving(2) as shards:
-        found = load([Target(shard.address) for shard in shards], declaration, 16, 1.0)
+        found = time_replay([Target(shard.address) for shard in shards], declaration, 16, 1.0)
         tallies = [shard.service.statistics()[declaration.spec.name] for shard in shards]
     assert (found["inserted_at_once"], found["sampled_at_once"]) == (50, 16)
     inserted, sampled = sum(each.inserts for each in tallies), sum(each.samples for each in tallies)

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
-from relaax.cli.plan.workload import described, multiplications
+from relaax.cli.plan.workload import make_workload, multiplications
 from relaax.cli.run.plan import make_plan
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.planning.costs import UnusableMeasurement, costs_from_measurement
@@ -52,7 +52,7 @@ def test_environments_are_made_for_a_moment_and_the_plan_is_printed() -> None:
         "64 environments, 10 steps/s each: 640 steps/s",
         "an action: p50",
         "a checkpoint: 0.1 MB",
-        "first to break: ",
+        "first bottleneck: ",
         "from: worker and servers: figures of the project's own machine",
     ):
         assert words in done.stdout, words
@@ -104,14 +104,14 @@ def test_a_replay_memory_has_servers_and_learners() -> None:
     ("words", "sentence"),
     [
         (("no_such_config",), "no_such_config"),
-        ((CARTPOLE, "--rate", "0"), "--rate 0: a number above 0 is needed"),
-        ((CARTPOLE, "--network", "-1"), "--network -1: a number above 0 is needed"),
-        ((CARTPOLE, "--memory", "nan"), "--memory nan: a number above 0 is needed"),
-        ((CARTPOLE, "--round-trip", "-1"), "--round-trip -1: a number of milliseconds is needed"),
+        ((CARTPOLE, "--rate", "0"), "--rate must be a finite number above 0, not 0"),
+        ((CARTPOLE, "--network", "-1"), "--network must be a finite number above 0, not -1"),
+        ((CARTPOLE, "--memory", "nan"), "--memory must be a finite number above 0, not nan"),
+        ((CARTPOLE, "--round-trip", "-1"), "--round-trip must be a finite number of at least 0 ms, not -1"),
         ((CARTPOLE, "--environments", "0"), "'--environments': Input should be greater than or equal to 1"),
         ((CARTPOLE, "--measured", "gone.json"), "--measured gone.json: No such file"),
-        ((CARTPOLE, "--observation", "4"), "give --measured FILE, too"),
-        ((CARTPOLE, *WITHOUT[2:], "--observation", "4xx"), "--observation 4xx: a shape is needed, such as 84x84"),
+        ((CARTPOLE, "--observation", "4"), "add --measured FILE"),
+        ((CARTPOLE, *WITHOUT[2:], "--observation", "4xx"), "--observation must be a shape, such as 84x84"),
         ((CARTPOLE, "--set", "relaax-run.name=CartPool-v1"), "CartPool"),
     ],
 )
@@ -127,8 +127,8 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(words: tuple[str, ...],
     [
         ("sys.exit('no simulator here')", 1, "no simulator here"),
         ("print('no map of that name', file=sys.stderr); sys.exit(2)", 2, "no map of that name"),
-        ("connect().close()", 1, "the environment left"),
-        ("connect().sendall(b'GET / HTTP/1.1' * 9)", 1, "the environment left"),
+        ("connect().close()", 1, "the environment's program closed the connection"),
+        ("connect().sendall(b'GET / HTTP/1.1' * 9)", 1, "the environment's program closed the connection"),
     ],
 )
 def test_a_program_that_is_no_environment_is_told(program: str, code: int, sentence: str, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_model_says_again_what_it_was_calibrated_by() -> None:
     result = recorded()
     n, connections = result["envs_per_client"], result["clients"]
     plan = make_plan(CARTPOLE, [f"run.envs_per_client={n}"])
-    workload = described(plan, SPACES, n * connections, None)
+    workload = make_workload(plan, SPACES, n * connections, None)
     costs = costs_from_measurement(result, workload, "recorded")
     size = MachineSize(cores=result["machine"]["cores"], gigabytes=16.0, gigabits=1.0, round_trip_ms=0.0)
     found = forecast_on(workload, costs, size, 1)
@@ -186,7 +186,7 @@ def test_the_model_says_again_what_it_was_calibrated_by() -> None:
     spent = training["us"]["client"] + training["us"]["worker"]
     spent += training["us"]["parameter_server"] * training["pushes_per_second"] / training["steps_per_second"]
     assert us == pytest.approx(spent, rel=0.3)
-    single = described(make_plan(CARTPOLE, ["run.envs_per_client=1"]), SPACES, 1, None)
+    single = make_workload(make_plan(CARTPOLE, ["run.envs_per_client=1"]), SPACES, 1, None)
     alone = forecast_on(single, costs_from_measurement(result, single, "recorded"), size, 1)
     assert alone.act_p50_ms == pytest.approx(result["act_latency_ms"]["p50"], rel=0.3)
 
@@ -195,7 +195,7 @@ def test_the_model_says_again_what_it_was_calibrated_by() -> None:
 def test_a_file_of_an_older_version_says_what_it_lacks(key: str) -> None:
     result = recorded()
     del result[key]
-    workload = described(make_plan(CARTPOLE, []), SPACES, 1, None)
+    workload = make_workload(make_plan(CARTPOLE, []), SPACES, 1, None)
     with pytest.raises(UnusableMeasurement, match=f"old.json lacks {key}: measure it with this version"):
         costs_from_measurement(result, workload, "old.json")
 
@@ -203,5 +203,5 @@ def test_a_file_of_an_older_version_says_what_it_lacks(key: str) -> None:
 def test_a_machine_with_too_many_cores_for_a_crowd_has_no_factor_for_it() -> None:
     result = recorded()
     del result["processor_crowd"], result["processor_paced"]
-    costs = costs_from_measurement(result, described(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")
+    costs = costs_from_measurement(result, make_workload(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")
     assert (costs.client.cold, costs.worker.cold, costs.paced) == (1.0, 1.0, 1.0)

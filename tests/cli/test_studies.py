@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relaax import rlx
-from relaax.cli.bench.programs import Programs, forms
+from relaax.cli.bench.programs import Programs, emulator_forms
 from relaax.cli.run.plan import make_plan
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -136,7 +136,7 @@ def test_what_a_message_and_a_step_cost(module: Any, tmp_path: Path, observation
 @pytest.mark.checks("tests/benchmarks", "relaax/cli/bench", "environments/ALE", "relaax/client")
 def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(module: Any, tmp_path: Path) -> None:
     plan = make_plan("da3c_ale_boxing", ["run.clients=1", "run.envs_per_client=2"])
-    for form in (forms(plan)[-1], module("ale_vector").bare_form(plan)):
+    for form in (emulator_forms(plan)[-1], module("ale_vector").bare_form(plan)):
         with Programs("emulator", form.commands, tmp_path) as programs:
             assert programs.window(0.1, 2.0) > 0, form.name
         assert programs.measured[0].act_ms == []

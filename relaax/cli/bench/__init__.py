@@ -1,1 +1,4 @@
-"""`relaax bench`: how fast an experiment is on this machine, part by part."""
+"""The command `relaax bench`: measure the speed of an experiment on this machine, part by part.
+
+Begin with benchmark.py, which runs the parts in turn.
+"""

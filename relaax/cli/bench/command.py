@@ -39,16 +39,18 @@ def bench(
     updates: Annotated[int, typer.Option(min=1, help="Updates of each worker before its memory is measured.")] = 1000,
     seed: SeedOption = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in algorithm.entropy_beta=0.02."),
     ] = None,
 ) -> None:
     """Measure how fast an experiment is on this machine.
 
-    Each figure is explained. Measured are: the speed of the environments alone and of training, in alternating windows;
-    the latency of an action; a worker's exchange with the parameter server, and with replay servers, if the algorithm
-    has a replay memory; memory and start of a worker. The machine should be otherwise idle.
+    It measures and explains: the speed of the environments alone and of training, in alternating windows; the latency
+    of an action; a worker's exchange with the parameter server, and with replay servers if the algorithm has a replay
+    memory; memory and start of a worker. The machine should be otherwise idle.
+
     With the default --seconds it takes six to seven minutes for Atari on two cores, and two for CartPole: three times
-    --seconds, until the workers have made their updates, and a minute for the rest.
+    --seconds, the time until the workers have made their updates, and a minute for the rest.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
     """
@@ -65,7 +67,7 @@ def bench(
         from relaax.cli.run.plan import make_plan
 
         if not 0 < seconds < math.inf:
-            raise ConfigurationError(f"--seconds {seconds:g}: a number of seconds above 0 is needed, such as 30")
+            raise ConfigurationError(f"--seconds must be a finite number above 0, such as 30, not {seconds:g}")
         plan = make_plan(config, [*(set_ or []), *overrides_of(given)])
         if json_file is not None:
             check_writable("--json", json_file)
@@ -81,7 +83,7 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     """Show and return all figures. Raises StartError."""
     from relaax.cli.bench import results
     from relaax.cli.bench.benchmark import Benchmark
-    from relaax.cli.bench.programs import counted
+    from relaax.cli.bench.programs import pluralize
     from relaax.plain_console import PlainConsole
 
     begun = time.monotonic()
@@ -98,21 +100,21 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
         "seconds": seconds,
     }
 
-    def say(sentence: str) -> None:
+    def report(sentence: str) -> None:
         console.print(f"{time.monotonic() - begun:4.0f} s  {sentence}", highlight=False, soft_wrap=True)
 
     with (
         tempfile.TemporaryDirectory(prefix="relaax-bench-", ignore_cleanup_errors=True) as folder,
         console.status("") as status,
     ):
-        benchmark = Benchmark(plan, Path(folder), seconds, updates, say, lambda what: status.update(f"{what} ..."))
+        benchmark = Benchmark(plan, Path(folder), seconds, updates, report, lambda what: status.update(f"{what} ..."))
         result = facts | benchmark.run() | {"took_seconds": round(time.monotonic() - begun, 1)}
-    clients = counted(plan.run.clients, "client", "clients")
+    clients = pluralize(plan.run.clients, "client", "clients")
     if plan.run.connections_per_client > 1:
         clients += f" of {plan.run.connections_per_client} connections"
-    shape = f"{clients} of {counted(plan.run.envs_per_client, 'environment', 'environments')}"
+    shape = f"{clients} of {pluralize(plan.run.envs_per_client, 'environment', 'environments')}"
     console_of(TABLE_WIDTH).print(
-        results.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}")
+        results.table(result, f"{plan.name}, {shape}, {pluralize(result['machine']['cores'], 'core', 'cores')}")
     )
     for warning in result["warnings"]:
         print(f"warning: {warning}")

@@ -1,8 +1,8 @@
-"""Time a worker's exchange with parameter or replay servers, in a process of its own that has them for itself.
+"""Time a worker's exchange with parameter or replay servers. This process must be their only client.
 
 `python -m relaax.cli.bench.exchange parameters|replay SERVERS CONFIGURATION FINGERPRINT_FILE SECONDS OUTPUT`. The
 output is JSON: `sync_ms` (push and pull by gRPC) and `shared_memory_ms` (empty if server and worker are on different
-hosts); or `insert_ms` and `sample_ms` of each call, how many items each had, and items per second of both.
+hosts); or `insert_ms` and `sample_ms` of each call, the number of items per call, and items per second of both.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from relaax.replay.spec import TableDeclaration, TableSpec
 from relaax.server.security.tokens import read_token
 from relaax.transport.channel import Target
 
-LONG = 5_000_000
-"""Parameters from which 10 calls of each kind must do in place of 100: they take a second each."""
+LONG_VECTOR = 5_000_000
+"""Number of parameters above which 10 calls of each kind are timed instead of 100: each takes a second."""
 ENV_STEPS = 1  # the value does not affect speed: it is only counted
-AT_ONCE = 50
-"""Items of an insert (Horgan et al. 2018)."""
-BATCH = 32
-"""Items of a sample, if the algorithm's configuration does not say."""
+ITEMS_PER_INSERT = 50
+"""Number of items of an insert (Horgan et al. 2018)."""
+DEFAULT_BATCH = 32
+"""Number of items of a sample, if the algorithm's configuration has no batch size."""
 TURN_SECONDS = 0.5
 WARM_UP = 5
 Calls = Mapping[str, Callable[[], Any]]
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """Return how long a call takes."""
+    """Return the duration of a call in milliseconds."""
     before = time.perf_counter()
     call()
     return (time.perf_counter() - before) * 1e3
 
 
 @contextlib.contextmanager
-def pushes(servers: str, fingerprint: str) -> Iterator[tuple[dict[str, Callable[[], Any]], int]]:
-    """Yield calls that push a gradient and pull parameters, by the names of their figures, and the vector's length."""
+def push_calls(servers: str, fingerprint: str) -> Iterator[tuple[dict[str, Callable[[], Any]], int]]:
+    """Yield calls that push a gradient and pull parameters, by figure, and the number of parameters."""
     targets = [Target(shard, read_token(None, "", WORKERS_TOKEN) or "") for shard in servers.split(",")]
     calls: dict[str, Callable[[], Any]] = {}
     with contextlib.ExitStack() as stack:
@@ -69,9 +69,12 @@ def pushes(servers: str, fingerprint: str) -> Iterator[tuple[dict[str, Callable[
         yield calls, length
 
 
-def alternated(calls: Calls, length: int, seconds: float) -> dict[str, list[float]]:
-    """Return milliseconds of calls that take turns for `seconds`; at least 100 of each, or 10 for long vectors."""
-    warm_up, least = (2, 10) if length > LONG else (20, 100)
+def time_alternately(calls: Calls, length: int, seconds: float) -> dict[str, list[float]]:
+    """Call each of `calls` in turn for `seconds`, and return the durations in ms.
+
+    At least 100 calls of each kind are timed, or 10 if the vector is longer than LONG_VECTOR.
+    """
+    warm_up, least = (2, 10) if length > LONG_VECTOR else (20, 100)
     times: dict[str, list[float]] = {name: [] for name in calls}
     rounds, ends = 0, time.monotonic() + seconds
     while rounds < warm_up + least or time.monotonic() < ends:
@@ -82,7 +85,7 @@ def alternated(calls: Calls, length: int, seconds: float) -> dict[str, list[floa
 
 
 def insertions(spec: TableSpec, count: int) -> Iterator[Insertion]:
-    """Yield insertions of `count` items of random numbers. Each item of a stack brings one frame that is new."""
+    """Yield insertions of `count` items of random numbers. Each item of stacked frames adds one new frame."""
     random = np.random.default_rng(0)
     columns: dict[str, Any] = {
         name: random.random((count, *field.shape)).astype(field.dtype) for name, field in spec.plain.items()
@@ -100,13 +103,13 @@ def insertions(spec: TableSpec, count: int) -> Iterator[Insertion]:
         first += count
 
 
-def load(targets: Sequence[Target], declaration: TableDeclaration, batch: int, seconds: float) -> dict[str, Any]:
-    """Fill replay servers and draw from them, by turns; return the result.
+def time_replay(targets: Sequence[Target], declaration: TableDeclaration, batch: int, seconds: float) -> dict[str, Any]:
+    """Insert into replay servers and sample from them by turns; return the figures.
 
-    The table is as declared, except that nothing waits for `samples_per_insert`.
+    The table is as declared, but without `samples_per_insert`, so that no call waits.
     """
     free = replace(declaration, samples_per_insert=None, min_size=1, error_buffer=None)
-    count = min(AT_ONCE, free.spec.capacity)
+    count = min(ITEMS_PER_INSERT, free.spec.capacity)
     client = ReplayClient(targets, free, actors=range(len(targets)), session="relaax bench")
     streams = [insertions(free.spec, count) for _ in client.writers]  # each writer numbers its own frames
     inserted = 0
@@ -145,8 +148,8 @@ def main() -> None:
     what, servers, file, fingerprint, seconds, output = sys.argv[1:]
     description = Path(fingerprint).read_text("utf-8")
     if what == "parameters":
-        with pushes(servers, description) as (calls, length):
-            found: dict[str, Any] = {"shared_memory_ms": [], **alternated(calls, length, float(seconds))}
+        with push_calls(servers, description) as (calls, length):
+            found: dict[str, Any] = {"shared_memory_ms": [], **time_alternately(calls, length, float(seconds))}
             found["parameters"] = length
     else:
         configuration = load_configuration(Path(file))
@@ -157,7 +160,7 @@ def main() -> None:
         declaration = algorithm.Replay(config, *spaces).table()
         token = read_token(None, "", REPLAY_TOKEN) or ""
         targets = [Target(server, token, service="replay server") for server in servers.split(",")]
-        found = load(targets, declaration, getattr(config, "batch_size", BATCH), float(seconds))
+        found = time_replay(targets, declaration, getattr(config, "batch_size", DEFAULT_BATCH), float(seconds))
     Path(output).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -27,29 +27,29 @@ POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 0.5
 
 
-def counted(number: int, one: str, more: str) -> str:
+def pluralize(number: int, one: str, more: str) -> str:
     """Return a number with its unit, singular or plural."""
     return f"{number} {one if number == 1 else more}"
 
 
-def processor_seconds(pids: Iterable[int | None], below: bool = False) -> float:
-    """Return user and system seconds of these processes so far; those that have ended count nothing.
+def processor_seconds(pids: Iterable[int | None], descendants: bool = False) -> float:
+    """Return user and system seconds of these processes so far. Ended processes count 0.
 
-    `below`: with their descendants, such as environments in processes of their own.
+    `descendants`: include their descendants, such as environments in processes of their own.
     """
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            for one in [process, *(process.children(recursive=True) if below else ())]:
+            for one in [process, *(process.children(recursive=True) if descendants else ())]:
                 with contextlib.suppress(psutil.Error):
                     times = one.cpu_times()
                     total += times.user + times.system
     return total
 
 
-def end(*processes: Process, seconds: float = 2.0) -> None:
-    """Terminate processes, and kill those that have not ended after so many seconds."""
+def terminate(*processes: Process, seconds: float = 2.0) -> None:
+    """Terminate processes, and kill them if they do not end within `seconds`."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + seconds
@@ -84,7 +84,7 @@ class Measurements:
             self.act_ms += line.get("act_ms", ())
 
     def steps_per_second(self, begin: float, end: float) -> float:
-        """Return the speed from the last line before an interval to the last one in it; 0 without two lines."""
+        """Return the speed from the last line before an interval to the last line in it; 0 for fewer than two."""
         until = [line for line in self.steps if line[0] <= end]
         earlier = [line for line in until if line[0] <= begin]
         if len(until) < 2:
@@ -94,7 +94,7 @@ class Measurements:
 
 
 class Programs:
-    """Programs that run side by side, each in its own process, and are stopped at the end of the block.
+    """Programs that run concurrently, each in its own process, and are stopped at the end of the block.
 
     `folder` receives the log and the measurements of each.
     """
@@ -127,7 +127,7 @@ class Programs:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        end(*self._processes, seconds=END_SECONDS)
+        terminate(*self._processes, seconds=END_SECONDS)
         for measured in self.measured:
             measured.update()
 
@@ -136,8 +136,8 @@ class Programs:
         """Return the process id of each program."""
         return [process.pid for process in self._processes]
 
-    def wait_begun(self) -> None:
-        """Wait until each program has begun to act. Raises StartError if one has not in time, or has ended."""
+    def wait_until_acting(self) -> None:
+        """Wait until each program has received an action. Raises StartError if one receives none in time, or ends."""
         seconds = START_SECONDS + EACH_START_SECONDS * len(self.measured)
         deadline = time.monotonic() + seconds
         self.wait_until(lambda: all(measured.steps for measured in self.measured), deadline)
@@ -168,7 +168,7 @@ class Programs:
 
     def window(self, warm_up: float, seconds: float) -> float:
         """Return the total steps per second over an interval after a warm-up."""
-        self.wait_begun()
+        self.wait_until_acting()
         self.wait(warm_up)
         begin = time.monotonic()
         self.wait(seconds)
@@ -177,8 +177,8 @@ class Programs:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A way to run the experiment's environments alone: its name, and the commands that run side by side.
+class EmulatorForm:
+    """A way to run the experiment's environments alone: a name, and commands that run concurrently.
 
     Actions are drawn at random, without service and client.
     """
@@ -195,23 +195,23 @@ class Form:
         return speed
 
 
-def forms(plan: Plan) -> list[Form]:
-    """Return the sensible ways to step as many environments as training has, with the same program and arguments."""
+def emulator_forms(plan: Plan) -> list[EmulatorForm]:
+    """Return ways to step as many environments as in training, with the same program and arguments."""
     clients, total = plan.run.clients, plan.environments
     processes = min(cores(), total)
     shares = [(total + i) // processes for i in range(processes)]
     ale = is_ale(plan.environment_main)
-    # ale-py starts its own threads, which would compete with those of other processes.
+    # ale-py starts its own threads, which would compete with the other processes.
     one_thread = ["--threads", "1"] if ale else []
     each = [
         tuple(plan.environment_command(RANDOM, share, sum(shares[:i])) + one_thread) for i, share in enumerate(shares)
     ]
     as_trained = tuple(tuple(plan.client_command(RANDOM, i)) for i in range(clients))
     found = [
-        Form(f"{counted(processes, 'process', 'processes')}, one per core", tuple(each)),
-        Form(f"{counted(clients, 'process', 'processes')}, as in training", as_trained),
+        EmulatorForm(f"{pluralize(processes, 'process', 'processes')}, one per core", tuple(each)),
+        EmulatorForm(f"{pluralize(clients, 'process', 'processes')}, as in training", as_trained),
     ]
     if ale:
         whole = [*plan.environment_command(RANDOM, total, 0), "--threads", str(cores())]
-        found.append(Form(f"1 process, {counted(cores(), 'thread', 'threads')}", (tuple(whole),)))
+        found.append(EmulatorForm(f"1 process, {pluralize(cores(), 'thread', 'threads')}", (tuple(whole),)))
     return [form for i, form in enumerate(found) if form.commands not in [other.commands for other in found[:i]]]

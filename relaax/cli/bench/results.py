@@ -1,4 +1,4 @@
-"""The results: figures, their meaning and their display."""
+"""The figures of a benchmark, their meaning and their display."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ MEANING = {
         "Time from sending an observation to receiving the action, at the client of one environment; one "
         "connection that trains, so that some actions wait for an update."
     ),
-    "bridge": "How workers reach the parameter server in training: shared_memory, grpc, or the configured bridge.",
+    "bridge": "Transport between workers and parameter server: shared_memory, grpc, or the configured bridge.",
     "sync_ms": (
         "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server by gRPC. One "
         "worker uses the server alone: training has stopped."
     ),
     "shared_memory_ms": "The same push and pull through memory shared by worker and parameter server.",
     "replay_inserts_per_second": (
-        "Items per second that one process puts into the replay servers, 50 at once. It uses them alone, and nobody "
-        "waits for samples_per_insert."
+        "Items per second that one process inserts into the replay servers, 50 at once, as their only client. No "
+        "call waits for samples_per_insert."
     ),
-    "replay_insert_ms": "How long such an insert takes.",
+    "replay_insert_ms": "Duration of such an insert.",
     "replay_samples_per_second": (
-        "Items per second that one process draws from them, batches as the algorithm's; inserts and samples take turns."
+        "Items per second that one process samples from them, in the algorithm's batches, in turns with inserts."
     ),
-    "replay_sample_ms": "How long such a batch takes.",
+    "replay_sample_ms": "Duration of such a sample.",
     "worker_memory_mb": "Memory that a worker does not share (unique set size), after it has trained for a while.",
     "worker_start_s": "Time from connecting to the first action, with the servers running.",
 }
@@ -64,9 +64,9 @@ SPREAD = 0.2
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the least value that `share` (0 to 1) of the values do not exceed. Raises ValueError if there are none."""
+    """Return the smallest value that is not exceeded by `share` (0 to 1) of the values. Raises ValueError if empty."""
     if not values:
-        raise ValueError("there is no percentile of no values")
+        raise ValueError("cannot compute a percentile of 0 values")
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
@@ -89,17 +89,17 @@ def median(values: Sequence[float], digits: int = 1) -> float:
     return round(statistics.median(values), digits)
 
 
-def unsteady(windows: Mapping[str, Sequence[float]]) -> list[str]:
+def unsteady_windows(windows: Mapping[str, Sequence[float]]) -> list[str]:
     """Return a warning for each measurement whose windows differ too much."""
     return [
         f"the windows of {name} differ by {(max(values) - min(values)) / statistics.median(values):.0%}: "
-        "the machine was used otherwise, or its speed varies; measure again"
+        "the machine had other load, or its speed varies; measure again"
         for name, values in windows.items()
         if statistics.median(values) > 0 and max(values) - min(values) > SPREAD * statistics.median(values)
     ]
 
 
-def shown(name: str, value: Any) -> str:
+def format_figure(name: str, value: Any) -> str:
     """Return a figure as text."""
     if isinstance(value, str):
         return value
@@ -127,7 +127,7 @@ def table(figures: Mapping[str, Any], title: str) -> Table:
     result.add_column("what it means")
     for name, meaning in MEANING.items():
         if name in figures:
-            result.add_row(name, shown(name, figures[name]), meaning)
+            result.add_row(name, format_figure(name, figures[name]), meaning)
     return result
 
 

@@ -1,4 +1,4 @@
-"""The service as `relaax run` starts it, and measurements through it."""
+"""Start the service as `relaax run` does, and measure it through its ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.cli.bench.programs import START_SECONDS, Programs, end, processor_seconds
+from relaax.cli.bench.programs import START_SECONDS, Programs, processor_seconds, terminate
 from relaax.cli.run.plan import Plan, run_tokens
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
@@ -28,11 +28,11 @@ from relaax.supervision.process import Process, StartError
 
 WARM_UP_SECONDS = 2.0
 WARM_UP_UPDATES = 10
-LEAVING_SECONDS = 10.0
+WORKER_END_SECONDS = 10.0
 EXCHANGE_SECONDS = 60.0
-"""Longest time of a measured exchange beyond that which is measured."""
+"""Maximum seconds of an exchange's process in addition to the measured time."""
 _WARNING = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b")
-LEAST_ACTIONS = 500
+MIN_ACTIONS = 500
 """Minimum number of actions for a meaningful 99th percentile."""
 
 
@@ -56,9 +56,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorUse:
-    """What an interval of training took of the processor: seconds by kind of process.
+    """Processor seconds of an interval of training, by kind of process.
 
-    `environments`: of each connection. `steps`, `pushes`: what was trained on meanwhile; `seconds`: its length.
+    `environments`: per connection. `steps`, `pushes`: in the interval. `seconds`: length of the interval.
     """
 
     connections: int
@@ -69,7 +69,7 @@ class ProcessorUse:
     by_kind: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Return microseconds of one core: of clients and workers a step, of servers and learners a push."""
+        """Return microseconds of one core: per step for clients and workers, per push for servers and learners."""
         per = {"client": self.steps, "worker": self.steps}
         found = {
             kind: round(1e6 * seconds / count, 2)
@@ -87,10 +87,9 @@ class ProcessorUse:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An interval of training. `pushes`: gradients received; `discarded`: those not applied.
+    """An interval of training. `pushes`: received gradients; `discarded`: gradients that were not applied.
 
-    As seen by the clients: `of_connections`, steps per second of each, and `act_ms`, the latency of each action.
-    `processor`: what it took of the processor.
+    Measured by clients: `of_connections`, steps per second of each connection; `act_ms`, latency of each action.
     """
 
     steps_per_second: float
@@ -119,7 +118,7 @@ class MeasuredService:
     def __enter__(self) -> MeasuredService:
         try:
             self._supervisor.start_servers()
-            self._without_clients = self._below()
+            self._without_clients = self._descendants()
         except BaseException:
             self._close()
             raise
@@ -146,15 +145,19 @@ class MeasuredService:
         """Return the times of a worker's exchange with the parameter server, after `stop`. Raises StartError."""
         self._supervisor.start_parameter_server()
         secrets = self._tokens.of(PARAMETER_SERVER)
-        return self._measured("parameters", self._supervisor.shard_addresses, secrets, seconds)
+        return self._run_exchange("parameters", self._supervisor.shard_addresses, secrets, seconds)
 
     def replay_exchange(self, seconds: float) -> dict[str, Any] | None:
-        """Return those of an exchange with replay servers; None if there are none. Raises StartError."""
+        """Return the times of an exchange with replay servers; None if the run has none. Raises StartError."""
         self._supervisor.start_replay_servers()
         servers = self._supervisor.replay_addresses
-        return self._measured("replay", ",".join(servers), self._tokens.of(REPLAY_SERVER), seconds) if servers else None
+        return (
+            self._run_exchange("replay", ",".join(servers), self._tokens.of(REPLAY_SERVER), seconds)
+            if servers
+            else None
+        )
 
-    def _measured(self, what: str, servers: str, secrets: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    def _run_exchange(self, what: str, servers: str, secrets: Mapping[str, str], seconds: float) -> dict[str, Any]:
         manager = CheckpointManager(LocalStore(self._directory.checkpoints))
         description = manager.manifest(manager.published()[0])["fingerprint"]
         fingerprint, output = self._folder / "fingerprint.json", self._folder / f"{what}.json"
@@ -164,11 +167,13 @@ class MeasuredService:
         try:
             process.start([sys.executable, "-m", "relaax.cli.bench.exchange", *arguments])
             if not process.wait(seconds + EXCHANGE_SECONDS):
-                raise StartError(f"{process.name} takes too long:\n{process.log_tail()}")
+                raise StartError(
+                    f"{process.name} has not finished within {seconds + EXCHANGE_SECONDS:g} s:\n{process.log_tail()}"
+                )
             if process.exit_code() != 0:
-                raise StartError(f"{process.name} has ended ({process.exit_code()}):\n{process.log_tail()}")
+                raise StartError(f"{process.name} failed with exit code {process.exit_code()}:\n{process.log_tail()}")
         finally:
-            end(process)
+            terminate(process)
         result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
         return result
 
@@ -184,13 +189,13 @@ class MeasuredService:
         return self._window(commands, run.connections_per_client, run.envs_per_client, seconds, updates, bound)
 
     def crowd(self, connections: int, seconds: float, rate: float | None = None) -> Window:
-        """Measure the same of so many connections of one environment, each of a program of its own.
+        """Measure training with `connections` programs, each with one connection of one environment.
 
-        `rate`: their steps per second at most. Raises StartError.
+        `rate`: maximum steps per second of each. Raises StartError.
         """
-        held = [] if rate is None else ["--rate", f"{rate:g}"]
+        options = [] if rate is None else ["--rate", f"{rate:g}"]
         address = self._supervisor.rlx_server.address or ""
-        commands = [[*self._plan.environment_command(address, 1, i), *held] for i in range(connections)]
+        commands = [[*self._plan.environment_command(address, 1, i), *options] for i in range(connections)]
         return self._window(commands, 1, 1, seconds, 0, 0.0)
 
     def _window(
@@ -202,7 +207,7 @@ class MeasuredService:
         updates: int,
         bound: float,
     ) -> Window:
-        """`connections`: of each command; `environments`: of each connection."""
+        """Measure training by `commands`. `connections`: per command; `environments`: per connection."""
         workers = len(commands) * connections
         before = self._progress()
         with Programs("client", commands, self._folder / "clients", self._tokens.of(CLIENT), connections) as programs:
@@ -215,27 +220,27 @@ class MeasuredService:
             if updates:
                 programs.wait_until(lambda: self._updates(before, workers) >= updates, time.monotonic() + bound)
                 memory = Memory(self._worker_megabytes(), self._updates(before, workers))
-        self._wait_for_leaving()
+        self._wait_for_workers_to_end()
         speed = use.steps / use.seconds
         return Window(speed, use.seconds, use.pushes, discarded, memory, tuple(of_connections), act_ms, use)
 
     def _interval(
         self, programs: Programs, connections: int, environments: int, seconds: float
     ) -> tuple[ProcessorUse, float, int]:
-        """Let training go on for so long; return what it took, when it began, and how many pushes were discarded."""
+        """Measure an interval of training; return its processor use, its start, and the number of discarded pushes."""
         before, first, begin = self._processor(programs), self._progress(), time.monotonic()
         programs.wait(seconds)
         last, length = self._progress(), time.monotonic() - begin
-        # Never below 0, for processes may have ended.
+        # At least 0: a process may have ended, and then counts 0.
         spent = {kind: max(0.0, after - before[kind]) for kind, after in self._processor(programs).items()}
         steps, pushes = last.global_step - first.global_step, _pushes(last) - _pushes(first)
         use = ProcessorUse(connections, environments, length, steps, pushes, spent)
         return use, begin, last.discarded - first.discarded
 
     def latencies(self, seconds: float) -> tuple[list[float], float, ProcessorUse]:
-        """Return the latency of each action at the client of one environment, in ms, and its start in seconds.
+        """Return the latency of each action in ms, the start in seconds and the processor use of a single client.
 
-        With them comes what it took of the processor. The client trains, alone. Raises StartError.
+        It has one environment, and it trains. Raises StartError.
         """
         before = self._progress()
         with self._single() as programs:
@@ -243,8 +248,8 @@ class MeasuredService:
             (measured,) = programs.measured
             seen = len(measured.act_ms)
             use, _, _ = self._interval(programs, 1, 1, seconds)
-            programs.wait_until(lambda: len(measured.act_ms) - seen >= LEAST_ACTIONS, time.monotonic() + START_SECONDS)
-        self._wait_for_leaving()
+            programs.wait_until(lambda: len(measured.act_ms) - seen >= MIN_ACTIONS, time.monotonic() + START_SECONDS)
+        self._wait_for_workers_to_end()
         return measured.act_ms[seen:], measured.start_seconds or 0.0, use
 
     def warnings(self) -> list[str]:
@@ -256,8 +261,8 @@ class MeasuredService:
     def start_seconds(self) -> float:
         """Return the time from connecting to the first action of one environment's client. Raises StartError."""
         with self._single() as programs:
-            programs.wait_begun()
-        self._wait_for_leaving()
+            programs.wait_until_acting()
+        self._wait_for_workers_to_end()
         return programs.measured[0].start_seconds or 0.0
 
     def _single(self) -> Programs:
@@ -265,17 +270,19 @@ class MeasuredService:
         return Programs("single", [command], self._folder / "clients", self._tokens.of(CLIENT))
 
     def _processor(self, programs: Programs) -> dict[str, float]:
-        """Return the processor's seconds so far, by kind of process."""
+        """Return the processor seconds so far, by kind of process."""
         roles = {"parameter_server": PARAMETER_SERVER, "replay_server": REPLAY_SERVER, "learner": LEARNER}
         return {
-            "client": processor_seconds(programs.pids, below=True),
-            "worker": processor_seconds(self._below() - self._without_clients),
+            "client": processor_seconds(programs.pids, descendants=True),
+            "worker": processor_seconds(self._descendants() - self._without_clients),
         } | {kind: processor_seconds(self._supervisor.pids(role)) for kind, role in roles.items()}
 
     def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):
             if server.exit_code() is not None:
-                raise StartError(f"{server.name} has ended ({server.exit_code()}):\n{server.log_tail()}")
+                raise StartError(
+                    f"{server.name} ended during the benchmark ({server.exit_code()}):\n{server.log_tail()}"
+                )
 
     def _progress(self) -> Progress:
         self._check()
@@ -283,7 +290,7 @@ class MeasuredService:
 
     def _warm_up(self, programs: Programs, before: Progress, workers: int, seconds: float) -> None:
         """Wait until the speed is steady. The first gradients take seconds, because TensorFlow traces them."""
-        programs.wait_begun()
+        programs.wait_until_acting()
         programs.wait_until(lambda: self._updates(before, workers) >= WARM_UP_UPDATES, time.monotonic() + START_SECONDS)
         programs.wait(min(WARM_UP_SECONDS, seconds))
 
@@ -291,26 +298,26 @@ class MeasuredService:
         """Return the mean number of gradients of each worker since `before`."""
         return (_pushes(self._progress()) - _pushes(before)) // workers
 
-    def _below(self) -> set[int]:
+    def _descendants(self) -> set[int]:
         """Return the RLX server's descendant processes. Raises StartError if the server has ended."""
         self._check()
         server = self._supervisor.rlx_server
         try:
             return {process.pid for process in psutil.Process(server.pid).children(recursive=True)}
         except psutil.NoSuchProcess:
-            raise StartError(f"{server.name} has just ended:\n{server.log_tail()}") from None
+            raise StartError(f"{server.name} ended while its workers were counted:\n{server.log_tail()}") from None
 
     def _worker_megabytes(self) -> tuple[float, ...]:
         sizes = []
-        for pid in self._below() - self._without_clients:
+        for pid in self._descendants() - self._without_clients:
             with contextlib.suppress(psutil.Error):
                 sizes.append(psutil.Process(pid).memory_full_info().uss / MEGABYTE)
         return tuple(sizes)
 
-    def _wait_for_leaving(self) -> None:
-        """Wait until no worker remains, so that the next measurement has the machine to itself."""
-        deadline = time.monotonic() + LEAVING_SECONDS
-        while self._below() - self._without_clients and time.monotonic() < deadline:
+    def _wait_for_workers_to_end(self) -> None:
+        """Wait until no worker remains that would disturb the next measurement."""
+        deadline = time.monotonic() + WORKER_END_SECONDS
+        while self._descendants() - self._without_clients and time.monotonic() < deadline:
             time.sleep(0.05)
 
 

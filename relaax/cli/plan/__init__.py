@@ -1,1 +1,4 @@
-"""`relaax plan`: what machines a number of environments needs, and what breaks first."""
+"""The command `relaax plan`: estimate the machines for a number of environments, and the first bottleneck.
+
+Begin with command.py. The model itself is in relaax.planning.
+"""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relaax.planning.costs import MessageCost
     from relaax.rlx import Space
 
-TOO_LITTLE = 3
+EXIT_TOO_SLOW = 3
 ENDLESS = 10**9
 TABLE_WIDTH = 120
 PROBE_SECONDS = 1.5
@@ -37,56 +37,59 @@ _LARGEST = 10_000_000
 
 def plan(
     config: ConfigArgument,
-    environments: Annotated[int, typer.Option(min=1, max=_LARGEST, help="Environments that are to train.")] = 1000,
+    environments: Annotated[int, typer.Option(min=1, max=_LARGEST, help="Number of environments to train.")] = 1000,
     rate: Annotated[
         float | None,
-        typer.Option(metavar="STEPS", help="Steps per second of each environment; by default as fast as they go."),
+        typer.Option(metavar="STEPS", help="Steps per second of each environment; by default unlimited."),
     ] = None,
     environments_per_connection: Annotated[
         int | None,
-        typer.Option(min=1, help="Environments of a connection; by default relaax-run.envs_per_client."),
+        typer.Option(min=1, help="Environments per connection; by default relaax-run.envs_per_client."),
     ] = None,
     machines: Annotated[
         int | None,
-        typer.Option(min=1, help="Machines there are, each with its share of everything: what they do, not how many."),
+        typer.Option(min=1, help="Predict the speed of this number of machines, which share all parts evenly."),
     ] = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores of a machine; by default this one's.")] = None,
-    memory: Annotated[float | None, typer.Option(help="Gigabytes of a machine; by default this one's.")] = None,
-    network: Annotated[float, typer.Option(help="Gbit/s of a machine's network, each way.")] = 1.0,
+    cores: Annotated[int | None, typer.Option(min=1, help="Cores of a machine; by default of this machine.")] = None,
+    memory: Annotated[float | None, typer.Option(help="Gigabytes of a machine; by default of this machine.")] = None,
+    network: Annotated[float, typer.Option(help="Network of a machine in Gbit/s, each direction.")] = 1.0,
     round_trip: Annotated[
         float | None,
         typer.Option(
-            help=f"Milliseconds to another machine and back; by default {ROUND_TRIP_MS}, 0 with --machines 1."
+            help=f"Round trip between machines in milliseconds; by default {ROUND_TRIP_MS}, or 0 with --machines 1."
         ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What `relaax bench CONFIG --json FILE` measured on such a machine."),
+        typer.Option(metavar="FILE", help="Result of `relaax bench CONFIG --json FILE` on such a machine."),
     ] = None,
     observation: Annotated[
         str | None,
-        typer.Option(metavar="SHAPE", help="Make no environment: 84x84 for images of bytes, 4 for numbers."),
+        typer.Option(
+            metavar="SHAPE",
+            help="Shape of observations, to make no environment: 84x84 for images of bytes, 4 for numbers.",
+        ),
     ] = None,
-    actions: Annotated[int, typer.Option(min=1, help="With --observation: how many actions there are.")] = 6,
+    actions: Annotated[int, typer.Option(min=1, help="With --observation: number of actions.")] = 6,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     set_: SetOption = None,
 ) -> None:
     """Estimate the machines that environments need.
 
-    A model tells what breaks first, too, and what would help. The configuration's environments are made for a moment,
-    which says what they send and how long they take. What workers and servers cost comes from --measured, or else from
-    figures of the project's own machine. docs/scaling.md has the model, and how far it is from what was measured.
+    The model also predicts the first bottleneck, and suggests remedies. The configuration's environments are started
+    for a moment, to measure their messages and their time per step. The cost of workers and servers comes from
+    --measured, or else from measurements on the project's machine. docs/scaling.md describes the model and its errors.
 
-    Exit code 0: done; 2: the configuration or an option cannot be used; 3: the environments would not get their rate.
+    Exit code 0: done; 2: the configuration or an option is invalid; 3: the environments would not reach their rate.
     """
-    with exit_on_errors("relaax plan", (ValueError,)):  # of the measurement, or spaces that an algorithm does not take
+    with exit_on_errors("relaax plan", (ValueError,)):  # from the measurement, or for unsupported spaces
         for name, number in {"rate": rate, "memory": memory, "network": network}.items():
             if number is not None and not 0 < number < float("inf"):
-                raise ConfigurationError(f"--{name} {number:g}: a number above 0 is needed")
+                raise ConfigurationError(f"--{name} must be a finite number above 0, not {number:g}")
         if round_trip is not None and not 0 <= round_trip < float("inf"):
-            raise ConfigurationError(f"--round-trip {round_trip:g}: a number of milliseconds is needed, 0 or more")
+            raise ConfigurationError(f"--round-trip must be a finite number of at least 0 ms, not {round_trip:g}")
         result = _measurement(measured)
-        from relaax.cli.plan.workload import described
+        from relaax.cli.plan.workload import make_workload
         from relaax.cli.run.plan import make_plan
         from relaax.metrics.system import total_memory
         from relaax.planning.costs import costs_from_measurement, default_costs
@@ -94,7 +97,7 @@ def plan(
         overrides = overrides_of({"run.envs_per_client": environments_per_connection})
         found = make_plan(config, [*(set_ or []), *overrides])
         spaces, client, client_mb = _environment(found, observation, actions, result is not None)
-        workload = described(found, spaces, environments, rate)
+        workload = make_workload(found, spaces, environments, rate)
         if result is not None:
             costs = costs_from_measurement(result, workload, str(measured))
             costs = replace(costs, client_mb=client_mb or costs.client_mb)
@@ -128,7 +131,7 @@ def plan(
             console.print()
             for sentence in sentences(workload, expected, size, hints, costs.sources):
                 console.print(sentence, highlight=False, soft_wrap=True)
-    raise typer.Exit(0 if expected.enough or workload.rate is None else TOO_LITTLE)
+    raise typer.Exit(0 if expected.enough or workload.rate is None else EXIT_TOO_SLOW)
 
 
 def _measurement(path: Path | None) -> dict[str, Any] | None:
@@ -140,14 +143,14 @@ def _measurement(path: Path | None) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--measured {path}: {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(result, dict) or "machine" not in result:
-        raise ConfigurationError(f"--measured {path}: is not what `relaax bench --json {path}` writes")
+        raise ConfigurationError(f"--measured {path} is not a result of `relaax bench --json {path}`")
     return result
 
 
 def _environment(
     found: Plan, observation: str | None, actions: int, is_measured: bool
 ) -> tuple[tuple[Space, Space], MessageCost, float]:
-    """Return the spaces, what the environment's program costs, and its megabytes.
+    """Return the spaces, and the cost of a message and the megabytes of the environment's program.
 
     Raises ConfigurationError and StartError.
     """
@@ -156,7 +159,7 @@ def _environment(
     if observation is not None:
         if not is_measured:
             raise ConfigurationError(
-                "--observation makes no environment, so nothing says how long one takes: give --measured FILE, too"
+                "--observation makes no environment, so the time of a step is unknown: add --measured FILE"
             )
         return _spaces(observation, actions), MessageCost(0.0, 0.0), 0.0
     from relaax.cli.plan.probe import probe
@@ -176,7 +179,7 @@ def _environment(
 
 
 def _spaces(observation: str, actions: int) -> tuple[Space, Space]:
-    """Return those of --observation and --actions. Raises ConfigurationError."""
+    """Return the spaces of --observation and --actions. Raises ConfigurationError."""
     from relaax.rlx import Box, Discrete
 
     try:
@@ -184,7 +187,7 @@ def _spaces(observation: str, actions: int) -> tuple[Space, Space]:
         if min(sizes) < 1:
             raise ValueError
     except ValueError:
-        raise ConfigurationError(f"--observation {observation}: a shape is needed, such as 84x84 or 4") from None
+        raise ConfigurationError(f"--observation must be a shape, such as 84x84 or 4, not {observation!r}") from None
     return Box(0, 255, sizes, "uint8" if len(sizes) > 1 else "float32"), Discrete(actions)
 
 
@@ -218,11 +221,11 @@ def table(forecast: Forecast, title: str) -> FittingTable:
 def sentences(
     workload: Workload, forecast: Forecast, size: MachineSize, hints: Sequence[Advice], sources: Sequence[str]
 ) -> Iterator[str]:
-    """Yield what is to be expected, what breaks first, what would help, and where the figures come from."""
-    wish = "as fast as they go" if workload.rate is None else f"{workload.rate:g} steps/s each"
+    """Yield the expected figures, the first bottleneck, remedies, and the sources of the figures."""
+    pace = "at full speed" if workload.rate is None else f"{workload.rate:g} steps/s each"
     reached = forecast.steps_per_second
     yield (
-        f"{workload.environments:,} environments, {wish}: {reached:,.0f} steps/s"
+        f"{workload.environments:,} environments, {pace}: {reached:,.0f} steps/s"
         + ("" if forecast.enough else f" of {forecast.wanted_steps_per_second:,.0f} that they would take")
     )
     many = "1 machine" if forecast.machines == 1 else f"{forecast.machines:,} machines"
@@ -234,13 +237,13 @@ def sentences(
     yield f"an action: p50 {forecast.act_p50_ms:.2f}, p99 {forecast.act_p99_ms:.2f} ms"
     yield (
         f"gradients: {forecast.pushes_per_second:,.1f}/s, {forecast.push_bytes_per_second / 1e6:,.2f} MB/s, each "
-        f"{forecast.staleness:,.0f} updates of others behind"
+        f"{forecast.staleness:,.0f} updates of other workers late"
     )
     yield (
-        f"a checkpoint: {forecast.checkpoint_mb:,.1f} MB, written in {forecast.checkpoint_seconds:,.1f} s; updates "
-        f"wait for {forecast.hold_ms:,.1f} ms of it"
+        f"a checkpoint: {forecast.checkpoint_mb:,.1f} MB, written in {forecast.checkpoint_seconds:,.1f} s; it "
+        f"blocks updates for {forecast.hold_ms:,.1f} ms"
     )
-    yield f"first to break: {forecast.bottleneck}"
+    yield f"first bottleneck: {forecast.bottleneck}"
     for hint in hints:
         yield f"would help: {hint.setting}: {hint.sentence}"
     for source in sources:

@@ -1,4 +1,4 @@
-"""Make one connection's environments for a moment: what they send, how long a step takes them, their memory."""
+"""Start the environments of one connection for a moment, to measure messages, time per step and memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from relaax.server.rlx_server.connection.peer import Peer
 from relaax.supervision.process import EXIT_REFUSED, Process, StartError
 
 START_SECONDS = 90.0
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 SILENCE_SECONDS = 60.0
 WARM_UP_MESSAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """An environment's program as a server sees it. `us`: its processor time for a message; `megabytes`: its own."""
+class ProbeResult:
+    """Measurements of an environment program.
+
+    `us`: processor time per message in microseconds. `megabytes`: memory that it does not share.
+    """
 
     observation_space: rlx.Space
     action_space: rlx.Space
@@ -37,21 +40,21 @@ class Probed:
     megabytes: float
 
 
-def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds: float) -> Probed:
-    """Start a program that connects to the listening socket `address`; answer it at random for so many seconds.
+def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds: float) -> ProbeResult:
+    """Start a program that connects to the listening socket `address`; answer it at random for `seconds`.
 
-    Raises ConfigurationError if it refuses its arguments, and StartError if it ends or does not come.
+    Raises ConfigurationError if it refuses its arguments, and StartError if it ends or does not connect.
     """
     process = Process("environment", folder / "environment.log", secrets={})
     process.start(command)
-    lifeline, held = os.pipe()  # nobody but the program ends the connection
+    lifeline, held = os.pipe()  # stays open: only the program ends the connection
     try:
-        peer = Peer(_accepted(address, process), rlx.ServerConnection(), lifeline)
+        peer = Peer(_accept(address, process), rlx.ServerConnection(), lifeline)
         try:
-            return _asked(peer, process, seconds)
+            return _measure(peer, process, seconds)
         except (PeerDisconnected, rlx.RemoteProtocolError) as gone:
             process.wait(2.0)
-            raise StartError(f"the environment left: {gone}\n{process.log_tail()}") from None
+            raise StartError(f"the environment's program closed the connection: {gone}\n{process.log_tail()}") from None
         finally:
             peer.close()
     finally:
@@ -63,9 +66,9 @@ def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds:
             process.wait(1.0)
 
 
-def _accepted(listener: socket.socket, process: Process) -> socket.socket:
+def _accept(listener: socket.socket, process: Process) -> socket.socket:
     deadline = time.monotonic() + START_SECONDS
-    listener.settimeout(LOOK_SECONDS)
+    listener.settimeout(POLL_SECONDS)
     while True:
         try:
             return listener.accept()[0]
@@ -81,10 +84,10 @@ def _accepted(listener: socket.socket, process: Process) -> socket.socket:
                 ) from None
 
 
-def _asked(peer: Peer, process: Process, seconds: float) -> Probed:
+def _measure(peer: Peer, process: Process, seconds: float) -> ProbeResult:
     hello = peer.receive(SILENCE_SECONDS)
     if not isinstance(hello, rlx.Hello):
-        raise StartError(f"the environment's program began with {type(hello).__name__}, not with a hello")
+        raise StartError(f"the environment's program sent {type(hello).__name__} instead of a hello")
     peer.send(rlx.Welcome("plan", "none", peer.connection.limits))
     agent, elements = RandomAgent(hello.action_space, hello.environments, seed=0), list(hello.action_space.elements())
     messages, spent, ends = -WARM_UP_MESSAGES, 0.0, float("inf")
@@ -93,13 +96,13 @@ def _asked(peer: Peer, process: Process, seconds: float) -> Probed:
         if isinstance(message, rlx.Init | rlx.Step):
             messages += 1
             if messages == 0:
-                spent, ends = processor_seconds([process.pid], below=True), time.monotonic() + seconds
+                spent, ends = processor_seconds([process.pid], descendants=True), time.monotonic() + seconds
             drawn = zip(hello.action_space.flatten(agent.step(None, None)), elements, strict=True)
             peer.answer(rlx.Actions([np.asarray(leaf, element.dtype) for leaf, element in drawn]))
         elif isinstance(message, rlx.Ping):
             peer.send(rlx.Pong(message.nonce))
         elif isinstance(message, rlx.Bye):
-            raise StartError(f"the environment's program left after {messages + WARM_UP_MESSAGES} messages")
-    spent = processor_seconds([process.pid], below=True) - spent
+            raise StartError(f"the environment's program disconnected after {messages + WARM_UP_MESSAGES} messages")
+    spent = processor_seconds([process.pid], descendants=True) - spent
     memory = psutil.Process(process.pid).memory_full_info().uss / MEGABYTE
-    return Probed(hello.observation_space, hello.action_space, 1e6 * spent / messages, memory)
+    return ProbeResult(hello.observation_space, hello.action_space, 1e6 * spent / messages, memory)

@@ -1,4 +1,4 @@
-"""A workload from a configuration and the spaces of its environment."""
+"""Compute the workload of a configuration from the spaces of its environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from relaax.planning.workload import ReplayWorkload, Workload
 from relaax.rlx import Space
 
 _FRAME_BYTES = 9.0
-"""Of a step of one environment beside its observation and actions: the reward and the ends of episodes."""
+"""Bytes of a step of one environment besides observation and actions: the reward and the ends of episodes."""
 _ROLLOUTS = ("episode_len", "update_interval")
 _OPTIMIZER_VECTORS = {"rms_prop": 1, "adam": 2, "momentum": 1, "adagrad": 1}
 
 
-def described(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: float | None) -> Workload:
-    """Return what so many environments with these spaces of observations and actions are. Raises ConfigurationError."""
+def make_workload(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: float | None) -> Workload:
+    """Return the workload of `environments`. `spaces`: of observations and actions. Raises ConfigurationError."""
     found = plan.configuration
     logging.getLogger("relaax.hosting").setLevel(logging.ERROR)
     algorithm = load_algorithm(found.algorithm_path, found.folder)
@@ -64,9 +64,9 @@ def described(plan: Plan, spaces: tuple[Space, Space], environments: int, rate: 
 
 
 def rollout(config: ConfigBase, learners: int, environments: int) -> tuple[int, str]:
-    """Return how many messages of a connection come between two pushes of its worker, and the key that says so.
+    """Return the number of messages of a connection between two pushes of its worker, and the key that sets it.
 
-    A worker that bundles its learner pushes once a batch: `samples_per_insert` says how often that is.
+    A worker that learns from its own memory pushes once per batch, and `samples_per_insert` sets the rate of batches.
     """
     if learners:
         return int(getattr(config, "actor_interval", 100)), "algorithm.actor_interval"
@@ -107,7 +107,7 @@ def _bytes(space: Space) -> float:
 
 
 def _multiplications(config: Any, spaces: tuple[Space, Space], parameters: int) -> float:
-    """Return those of one example; of an algorithm with a network of its own as many as it has parameters."""
+    """Return the multiplications of one example. An algorithm with its own network counts one per parameter."""
     if not isinstance(config, AgentConfig):
         return float(parameters)
     heads = {"actions": space_size(spaces[1]), "value": 1}
@@ -115,7 +115,7 @@ def _multiplications(config: Any, spaces: tuple[Space, Space], parameters: int) 
 
 
 def multiplications(spec: NetworkSpec) -> float:
-    """Return the multiplications of one example's way through a network: of each kernel, at each place it is put to."""
+    """Return the multiplications of a forward pass of one example: of each kernel, at each of its positions."""
     shapes = spec.layout().shapes
     places: dict[int, int] = {}
     if spec.convolutions:
