@@ -112,7 +112,7 @@ class ServiceWatcher:
             "global_step": step,
             "steps_per_second": speed,
             "shards": shards,
-            "replay": [self._replay_shard(view) for view in self._replay.look()],
+            "replay": [self._replay_shard(view) for view in self._replay.poll()],
             "servers": _servers(workers),
             "workers": workers,
         }

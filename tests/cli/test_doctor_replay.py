@@ -113,7 +113,7 @@ def test_replay_servers_that_are_not_there_or_not_named(tmp_path: Path) -> None:
 def test_numbers_that_a_run_refuses(tmp_path: Path) -> None:
     config = written(tmp_path, learner={"learners": 0, "replay_server": "h:0"}, rlx={"replay_server": "h:0,h:0"})
     (late,) = said(found(config, "replay server"), Severity.WARNING)
-    assert "relaax-learner.learners: 0, but apex has learners apart from its workers" in late
+    assert "relaax-learner.learners: 0, but apex learns in separate processes" in late
 
 
 def test_an_algorithm_without_a_memory_is_asked_nothing(tmp_path: Path) -> None:

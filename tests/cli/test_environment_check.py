@@ -122,7 +122,7 @@ def odd(folder: Path, fault: str) -> Plan:
     [
         ("shape", ConfigurationError, "is not in its space: observation has shape (3,), the space is (2,)"),
         ("reward", ConfigurationError, "the reward is 'much': it must be one finite number"),
-        ("error", StartError, "could not be made and take one step; its program exited with code 1"),
+        ("error", StartError, "could not be made, reset and stepped; its program exited with code 1"),
         ("exit", StartError, "ended its program before training: OpenAI_Gym/main: the environment called sys.exit()"),
     ],
 )
@@ -134,7 +134,7 @@ def test_one_step_shows_what_is_wrong(tmp_path: Path, fault: str, kind: type[Exc
 
 def test_failed_environment_names_the_check_that_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = odd(tmp_path, "error")
-    assert plan.checked_words == ["odd:Odd-v0", "--", "--kwarg", 'fault="error"', "--path", str(tmp_path)]
+    assert plan.check_arguments == ["odd:Odd-v0", "--", "--kwarg", 'fault="error"', "--path", str(tmp_path)]
     monkeypatch.chdir(tmp_path)
     with EnvironmentCheck(plan) as check, pytest.raises(StartError) as raised:
         check.wait(PATIENCE)

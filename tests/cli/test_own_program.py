@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from relaax.bundled import bundled_folder
 from relaax.cli import check
 from relaax.cli.app import app
-from relaax.cli.run.environment_check import FirstConnection, environment_class, never_connected
+from relaax.cli.run.environment_check import FirstConnection, environment_class, never_connected_message
 
 BUNDLED = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 CLIENT: Any = SimpleNamespace(log_tail=lambda lines: "  refused\n", log="logs/client-0.log")
@@ -26,7 +26,7 @@ def first_connection(main: Path, seconds: float = 0.0) -> FirstConnection:
 def test_missing_connection_names_argument_and_log_once() -> None:
     connection = first_connection(Path("world.py"))
     assert connection.overdue(False, CLIENT, "localhost:7001") == (
-        "no environment has connected in 0 s; world.py must connect to its first argument (sys.argv[1] in Python), "
+        "no environment has connected within 0 s; world.py must connect to its first argument (sys.argv[1] in Python), "
         "localhost:7001; it printed: refused; see logs/client-0.log"
     )
     assert connection.overdue(False, CLIENT, "localhost:7001") is None
@@ -34,7 +34,7 @@ def test_missing_connection_names_argument_and_log_once() -> None:
 
 def test_bundled_program_without_connection_has_only_its_log() -> None:
     found = first_connection(BUNDLED).overdue(False, CLIENT, "localhost:7001")
-    assert found == "no environment has connected in 0 s; it printed: refused; see logs/client-0.log"
+    assert found == "no environment has connected within 0 s; it printed: refused; see logs/client-0.log"
 
 
 def test_connection_in_time_needs_no_message() -> None:
@@ -50,11 +50,11 @@ def test_environment_class_of_a_file_is_suggested(base: str, tmp_path: Path, mon
     Path("courier.py").write_text(f"class Other: ...\nclass Courier({base}): ...\n")
     Path("program.py").write_text("class Environment: ...\n")
     assert environment_class(Path("courier.py")) == "courier:Courier"
-    assert never_connected(tmp_path / "courier.py").endswith(
+    assert never_connected_message(tmp_path / "courier.py").endswith(
         "HOST:PORT; for the class in it, use --environment courier:Courier"
     )
     assert environment_class(Path("program.py")) is None
-    assert never_connected(Path("program.py")).endswith("a program connects to its first argument, HOST:PORT")
+    assert never_connected_message(Path("program.py")).endswith("a program connects to its first argument, HOST:PORT")
     monkeypatch.chdir("/")
     assert environment_class(tmp_path / "courier.py") is None, "its module would not be found"
 

@@ -132,11 +132,11 @@ def test_the_nearer_limit_ends_the_run() -> None:
 def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     plan = make_plan("da3c_gym_cartpole", [])
     with ProgressView(plan, enabled=False) as view:
-        view.say("hello")
+        view.print_line("hello")
         view.show(PROGRESS)
     assert capsys.readouterr().out == ""
     with ProgressView(plan, enabled=True) as view:
-        view.say("hello")
+        view.print_line("hello")
         view.show(PROGRESS)
         view.show(PROGRESS)
     out = capsys.readouterr().out
@@ -173,9 +173,9 @@ def test_steps_of_a_quick_start_are_not_told(
         view.step("starting the parameter server")
         view.step("starting the RLX server")
         view.show(PROGRESS)
-        assert view._late is not None
-        view._late.join(10)
-        assert not view._late.is_alive(), "it waits no more"
+        assert view._step_timer is not None
+        view._step_timer.join(10)
+        assert not view._step_timer.is_alive(), "it waits no more"
     assert "starting" not in capsys.readouterr().out
 
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_is_late_stands_in_the_panel() -> None:
     assert "the checkpoint is late (the last: step 10,000, 0:02:10 ago)" in text
     assert f"training continues: {LATE}" in text
     none_yet = dataclasses.replace(PROGRESS, checkpoint_error=LATE, checkpoint_global_step=None)
-    assert "late (there is none yet)" in rendered(none_yet)
+    assert "late (no checkpoint yet)" in rendered(none_yet)
 
 
 def test_a_checkpoint_that_is_late_is_said_once_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,12 +235,12 @@ from relaax.cli.run.plan import Plan, make_plan
 from relaax.cli.run.progress import Progress
 with ProgressView(make_plan("da3c_gym_cartpole", []), True) as view:
     assert (view._live is not None) == {terminal}
-    view.say("hello")
+    view.print_line("hello")
     os.close(reading)
     for steps in range(100):
-        view.say("is anybody there?")
+        view.print_line("is anybody there?")
         view.show(Progress(global_step=steps, seconds=1.0))
-view.say("no")
+view.print_line("no")
 """,
         env={"TERM": "xterm"},
     )

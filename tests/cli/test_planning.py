@@ -146,7 +146,7 @@ def test_a_program_that_is_no_environment_is_told(program: str, code: int, sente
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"), [("[]", "is not what"), ("{", "Expecting"), ('{"machine": {}}', "lacks")]
+    ("text", "sentence"), [("[]", "is not a result of"), ("{", "Expecting"), ('{"machine": {}}', "lacks")]
 )
 def test_a_file_that_is_no_benchmarks_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(text)

@@ -36,9 +36,9 @@ def written(folder: Path, shards: int, learners: int, path: str = str(SOURCE), *
     ("shards", "learners", "algorithm", "sentence"),
     [
         (0, 1, {}, "relaax-replay-server.shards: 0, but replay_algorithm keeps experience in a replay memory: set it"),
-        (2, 0, {}, "relaax-learner.learners: 0, but replay_algorithm has learners apart from its workers: set it to 1"),
+        (2, 0, {}, "relaax-learner.learners: 0, but replay_algorithm learns in separate processes: set it to 1"),
         (0, 0, {"bundle": True}, "relaax-replay-server.shards: 0, but replay_algorithm keeps experience"),
-        (1, 2, {"bundle": True}, "relaax-learner.learners: 2, but as replay_algorithm is configured, each worker"),
+        (1, 2, {"bundle": True}, "relaax-learner.learners: 2, but with this configuration of replay_algorithm, each"),
     ],
 )
 def test_numbers_that_do_not_fit_the_algorithm(

@@ -72,11 +72,11 @@ def test_nobody_waits_for_a_server_that_says_nothing() -> None:
 def test_a_server_that_is_back_is_seen_at_once() -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     shards = ReplayShards([Target(address, service="replay server", keys="relaax-rlx-server.replay_server")])
-    (view,) = shards.look(PATIENCE)
+    (view,) = shards.poll(PATIENCE)
     assert view.status is None and not view.refused
     assert view.error is not None and view.error.startswith("UNAVAILABLE")
     with serving(addresses=[address]):
-        (view,) = shards.look(PATIENCE)
+        (view,) = shards.poll(PATIENCE)
         assert view.error is None and view.status is not None
         assert view.tables == {}
     shards.close()

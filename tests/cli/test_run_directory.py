@@ -16,7 +16,7 @@ import yaml
 
 from relaax.checkpoint import LocalStore, StoreError
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.run_directory import NotWritten, RunDirectory
+from relaax.cli.run.run_directory import RunDirectory, SummaryNotWritten
 from relaax.configuration import ConfigurationError, load_configuration
 from relaax.hosting.loader import find_algorithm
 
@@ -132,9 +132,9 @@ def test_a_run_that_left_no_checkpoint_stands_in_nobodys_way(tmp_path: Path) -> 
 
 def test_a_promised_summary_leaves_no_file_before_it_is_kept(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    directory.promise_summary(tmp_path / "summary.json")
+    directory.check_summary_writable(tmp_path / "summary.json")
     with pytest.raises(ConfigurationError, match="--summary"):
-        directory.promise_summary(tmp_path)
+        directory.check_summary_writable(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -276,17 +276,17 @@ def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> 
     assert json.loads((tmp_path / "new" / "summary.json").read_text()) == {"status": "failed"}
     assert json.loads(directory.summary.read_text()) == {"status": "failed"}
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotWritten, match=r"cannot be written to .*file/summary.json: File exists"):
+    with pytest.raises(SummaryNotWritten, match=r"cannot be written to .*file/summary.json: File exists"):
         directory.write_summary({"status": "interrupted"}, tmp_path / "file" / "summary.json")
     assert json.loads(directory.summary.read_text()) == {"status": "interrupted"}, "the other one is written"
 
 
 def test_a_summary_that_was_promised_leaves_no_empty_file_and_changes_none(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    directory.promise_summary(tmp_path / "new.json")
+    directory.check_summary_writable(tmp_path / "new.json")
     assert not (tmp_path / "new.json").exists()
     (tmp_path / "old.json").write_text("{}")
-    directory.promise_summary(tmp_path / "old.json")
+    directory.check_summary_writable(tmp_path / "old.json")
     assert (tmp_path / "old.json").read_text() == "{}"
 
 

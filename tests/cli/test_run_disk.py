@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.run_directory import NotWritten, RunDirectory
+from relaax.cli.run.run_directory import RunDirectory, SummaryNotWritten
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import Process
 from support.disks import BreakingDisk, Disk, breaking_disk, small_disk
@@ -56,7 +56,7 @@ def test_a_summary_that_cannot_be_written_leaves_what_was_there(disk: Disk, trou
     directory.write_summary({"status": "interrupted"}, also)
     before = files(disk.path)
     cause()
-    with pytest.raises(NotWritten) as error:
+    with pytest.raises(SummaryNotWritten) as error:
         directory.write_summary({"status": "max_steps"}, also)
     for path in (directory.summary, also):
         assert f"the summary cannot be written to {path}: {words}" in str(error.value)

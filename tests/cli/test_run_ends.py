@@ -74,7 +74,7 @@ def test_interrupted_run_does_not_wait_for_its_evaluation(config: Path) -> None:
     interrupted.event.set()
     steps: list[str] = []
     view = SimpleNamespace(step=steps.append)
-    evaluated = SimpleNamespace(latest=None, is_under_way=lambda: True)
+    evaluated = SimpleNamespace(latest=None, is_running=lambda: True)
     plan: Any = make_plan(str(config), [])
     ends: Any = _await_evaluation
     assert ends(plan, "interrupted", interrupted, view, evaluated) == "interrupted"
@@ -157,7 +157,7 @@ def test_a_run_without_the_evaluations_that_it_began_has_failed(runs: Runs, conf
     run = runs.start(*SMALL, "--eval-every", "200", "--max-time", "20", *options, config=config)
     assert run.running.wait(PATIENCE + 60) == 1, run.running.report()
     assert (run.summary["status"], run.summary["evaluation"]) == ("max_time", None)
-    assert run.summary["error"].startswith("there is no evaluation, though ")
+    assert run.summary["error"].startswith("no evaluation has a result, though ")
     assert "failed with exit code" in run.summary["error"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.cli.run.experiment import _conclusion, _lost, _summary
+from relaax.cli.run.experiment import _conclusion, _lost_steps_error, _summary
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.run_directory import RunDirectory
@@ -75,7 +75,7 @@ def lost(
     server.start([sys.executable, "-c", f"import os, sys; {log_tail}"])
     assert server.wait(60)
     final = dataclasses.replace(final, global_step=steps)
-    return _lost(
+    return _lost_steps_error(
         _summary(make_plan("da3c_gym_cartpole", []), directory, "max_steps", final, final), final, server, fresh
     )
 
@@ -99,7 +99,7 @@ def test_a_parameter_server_that_was_killed_at_the_very_end_may_have_lost_steps(
     late = dataclasses.replace(LAST_ASKED, checkpoint_error="it was full")
     sentence = str(lost(directory, tmp_path, killed, 70, late))
     assert "20 of 70 steps are lost" in sentence
-    assert "the parameter server ended with SIGKILL, and before: it was full" in sentence
+    assert "the parameter server ended with SIGKILL; error before that: it was full" in sentence
     sentence = str(lost(directory, tmp_path, killed, 50))
     assert sentence.startswith("steps may be lost, because")
 
@@ -117,7 +117,7 @@ def test_the_conclusion_names_what_is_there(directory: RunDirectory) -> None:
     summary = _summary(plan, directory, "interrupted", LAST_ASKED, LAST_ASKED)
     checkpoint = f"checkpoint {summary['checkpoint']}"
     _, *lines = _conclusion(summary, plan, directory).splitlines()
-    assert lines == [checkpoint, f"score it: {shlex.join(['relaax', 'eval', *directory.as_evaluated])}"]
+    assert lines == [checkpoint, f"score it: {shlex.join(['relaax', 'eval', *directory.eval_arguments])}"]
     _, *lines = _conclusion(summary | {"status": "failed"}, plan, directory).splitlines()
     assert lines == [checkpoint], "a failure is not to be scored"
     directory.metrics.mkdir()

@@ -39,7 +39,7 @@ def test_a_run_has_one_if_it_is_asked_for_and_goes_on_without(tmp_path: Path, ca
             if running.tensorboard_url is not None:
                 end_board(running)
         assert running.tensorboard_url is None
-        assert "training goes on without TensorBoard: tensorboard fails repeatedly" in caplog.text
+        assert "training continues without TensorBoard: tensorboard fails repeatedly" in caplog.text
         assert running.parameter_server.exit_code() is None
 
 

@@ -93,7 +93,7 @@ from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.plan import run_tokens
 from relaax.cli.run.supervisor import Supervisor
-experiment.IMPATIENCE_SECONDS = 0
+experiment.KILL_AFTER_SECONDS = 0
 plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"])
 supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})), run_tokens(plan))
 interrupted = experiment.SignalWatch(supervisor)

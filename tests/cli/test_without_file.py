@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from relaax.bundled import BundledConfiguration, bundled_configurations, bundled_names
 from relaax.cli.app import app
-from relaax.cli.run.environment_check import require_fitting
+from relaax.cli.run.environment_check import check_spaces
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.without_file import NamedEnvironment, named_environment, plan_without_file, write_file
 from relaax.configuration import ConfigurationError
@@ -89,7 +89,7 @@ def test_settings_of_the_same_task_are_used_whole(here: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_atari_game_gets_settings_for_atari(algorithm: str) -> None:
     plan, remark = plan_without_file(algorithm, "ALE/Seaquest-v5", [])
-    assert remark == f"settings of {algorithm}_ale_pong, without those of its own task"
+    assert remark == f"settings of {algorithm}_ale_pong, without the settings of its own task"
     assert plan.configuration.algorithm["reward_clipping"] == 1
     assert "subtract_mean_image" not in plan.configuration.algorithm
     assert (plan.name, plan.run.arguments) == (f"{algorithm}_ALE_Seaquest-v5", ["--threads", "1"])
@@ -141,12 +141,12 @@ def test_run_on_ray_needs_no_file(here: Path, processes: Processes) -> None:
         ([], "name a configuration, such as da3c_gym_cartpole, or an algorithm and an environment"),
         (["--algorithm", "da3c"], "--algorithm da3c needs --environment"),
         (["--environment", "X-v0"], "--environment X-v0 needs --algorithm"),
-        (["da3c_gym_cartpole", "--algorithm", "da3c"], "da3c_gym_cartpole names an algorithm already"),
-        (["da3c_gym_cartpole", "--environment", "X-v0"], "da3c_gym_cartpole names an environment already"),
+        (["da3c_gym_cartpole", "--algorithm", "da3c"], "da3c_gym_cartpole already names an algorithm"),
+        (["da3c_gym_cartpole", "--environment", "X-v0"], "da3c_gym_cartpole already names an environment"),
         (["--algorithm", "da3cc", "--environment", "X-v0"], "did you mean 'da3c'? bundled are da3c, da3c_cont, "),
         (["--algorithm", "da3c", "--environment", "x.py"], "environment 'x.py': no file x.py"),
         (["--algorithm", "da3c", "--environment", "nodee x.js"], "there is no program 'nodee'"),
-        (["--algorithm", "da3c", "--environment", "sh x.js"], "only programs in Python can be started; start yours"),
+        (["--algorithm", "da3c", "--environment", "sh x.js"], "only programs in Python can be started: start yours"),
         (["--algorithm", "da3c", "--environment", "ALE"], "name one of its environments, as in ALE/NAME"),
         (["--algorithm", "da3c", "--environment", "'"], "No closing quotation"),
         (["--algorithm", "da3c", "--environment", " "], "a name is missing"),
@@ -186,17 +186,17 @@ def test_environment_that_does_not_fit_is_refused_before_start() -> None:
 )
 def test_algorithms_that_can_are_named(actions: Space, able: str) -> None:
     with pytest.raises(ConfigurationError, match=f"bundled algorithms that can: {able}$"):
-        require_fitting(make_plan("da3cc_gym_pendulum", []), (VECTOR, actions))
+        check_spaces(make_plan("da3cc_gym_pendulum", []), (VECTOR, actions))
 
 
 @pytest.mark.parametrize("observations", [Dict({"left": IMAGE, "right": IMAGE}), Tuple([IMAGE, IMAGE])])
 def test_composed_observations_that_do_not_fit_are_refused(observations: Space) -> None:
     with pytest.raises(ConfigurationError, match="da3c cannot handle the observation space .*: 2 of its parts are"):
-        require_fitting(make_plan("da3c_gym_cartpole", []), (observations, Discrete(3)))
+        check_spaces(make_plan("da3c_gym_cartpole", []), (observations, Discrete(3)))
 
 
 def test_spaces_that_are_not_known_are_left_to_the_server() -> None:
-    require_fitting(make_plan("da3cc_gym_pendulum", []), None)
+    check_spaces(make_plan("da3cc_gym_pendulum", []), None)
 
 
 TWO_IMAGES = """

@@ -91,7 +91,7 @@ def main(options: Options, folder: Path) -> int:
                     fresh=options.fresh,
                     progress=True,
                     summary=None if options.summary is None else Path(options.summary),
-                    elsewhere=(machines, tokens_of(plan)),
+                    remote=(machines, tokens_of(plan)),
                     panel=control.panel,
                 )
             finally:

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from relaax import __version__
 from relaax.cli.doctor.finding import Finding, Subject, Unusable, ok, warning, wrong
-from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck, require_fitting
+from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck, check_spaces
 from relaax.cli.run.plan import plan_of
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
@@ -131,7 +131,7 @@ def environment(subject: Subject) -> Iterator[Finding]:
         plan = plan_of(subject.name, subject.configuration)
         with EnvironmentCheck(plan) as check:
             spaces = check.wait()
-        require_fitting(plan, spaces)
+        check_spaces(plan, spaces)
     except (ConfigurationError, StartError) as error:
         way_out = "fix what is named; servers run without environments"
         yield warning(f"`relaax run` cannot start its environments: {error}", way_out)

@@ -255,7 +255,7 @@ def _numbers(found: Configuration) -> Iterator[Finding]:
 
 def _asked(asked: list[Target]) -> list[ReplayShardView]:
     with contextlib.closing(ReplayShards(asked)) as shards:
-        return shards.look()
+        return shards.poll()
 
 
 def _replay_shard(where: str, number: int, count: int, view: ReplayShardView) -> Finding:

@@ -34,7 +34,7 @@ def run(
         typer.Option(
             autocompletion=completion.algorithms,
             metavar="ALGORITHM",
-            help="Without CONFIG: a bundled algorithm, such as da3c, or the path of yours.",
+            help="Without CONFIG: a bundled algorithm, such as da3c, or the path of your own.",
         ),
     ] = None,
     environment: Annotated[
@@ -67,8 +67,8 @@ def run(
         float | None,
         typer.Option(
             metavar="STEPS",
-            help="Evaluate the newest checkpoint greedily after every so many steps, beside training; the best "
-            "checkpoint is then the best by evaluation.",
+            help="Evaluate the newest checkpoint greedily every STEPS steps during training; the best checkpoint is "
+            "then the best by evaluation.",
         ),
     ] = None,
     eval_episodes: Annotated[int | None, typer.Option(help="Episodes of each evaluation.")] = None,
@@ -76,36 +76,40 @@ def run(
         float | None, typer.Option(help="Stop successfully at this mean return of an evaluation.")
     ] = None,
     seed: SeedOption = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Start TensorBoard, too, and say where.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also start TensorBoard, and print its URL.")
+    ] = False,
     on: Annotated[
         Literal["here", "ray"],
         typer.Option(
-            help="Where: on this machine, or on the Ray cluster that it belongs to or RAY_ADDRESS names. There, Ctrl-C "
-            "ends this command and not the training: `relaax cluster` has it then."
+            help="Train on this machine, or on a Ray cluster: the cluster of this machine, or of RAY_ADDRESS. On a "
+            "cluster, Ctrl-C ends only this command; `relaax cluster` controls the training."
         ),
     ] = "here",
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older run is moved aside.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start a new run; a previous run is moved aside.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02, run.kwargs.continuous=false."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Override a key, as in algorithm.entropy_beta=0.02 or run.kwargs.continuous=false.",
         ),
     ] = None,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Do not show progress.")] = False,
-    summary: Annotated[Path | None, typer.Option(help="Write the summary (JSON) to this file, too.")] = None,
+    summary: Annotated[Path | None, typer.Option(help="Also write the summary (JSON) to this file.")] = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
 ) -> None:
     """Train on this machine, with servers and environments.
 
-    Without a file: `relaax run --algorithm da3c --environment CartPole-v1`. `relaax list` shows the bundled ones.
+    Without a file: `relaax run --algorithm da3c --environment CartPole-v1`. `relaax list` shows the bundled names.
 
     Servers and environments are started, supervised and stopped together. An unfinished run in the same directory is
     resumed. The command line overrides environment variables (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these override
     the file.
 
-    Exit code 0: done; 1: failed; 2: the configuration cannot be used; 3: ended without reaching the target; 130:
+    Exit code 0: done; 1: failed; 2: the configuration is invalid; 3: ended without reaching the target; 130:
     interrupted (the last checkpoint is written first).
     """
     given = {
@@ -148,11 +152,11 @@ def run(
             from relaax.cli.run.run_directory import RunDirectory
             from relaax.server.command.configuration import check_all, show
 
-            show(config or plan.name, check_all(RunDirectory(place).settled(plan)), print_config)
+            show(config or plan.name, check_all(RunDirectory(place).effective_configuration(plan)), print_config)
             raise typer.Exit(0)
         from relaax.cli.run.environment_check import EnvironmentCheck
 
-        with EnvironmentCheck(plan) as check:  # meanwhile this process does its own imports
+        with EnvironmentCheck(plan) as check:  # it runs while this process imports modules
             if not no_progress:
                 print("\n".join(filter(None, [plan.title, remark])), file=resilient(sys.stdout), flush=True)
             from relaax.cli.run.experiment import experiment
@@ -188,6 +192,6 @@ def _refuse_both(config: str, algorithm: str | None, environment: str | None) ->
     for option, value, key in (("algorithm", algorithm, "algorithm.path"), ("environment", environment, "run.name")):
         if value is not None:
             raise ConfigurationError(
-                f"{config} names an {option} already: leave out --{option} or {config}, or change the configuration "
+                f"{config} already names an {option}: remove --{option} or {config}, or change the configuration "
                 f"with --set {key}={value}"
             )

@@ -1,4 +1,4 @@
-"""Check the environments of a run before anything is started: one is made, reset and takes a step, in a process."""
+"""Check the environments of a run before its start: make, reset and step one environment in a process."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ from relaax.supervision.process import (
 )
 
 CHECK_SECONDS = 10.0
-"""Timeout of the check. The process is then ended: a run never has more environments than configured."""
+"""Timeout of the check. Its process is then ended: a run must not have more environments than configured."""
 _CLOSE_SECONDS = 5.0
 _LINES = 10
 
 
 class EnvironmentCheck:
-    """A check that begins at once and ends with the block. It skips the user's own programs.
+    """A check of one environment that starts with the object and ends with the block.
 
-    These may not support the word `check`, and their simulators may not tolerate a second start.
+    The user's own programs are skipped: they may not support the address `probe`, and their simulators may not
+    support a second start.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._name = plan.environment_name
-        self._by_hand = shlex.join(["relaax", "check", *plan.checked_words])
+        self._check_command = shlex.join(["relaax", "check", *plan.check_arguments])
         self._prefix = f"{plan.environment_main.parent.name}/main: "
         self._popen: subprocess.Popen[str] | None = None
         if plan.environment_main.is_relative_to(bundled_folder("environments")):
@@ -62,10 +63,10 @@ class EnvironmentCheck:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._popen is not None and self._popen.poll() is None:
-            self._popen.terminate()  # it closes the environment, which may have started a simulator
+            self._popen.terminate()  # the program closes the environment, which may have a simulator
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.communicate(timeout=_CLOSE_SECONDS)
-            # Also after its end: an environment that was not made yet has not been closed.
+            # Even if the program has ended: an environment that was still being made has not been closed.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
             self._popen.communicate()
@@ -76,28 +77,28 @@ class EnvironmentCheck:
         return self._popen is not None
 
     def wait(self, seconds: float = CHECK_SECONDS) -> tuple[Space, Space] | None:
-        """Return the spaces of observations and actions; None if the program does not report them, or not in time.
+        """Return the spaces of observations and actions; None if the program does not report them in time.
 
-        Raises ConfigurationError if its program refuses it, and StartError if it fails.
+        Raises ConfigurationError if the program refuses the environment, and StartError if the environment fails.
         """
         if self._popen is None:
             return None
         try:
-            said, complained = self._popen.communicate(timeout=seconds)
+            output, errors = self._popen.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
         code = self._popen.returncode
         if code == EXIT_ENVIRONMENT:
-            raise StartError(f"{self._name} ended its program before training: {self._refusal(complained)}")
+            raise StartError(f"{self._name} ended its program before training: {self._refusal(errors)}")
         if code == EXIT_REFUSED:
-            raise ConfigurationError(self._refusal(complained))
+            raise ConfigurationError(self._refusal(errors))
         if code != 0:
-            words = "\n".join(f"  {line}" for line in complained.splitlines()[-_LINES:])
+            words = "\n".join(f"  {line}" for line in errors.splitlines()[-_LINES:])
             raise StartError(
-                f"{self._name} could not be made and take one step; its program exited with code {code}; "
-                f"`{self._by_hand}` reports its faults:\n{words}"
+                f"{self._name} could not be made, reset and stepped; its program exited with code {code}; "
+                f"`{self._check_command}` reports its faults:\n{words}"
             )
-        return _spaces(said.strip().rpartition("\n")[2])
+        return _spaces(output.strip().rpartition("\n")[2])
 
     def _refusal(self, text: str) -> str:
         """Return the program's message, without earlier output of libraries."""
@@ -114,10 +115,10 @@ def _spaces(line: str) -> tuple[Space, Space] | None:
         return None
 
 
-def require_fitting(plan: Plan, spaces: tuple[Space, Space] | None) -> None:
-    """Raise ConfigurationError, with the bundled algorithms that can, if the plan's algorithm refuses these spaces.
+def check_spaces(plan: Plan, spaces: tuple[Space, Space] | None) -> None:
+    """Raise ConfigurationError if the plan's algorithm refuses these spaces; name bundled algorithms that support them.
 
-    `spaces`: of observations and actions; None if they are not known, and left to the server.
+    `spaces`: of observations and actions; None if unknown: the server then checks them.
     """
     config = plan.configuration.algorithm_config
     if spaces is None or config is None:
@@ -142,7 +143,7 @@ _CLASS = re.compile(r"^class (\w+)\((?:\w+\.)?Env\b", re.MULTILINE)
 
 
 class FirstConnection:
-    """A watch over the first connection of a run's environments."""
+    """The deadline for the first connection of a run's environments."""
 
     def __init__(self, plan: Plan, seconds: float = CONNECT_SECONDS) -> None:
         self._plan = plan
@@ -157,22 +158,22 @@ class FirstConnection:
             return None
         self._deadline = None
         main = self._plan.environment_main
-        said = client.log_tail(1).strip()
-        what = f"no environment has connected in {self._seconds:g} s"
+        printed = client.log_tail(1).strip()
+        what = f"no environment has connected within {self._seconds:g} s"
         if not main.is_relative_to(bundled_folder("environments")):
             what += f"; {main.name} must connect to its first argument (sys.argv[1] in Python), {address}"
-        return f"{what}; {f'it printed: {said}; ' if said else ''}see {client.log}"
+        return f"{what}; {f'it printed: {printed}; ' if printed else ''}see {client.log}"
 
 
-def never_connected(main: Path) -> str:
-    """Return a message about programs that ended, and reported no error, before any of them had connected."""
+def never_connected_message(main: Path) -> str:
+    """Return a message about environment programs that all ended without an error and without connecting."""
     made = environment_class(main)
     way_out = f"; for the class in it, use --environment {made}" if made else ""
     return f"{main.name} ended without connecting: a program connects to its first argument, HOST:PORT{way_out}"
 
 
 def environment_class(file: Path) -> str | None:
-    """Return MODULE:CLASS of the first class of gymnasium.Env in a file of the working directory, None without any."""
+    """Return MODULE:CLASS of the first subclass of gymnasium.Env in a file of the working directory, or None."""
     try:
         found = _CLASS.search(file.read_text(encoding="utf-8", errors="replace"))
     except OSError:

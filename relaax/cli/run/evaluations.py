@@ -23,16 +23,16 @@ from relaax.supervision.process import ending_with_parent, environment_of
 _log = logging.getLogger(__name__)
 
 FOLDER = "evaluation"
-"""Below the metrics: TensorBoard follows one file in each folder, and the training's is another process's."""
-_LOOK_SECONDS = 2.0
+"""Folder below the metrics. TensorBoard follows one file per folder, and another process writes training's file."""
+_POLL_SECONDS = 2.0
 _LINES = 5
 
 
 class Evaluations:
-    """Runs `relaax eval` on the newest checkpoint whenever it is `eval_every` steps beyond the last one evaluated.
+    """Evaluations of the newest checkpoint by `relaax eval`, each `eval_every` steps or more after the last one.
 
-    One at a time, with one environment: training needs the cores. A checkpoint's result is written beside it. An
-    evaluation that fails is a warning, and training goes on.
+    Only one evaluation runs at a time, with one environment, because training needs the cores. The result is written
+    next to the checkpoint. If an evaluation fails, a warning is logged and training continues.
     """
 
     def __init__(self, plan: Plan, directory: RunDirectory) -> None:
@@ -44,45 +44,45 @@ class Evaluations:
         self._manager = CheckpointManager(self._store)
         self._folder = tempfile.TemporaryDirectory(prefix="relaax-eval-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._of: tuple[str, int] = ("", 0)
-        self._next_look = 0.0
+        self._evaluated: tuple[str, int] = ("", 0)
+        self._next_poll = 0.0
         self._last_step: int | None = None
         self._writer: Any = None
         self.latest: float | None = None
         """Mean return of the last evaluation of this run."""
-        self._begun = 0
-        self._reason = "none has finished"
+        self._started = 0
+        self._reason = "no process has ended"
 
-    def is_under_way(self) -> bool:
-        """Return whether an evaluation is under way."""
+    def is_running(self) -> bool:
+        """Return whether an evaluation is running."""
         return self._process is not None
 
     @property
     def problem(self) -> str | None:
-        """Return why this run has no evaluation, though some were begun; None if it has one."""
-        if self.latest is not None or not self._begun:
+        """Return why no evaluation of this run has a result; None if one has, or if none was started."""
+        if self.latest is not None or not self._started:
             return None
         log = self._directory.logs / "evaluation.log"
-        return f"there is no evaluation, though {self._begun} began: {self._reason}; see {log}"
+        return f"no evaluation has a result, though {self._started} began: {self._reason}; see {log}"
 
     def poll(self) -> str | None:
-        """Begin or end an evaluation if one is due. Return a sentence about one that has ended."""
+        """Start or finish an evaluation if it is due. Return a sentence about an evaluation that has ended."""
         if self._every is None:
             return None
         if self._process is not None:
-            return self.end_if_done()
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
-            self._begin()
+            return self.finish_if_ended()
+        if time.monotonic() >= self._next_poll:
+            self._next_poll = time.monotonic() + _POLL_SECONDS
+            self._start()
         return None
 
-    def end_if_done(self) -> str | None:
-        """End the evaluation under way if its process has ended. Return a sentence about it."""
+    def finish_if_ended(self) -> str | None:
+        """Finish the running evaluation if its process has ended. Return a sentence about it."""
         code = None if self._process is None else self._process.poll()
-        return None if code is None else self._ended(code)
+        return None if code is None else self._finish(code)
 
     def close(self) -> None:
-        """End what is under way, and delete its files."""
+        """End the running evaluation, and delete its files."""
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -93,7 +93,7 @@ class Evaluations:
             self._writer.close()
         self._folder.cleanup()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         assert self._every is not None
         try:
             published = self._manager.published()
@@ -108,16 +108,16 @@ class Evaluations:
             write_evaluation(self._store, newest, Evaluation(self._episodes, time.time()))
         except (StoreError, Damaged) as error:
             _log.warning("no checkpoint can be evaluated: %s", error)
-            self._next_look = time.monotonic() + 60.0
+            self._next_poll = time.monotonic() + 60.0
             return
-        self._of, self._last_step = (newest, step), step
+        self._evaluated, self._last_step = (newest, step), step
         command = [
-            *(sys.executable, "-m", "relaax.cli.main", "eval", *self._directory.as_evaluated),
+            *(sys.executable, "-m", "relaax.cli.main", "eval", *self._directory.eval_arguments),
             *("--id", newest, "--greedy"),
             *("--episodes", str(self._episodes), "--seed", str(self._seed), "--jobs", "1", "--no-progress"),
             *("--json", str(self._result)),
         ]
-        self._begun += 1
+        self._started += 1
         with (self._directory.logs / "evaluation.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ending_with_parent(command),
@@ -138,9 +138,9 @@ class Evaluations:
         newest = next((one for one in published if one in done and done[one].mean is not None), None)
         return 0 if newest is None else int(self._manager.manifest(newest)["global_step"])
 
-    def _ended(self, code: int) -> str | None:
+    def _finish(self, code: int) -> str | None:
         self._process = None
-        checkpoint_id, step = self._of
+        checkpoint_id, step = self._evaluated
         try:
             result = json.loads(self._result.read_text(encoding="utf-8"))
             low, high = result["interval_95"]
@@ -150,7 +150,7 @@ class Evaluations:
         except (OSError, ValueError, KeyError, StoreError) as error:
             log = self._directory.logs / "evaluation.log"
             _log.warning("the evaluation of checkpoint %s failed (%s): see %s; %s", checkpoint_id, code, log, error)
-            self._reason = f"that of checkpoint {checkpoint_id} failed with exit code {code}"
+            self._reason = f"exit code {code} for checkpoint {checkpoint_id}"
             return None
         self.latest = float(result["mean"])
         self._write(step, found)

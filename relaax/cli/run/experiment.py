@@ -15,12 +15,12 @@ from typing import Any
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_key
 from relaax.cli.reporting import resilient
-from relaax.cli.run.environment_check import EnvironmentCheck, FirstConnection, never_connected, require_fitting
+from relaax.cli.run.environment_check import EnvironmentCheck, FirstConnection, check_spaces, never_connected_message
 from relaax.cli.run.evaluations import Evaluations
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan, RunTokens, run_tokens
 from relaax.cli.run.progress import Progress, ProgressReader, ReplayProgressReader
-from relaax.cli.run.run_directory import NotWritten, RunDirectory
+from relaax.cli.run.run_directory import RunDirectory, SummaryNotWritten
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
 from relaax.console import print_error, shown
@@ -30,7 +30,7 @@ from relaax.supervision.process import StartError, Supervised
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
-IMPATIENCE_SECONDS = 3.0
+KILL_AFTER_SECONDS = 3.0
 EXIT_CODES = {
     "target_reached": 0,
     "max_steps": 0,
@@ -42,14 +42,14 @@ EXIT_CODES = {
 }
 MISSED_TARGET = 3
 LAST_EVALUATION_SECONDS = 60.0
-"""How long a run that has ended waits for its first evaluation."""
+"""Maximum seconds that a finished run waits for its first evaluation."""
 
 
 class SignalWatch:
-    """Record the first SIGINT, SIGTERM or SIGHUP, and kill at another one some seconds later.
+    """A handler of SIGINT, SIGTERM and SIGHUP: the first one stops the run, one some seconds later kills it.
 
-    Not at once: wrappers such as `timeout` pass on a signal that the terminal has sent to all processes already, and
-    that must not cost the last checkpoint.
+    A second signal that follows at once is ignored. Wrappers such as `timeout` forward a signal that the terminal has
+    already sent to all processes, and this must not cost the last checkpoint.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -66,7 +66,7 @@ class SignalWatch:
         if not self.event.is_set():
             self._since = time.monotonic()
             self.event.set()
-        elif time.monotonic() - self._since > IMPATIENCE_SECONDS:
+        elif time.monotonic() - self._since > KILL_AFTER_SECONDS:
             self.killed = True
             self._supervisor.kill()
 
@@ -79,22 +79,24 @@ def experiment(
     fresh: bool,
     progress: bool,
     summary: Path | None,
-    elsewhere: tuple[Host, RunTokens] | None = None,
+    remote: tuple[Host, RunTokens] | None = None,
     panel: Path | None = None,
 ) -> int:
-    """Run an experiment, and return the exit code. `elsewhere`: the host of its processes, if that is not this machine,
-    and the tokens. `panel`: a file that always shows what a terminal would.
+    """Run an experiment, and return the exit code.
+
+    `remote`: host and tokens of the processes if they do not run on this machine. `panel`: a file that receives the
+    panel of a terminal.
 
     Raises ConfigurationError and StartError for problems found before any start; the directory is then unchanged.
     """
-    host, tokens = elsewhere or (ThisMachine(), run_tokens(plan))
+    host, tokens = remote or (ThisMachine(), run_tokens(plan))
     refused = None
     with ProgressView(plan, progress, panel) as view:
         view.step(f"making one {plan.environment_name} as a check")
-        require_fitting(plan, check.wait())
+        check_spaces(plan, check.wait())
         if summary is not None:
-            directory.promise_summary(summary)
-        view.say(directory.open(fresh, plan.max_steps, plan.task))
+            directory.check_summary_writable(summary)
+        view.print_line(directory.open(fresh, plan.max_steps, plan.task))
         directory.write_configuration(plan)
         supervisor = Supervisor(plan, directory, tokens, host)
         interrupted = SignalWatch(supervisor)
@@ -106,9 +108,9 @@ def experiment(
             reader.poll(supervisor.parameter_server_address)
             view.step(f"starting {plan.run.clients} environment program{'s' * (plan.run.clients > 1)}")
             supervisor.start_clients()
-            view.say(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
+            view.print_line(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
             if supervisor.tensorboard_url is not None:
-                view.say(f"TensorBoard at {supervisor.tensorboard_url}")
+                view.print_line(f"TensorBoard at {supervisor.tensorboard_url}")
             status = _watch(plan, supervisor, reader, memory, interrupted, view, evaluated)
             status = _await_evaluation(plan, status, interrupted, view, evaluated)
         except StartError as error:
@@ -116,42 +118,42 @@ def experiment(
             refused = error.refused
             if status == "failed" and not refused:
                 print_error("relaax run", error, resilient(sys.stderr))
-        decided = reader.latest
+        at_stop = reader.latest
         memory.close()
         evaluated.close()
         supervisor.stop_training()
         if supervisor.parameter_server.exit_code() is None:
             final = reader.poll(supervisor.parameter_server_address)
         else:
-            final = decided
+            final = at_stop
         view.show(final, memory.latest)
         if final.checkpoint_error:
             _log.warning("retrying the last checkpoint for up to a minute: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
         reader.close()
-    result = _summary(plan, directory, status, decided, final, evaluated.latest)
-    lost = _lost(result, final, supervisor.parameter_server, fresh) if reader.heard else None
+    result = _summary(plan, directory, status, at_stop, final, evaluated.latest)
+    lost = _lost_steps_error(result, final, supervisor.parameter_server, fresh) if reader.has_answered else None
     if lost is not None:
         print_error("relaax run", lost, resilient(sys.stderr))
         result["error"] = lost
-        if not interrupted.killed:  # killing gives up the last checkpoint
+        if not interrupted.killed:  # after a kill, the last checkpoint is missing as expected
             result["status"] = "failed"
     code = _exit_code(plan, result["status"])
     problem = _problem(result["status"], supervisor, evaluated)
-    if result["status"] == "environments_done" and reader.heard and decided.seconds == 0:
-        problem = never_connected(plan.environment_main)
+    if result["status"] == "environments_done" and reader.has_answered and at_stop.seconds == 0:
+        problem = never_connected_message(plan.environment_main)
     if problem is not None and lost is None:
         print_error("relaax run", problem, resilient(sys.stderr))
         result["error"] = problem
         code = code or EXIT_CODES["failed"]
     try:
         directory.write_summary(result, summary)
-    except NotWritten as error:
+    except SummaryNotWritten as error:
         print_error("relaax run", error, resilient(sys.stderr))
         code = code or EXIT_CODES["failed"]
     directory.close()
     if progress:
-        view.say(_conclusion(result, plan, directory))
+        view.print_line(_conclusion(result, plan, directory))
     if refused:
         raise ConfigurationError(refused)
     return code
@@ -159,7 +161,7 @@ def experiment(
 
 def _exit_code(plan: Plan, status: str) -> int:
     wanted = [plan.target_return, plan.run.target_evaluation]
-    if status == "environments_done":  # then these were not reached either
+    if status == "environments_done":  # then these limits were not reached either
         wanted += [plan.run.max_steps, plan.run.max_time]
     missed = status in ("max_steps", "max_time", "environments_done") and any(limit is not None for limit in wanted)
     return MISSED_TARGET if missed else EXIT_CODES[status]
@@ -168,20 +170,20 @@ def _exit_code(plan: Plan, status: str) -> int:
 def _await_evaluation(
     plan: Plan, status: str, interrupted: SignalWatch, view: ProgressView, evaluated: Evaluations
 ) -> str:
-    """Wait for the first evaluation if it is under way; return the status, which it may change."""
-    if evaluated.latest is not None or not evaluated.is_under_way() or interrupted.event.is_set():
+    """If the first evaluation is running, wait for it. Return the status, which the result may change."""
+    if evaluated.latest is not None or not evaluated.is_running() or interrupted.event.is_set():
         return status
     view.step(f"waiting up to {LAST_EVALUATION_SECONDS:g} s for the first evaluation")
     deadline = time.monotonic() + LAST_EVALUATION_SECONDS
-    while evaluated.is_under_way() and time.monotonic() < deadline and not interrupted.event.wait(POLL_SECONDS):
-        if sentence := evaluated.end_if_done():
-            view.say(sentence)
+    while evaluated.is_running() and time.monotonic() < deadline and not interrupted.event.wait(POLL_SECONDS):
+        if sentence := evaluated.finish_if_ended():
+            view.print_line(sentence)
     view.step("ending the run")
     return "target_reached" if _evaluation_reached(plan, evaluated.latest) else status
 
 
 def _problem(status: str, supervisor: Supervisor, evaluated: Evaluations) -> str | None:
-    """Return what is wrong with the end of a run whose steps are all saved; None if nothing is."""
+    """Return an error of a run whose steps are all saved: an exited environment or failed evaluations; or None."""
     exited = supervisor.exited_client
     if status == "environment_exited" and exited is not None:
         return f"{exited.name}: the environment ended its program:\n{exited.log_tail()}"
@@ -190,7 +192,7 @@ def _problem(status: str, supervisor: Supervisor, evaluated: Evaluations) -> str
     return None
 
 
-def _lost(result: dict[str, Any], final: Progress, server: Supervised, fresh: bool) -> str | None:
+def _lost_steps_error(result: dict[str, Any], final: Progress, server: Supervised, fresh: bool) -> str | None:
     """Return a message about lost steps, the reason and a remedy; None if the last checkpoint has every step."""
     code, steps = server.exit_code(), result["lost_steps"]
     if not steps and code == 0:
@@ -198,23 +200,23 @@ def _lost(result: dict[str, Any], final: Progress, server: Supervised, fresh: bo
     if code == 0 or server.failed:
         why = server.failed or final.checkpoint_error or "it cannot be read"
     else:
-        how = "was not running any more" if code is None else f"ended with {_ending(code)}"
+        how = "was no longer running" if code is None else f"ended with {_exit_text(code)}"
         why = f"the parameter server {how}" + (
-            f", and before: {final.checkpoint_error}" if final.checkpoint_error else ""
+            f"; error before that: {final.checkpoint_error}" if final.checkpoint_error else ""
         )
     lost = f"{steps:,} of {result['env_steps']:,} steps are lost" if steps else "steps may be lost"
     if result["checkpoint"] is None:
-        goes_on = "there is no earlier checkpoint, so it starts over"
+        next_start = "there is no earlier checkpoint, so it starts over"
     else:
-        goes_on = f"it resumes at step {result['env_steps'] - steps:,}, from {result['checkpoint']}"
+        next_start = f"it resumes at step {result['env_steps'] - steps:,}, from {result['checkpoint']}"
     again = "the same command without --fresh" if fresh else "the same command"
     return (
         f"{lost}, because the last checkpoint could not be written: {why}. Fix that (free space in "
-        f"{result['run_dir']}, if it is full), and repeat {again}: {goes_on}"
+        f"{result['run_dir']}, if it is full), and repeat {again}: {next_start}"
     )
 
 
-def _ending(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
@@ -227,14 +229,14 @@ def _watch(
     view: ProgressView,
     evaluated: Evaluations,
 ) -> str:
-    """Watch the run until there is a reason to stop, and return the reason. Raises StartError."""
+    """Poll the run until it must stop, and return its status. Raises StartError."""
     shown_pages: list[str] = []
     connection = FirstConnection(plan)
     while not interrupted.event.wait(POLL_SECONDS):
         for page in supervisor.pages:
             if page not in shown_pages:
                 shown_pages.append(page)
-                view.say(f"open {page} in a browser: the environments are played there")
+                view.print_line(f"open {page} in a browser: the environments are played there")
                 view.step(f"waiting for {page} to be opened")
         progress = reader.poll(supervisor.parameter_server_address)
         view.show(progress, memory.poll(supervisor.replay_addresses, progress.updates))
@@ -244,13 +246,13 @@ def _watch(
                 _log.warning("%s", late)
         sentence = evaluated.poll()
         if sentence is not None:
-            view.say(sentence)
+            view.print_line(sentence)
         if _reached(plan, progress, evaluated.latest):
             return "target_reached"
         if plan.run.max_steps is not None and progress.global_step >= plan.run.max_steps:
             return "max_steps"
         ended = supervisor.clients_have_ended
-        if ended:  # perhaps because training has finished since
+        if ended:  # training may have finished since the last poll
             progress = reader.poll(supervisor.parameter_server_address)
         if progress.finished or supervisor.parameter_server.exit_code() == 0:  # max_global_step is a limit too
             return "max_steps"
@@ -277,14 +279,14 @@ def _summary(
     plan: Plan,
     directory: RunDirectory,
     status: str,
-    decided: Progress,
+    at_stop: Progress,
     final: Progress,
     evaluation: float | None = None,
 ) -> dict[str, Any]:
-    """Return the summary: returns as of the decision to stop, counters as of the last checkpoint. `evaluation`: the
-    last mean return of one.
+    """Return the summary: returns as of the decision to stop, counters as of the last checkpoint.
 
-    Only the checkpoint knows what was counted after the parameter server was last polled.
+    `evaluation`: mean return of the last evaluation. The checkpoint may have later counters than the last poll of the
+    parameter server.
     """
     checkpoint, manifest = _newest_checkpoint(directory)
     saved = manifest.get("global_step", 0)
@@ -296,11 +298,11 @@ def _summary(
         "env_steps": final.global_step,
         "frames": final.frames,
         "updates": final.updates,
-        "seconds": round(decided.seconds, 3),
-        "steps_per_second": round(decided.steps_per_second, 1),
-        "episodes": decided.episodes,
-        "mean_return_100": decided.mean_return_100,
-        "best_mean_return_100": decided.best_mean_return_100,
+        "seconds": round(at_stop.seconds, 3),
+        "steps_per_second": round(at_stop.steps_per_second, 1),
+        "episodes": at_stop.episodes,
+        "mean_return_100": at_stop.mean_return_100,
+        "best_mean_return_100": at_stop.best_mean_return_100,
         "evaluation": evaluation,
         "seed": plan.seed,
         "checkpoint": checkpoint,
@@ -311,7 +313,7 @@ def _summary(
 
 
 def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str, Any]]:
-    """Return path and contents of the newest readable manifest; None and an empty mapping if there is none.
+    """Return path and contents of the newest readable manifest; None and an empty mapping if none is readable.
 
     The next start resumes from the same checkpoint.
     """
@@ -340,9 +342,11 @@ def _conclusion(result: dict[str, Any], plan: Plan, directory: RunDirectory) -> 
     ]
     if result["checkpoint"] is not None:
         lines.append(f"checkpoint {result['checkpoint']}")
-        scored = plan.environment_main.is_relative_to(bundled_folder("environments"))  # others may have no such form
+        scored = plan.environment_main.is_relative_to(
+            bundled_folder("environments")
+        )  # other programs may not support `relaax eval`
         if scored and result["status"] != "failed":
-            lines.append(f"score it: {shlex.join(['relaax', 'eval', *directory.as_evaluated])}")
+            lines.append(f"score it: {shlex.join(['relaax', 'eval', *directory.eval_arguments])}")
     metrics = Path(result["run_dir"]) / "metrics"
     if metrics.is_dir() and any(metrics.iterdir()):
         lines.append(f"tensorboard --logdir {metrics}")

@@ -29,23 +29,23 @@ from relaax.plain_console import PlainConsole, visible
 LINE_SECONDS = 10.0
 FILE_SECONDS = 1.0
 FILE_WIDTH = 80
-"""Width of the panel in a file, for terminals elsewhere, whose widths are unknown."""
+"""Width of the panel in a file, for terminals of unknown width on other machines."""
 PANEL_EDGES = 4
 """Columns of a terminal that the panel's border and its padding take."""
-MOST_COLUMNS = 4
-NATURAL_WIDTH = 1000
-"""More than a table takes for which nothing is cut off."""
+MAX_COLUMNS = 4
+UNLIMITED_WIDTH = 1000
+"""A width at which no cell of a table is cut off."""
 VALUE_WIDTH = 12
-"""Least width of a value, so that columns stay where they are while numbers grow."""
+"""Minimum width of a value, so that columns do not move when numbers grow."""
 STEP_SECONDS = 2.0
 """Without a terminal, a startup step that takes longer is reported."""
 
 
 class ProgressView:
-    """Show a live panel on a terminal, a line from time to time elsewhere, nothing if `enabled` is false."""
+    """A live panel on a terminal, a line every LINE_SECONDS elsewhere, no output if `enabled` is false."""
 
     def __init__(self, plan: Plan, enabled: bool, file: Path | None = None) -> None:
-        """`file`: what the panel is written to as well, for terminals elsewhere."""
+        """`file`: a file that also receives the panel, for terminals on other machines."""
         self._plan = plan
         self._file = file
         self._file_at = 0.0
@@ -55,8 +55,8 @@ class ProgressView:
             Live(console=self._console, refresh_per_second=5) if enabled and self._console.is_terminal else None
         )
         self._line_at = 0.0
-        self._late: threading.Timer | None = None
-        self._trouble = ""
+        self._step_timer: threading.Timer | None = None
+        self._checkpoint_error = ""
         self._not_finite = 0  # number of gradients in the last report
 
     def __enter__(self) -> ProgressView:
@@ -65,34 +65,34 @@ class ProgressView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._step_is_over()
+        self._cancel_step_timer()
         if self._live:
             self._live.stop()
 
-    def say(self, sentence: str) -> None:
+    def print_line(self, sentence: str) -> None:
         """Print a permanent line."""
         if self._enabled:
             self._console.print(sentence, highlight=False, soft_wrap=True)
 
     def step(self, what: str) -> None:
         """Show the current activity until the next one or the first numbers."""
-        self._step_is_over()
+        self._cancel_step_timer()
         if self._live:
             self._live.update(Text(f"{what} ..."))
         elif self._enabled:
-            self._late = threading.Timer(STEP_SECONDS, self.say, [f"still {what}"])
-            self._late.daemon = True
-            self._late.start()
+            self._step_timer = threading.Timer(STEP_SECONDS, self.print_line, [f"still {what}"])
+            self._step_timer.daemon = True
+            self._step_timer.start()
 
-    def _step_is_over(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
+    def _cancel_step_timer(self) -> None:
+        if self._step_timer is not None:
+            self._step_timer.cancel()
 
     def show(self, progress: Progress, replay: ReplayProgress | None = None) -> None:
-        """Show the newest numbers, once there is a connection; `replay`: those of replay memory, if there is any."""
+        """Show the newest numbers after the first connection. `replay`: numbers of replay memory, if there is one."""
         if not progress.seconds:
             return
-        self._step_is_over()
+        self._cancel_step_timer()
         if self._live:
             self._live.update(ProgressPanel(self._plan, progress, replay))
             return
@@ -101,20 +101,20 @@ class ProgressView:
             drawn = PlainConsole(force_terminal=True, width=FILE_WIDTH)
             with drawn.capture() as text:
                 drawn.print(ProgressPanel(self._plan, progress, replay))
-            with contextlib.suppress(OSError):  # training goes on if nobody can see it
+            with contextlib.suppress(OSError):  # training continues without the file
                 write_whole(self._file, [text.get().encode()])
-        trouble = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
-        if trouble != self._trouble:
-            self._trouble = trouble
-            self.say(
-                _late_checkpoint(progress) if trouble else f"checkpoints are written again: {_checkpoint(progress)}"
+        problem = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
+        if problem != self._checkpoint_error:
+            self._checkpoint_error = problem
+            self.print_line(
+                _late_checkpoint(progress) if problem else f"checkpoints are written again: {_checkpoint(progress)}"
             )
-        if progress.discarded_not_finite > 2 * self._not_finite:  # few lines, however many gradients
+        if progress.discarded_not_finite > 2 * self._not_finite:  # report only if the number has doubled
             self._not_finite = progress.discarded_not_finite
-            self.say(_not_finite(progress))
+            self.print_line(_not_finite(progress))
         if self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
             self._line_at = time.monotonic()
-            self.say(_line(progress, replay))
+            self.print_line(_line(progress, replay))
 
 
 def _number(value: float | None, text: Callable[[float], str] = shown) -> str:
@@ -134,7 +134,7 @@ def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
 
 
 def _workers(progress: Progress) -> str:
-    """Return the number of training workers; those that only act stand apart."""
+    """Return the number of training workers, and apart from it the number of workers that only act."""
     more = f" + {progress.exploit_workers:,} exploit" if progress.exploit_workers else ""
     return f"{progress.workers:,}{more}"
 
@@ -152,7 +152,7 @@ def _checkpoint(progress: Progress) -> str:
 
 
 def _late_checkpoint(progress: Progress) -> str:
-    last = "there is none yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
+    last = "no checkpoint yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
     return f"the checkpoint is late ({last}), training continues: {progress.checkpoint_error}"
 
 
@@ -198,7 +198,7 @@ def _replay_figures(replay: ReplayProgress) -> list[tuple[str, str]]:
 
 
 def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> list[tuple[str, str]]:
-    """Return names and values, the most important first: a low terminal shows the first only."""
+    """Return names and values, the most important first: a low terminal shows only the first lines."""
     target = plan.target_return
     left = time_left(progress, plan.run.max_steps, plan.run.max_time)
     mean = _number(progress.mean_return_100) + (f" of {target:g}" if target is not None else "")
@@ -232,13 +232,13 @@ def _figures(plan: Plan, progress: Progress, replay: ReplayProgress | None) -> l
     ]
 
 
-def _troubles(progress: Progress, replay: ReplayProgress | None) -> list[str]:
-    troubles = [_late_checkpoint(progress)] if progress.checkpoint_error else []
+def _problems(progress: Progress, replay: ReplayProgress | None) -> list[str]:
+    problems = [_late_checkpoint(progress)] if progress.checkpoint_error else []
     if progress.discarded_not_finite:
-        troubles.append(_not_finite(progress))
+        problems.append(_not_finite(progress))
     if replay is not None and replay.answering < replay.shards:
-        troubles.append(f"{replay.answering} of {replay.shards} replay servers answer")
-    return troubles
+        problems.append(f"{replay.answering} of {replay.shards} replay servers answer")
+    return problems
 
 
 def _title(plan: Plan, room: int) -> str:
@@ -252,29 +252,29 @@ def _title(plan: Plan, room: int) -> str:
 class ProgressPanel:
     """The panel of a run: as many columns of figures as fit the terminal, read from top to bottom.
 
-    Figures are never cut off, whatever the width.
+    Figures are never cut off.
     """
 
     def __init__(self, plan: Plan, progress: Progress, replay: ReplayProgress | None = None) -> None:
         self._plan = plan
         self._figures = _figures(plan, progress, replay)
-        self._troubles = _troubles(progress, replay)
+        self._problems = _problems(progress, replay)
         self._step = progress.global_step
         self._end = step_limit(progress, plan.run.max_steps)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the panel for the width of `options`."""
         room = options.max_width - PANEL_EDGES
-        whole = options.update(width=NATURAL_WIDTH)
-        tables = [_columns(self._figures, count) for count in range(MOST_COLUMNS, 0, -1)]
+        whole = options.update(width=UNLIMITED_WIDTH)
+        tables = [_columns(self._figures, count) for count in range(MAX_COLUMNS, 0, -1)]
         widths = [console.measure(table, options=whole).maximum for table in tables]
         chosen = next((index for index, width in enumerate(widths) if width <= room), -1)
         table, width = tables[chosen], min(room, widths[chosen])
         outer = Table.grid()
         outer.add_column(overflow="fold")
         outer.add_row(table)
-        for trouble in self._troubles:
-            outer.add_row(Text(trouble, style="red"))
+        for problem in self._problems:
+            outer.add_row(Text(problem, style="red"))
         if self._end:
             outer.add_row(ProgressBar(total=self._end, completed=min(self._step, self._end), width=max(1, width)))
         yield Panel(outer, title=Text(_title(self._plan, room - 2)), expand=False, padding=(0, 1))

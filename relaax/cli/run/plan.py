@@ -26,7 +26,7 @@ from relaax.server.security.tls import parameter_server_token, replay_server_tok
 GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
-DECIDED = {
+MANAGED_KEYS = {
     ("relaax-parameter-server", "bind"): _PORTS,
     ("relaax-rlx-server", "bind"): _PORTS,
     ("relaax-rlx-server", "parameter_server"): _PORTS,
@@ -46,7 +46,7 @@ DECIDED = {
     ("relaax-parameter-server", "checkpoint_interval"): "`relaax run` uses relaax-run.checkpoint_interval",
     ("relaax-parameter-server", "checkpoint_steps"): "`relaax run` uses relaax-run.eval_every",
 }
-"""Keys for servers started by hand, which a run sets itself, with the alternative for each."""
+"""Keys of servers started by hand. A run sets them itself. The values name the alternative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class Plan:
 
     @property
     def task(self) -> dict[str, str]:
-        """Return what is trained on what, as the configuration names it."""
+        """Return environment and algorithm as comparable texts, as the configuration names them."""
         return {
             "environment": str(self.run.environment),
             "name": self.environment_name,
             "algorithm": self.algorithm.name,
-            **made_of(self.run.kwargs, self.run.wrappers),
+            **construction_of(self.run.kwargs, self.run.wrappers),
         }
 
     @property
@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def max_steps(self) -> int:
-        """Return the environment steps after which the run stops at the latest."""
+        """Return the maximum number of environment steps of the run."""
         return min(self.run.max_steps or 2**63, int(self._algorithm_key("max_global_step")))
 
     def _algorithm_key(self, key: str) -> float:
@@ -125,8 +125,8 @@ class Plan:
         ]
 
     @property
-    def checked_words(self) -> list[str]:
-        """Return how `relaax check` names an environment of a bundled family."""
+    def check_arguments(self) -> list[str]:
+        """Return the arguments of `relaax check` for an environment of a bundled family."""
         family = [] if self.environment_main == GYMNASIUM else [self.environment_main.parent.name]
         elsewhere = [folder for folder in self.search_path if folder.absolute() != Path.cwd()]
         options = [*self._gymnasium_options(elsewhere), *self.run.arguments]
@@ -154,18 +154,19 @@ class Plan:
 def make_plan(config: str, overrides: Sequence[str], here: bool = True) -> Plan:
     """Read and check everything that can be checked without starting anything. Raises ConfigurationError.
 
-    `here`: whether all of it runs on this machine, with checkpoints in the run directory.
+    `here`: whether all processes run on this machine, with checkpoints in the run directory.
     """
     configuration = configured(config, overrides)
-    refuse_decided(configuration, here)
+    check_managed_keys(configuration, here)
     return plan_of(config, configuration)
 
 
-def refuse_decided(configuration: Configuration, here: bool = True) -> None:
-    """Raise ConfigurationError for typed keys that a run sets itself: files share them; typed, they should have an
-    effect.
+def check_managed_keys(configuration: Configuration, here: bool = True) -> None:
+    """Raise ConfigurationError for keys on the command line that a run sets itself.
+
+    Files may have such keys, because servers started by hand share the files.
     """
-    for key, reason in DECIDED.items():
+    for key, reason in MANAGED_KEYS.items():
         if configuration.origins.get(key) == COMMAND_LINE and (here or key[1] != "checkpoint_aws_s3"):
             raise ConfigurationError(f"--set {'.'.join(key)}: has no effect: {reason}")
 
@@ -173,11 +174,11 @@ def refuse_decided(configuration: Configuration, here: bool = True) -> None:
 def plan_of(config: str, configuration: Configuration) -> Plan:
     """Return the plan of a configuration. Raises ConfigurationError."""
     path = find_configuration(config)
-    return planned(path.stem, str(path), configuration)
+    return build_plan(path.stem, str(path), configuration)
 
 
-def planned(name: str, source: str, configuration: Configuration) -> Plan:
-    """Return the plan of a configuration for a run of this name. Raises ConfigurationError that names the source."""
+def build_plan(name: str, source: str, configuration: Configuration) -> Plan:
+    """Return the plan of a configuration for a run of this name. Raises ConfigurationError, which names `source`."""
     algorithm = find_algorithm(configuration.algorithm_path, configuration.folder)
     run = configuration.run
     if run.environment is None or run.name is None:
@@ -186,7 +187,7 @@ def planned(name: str, source: str, configuration: Configuration) -> Plan:
             "OpenAI_Gym and CartPole-v1; without them, start the servers with honcho and connect clients yourself"
         )
     main = environment_main(run.environment, _search_path(run, configuration.folder))
-    _require_gymnasium(run, main)
+    _check_gymnasium_keys(run, main)
     check_replay(configuration)
     return Plan(
         name=name,
@@ -198,21 +199,21 @@ def planned(name: str, source: str, configuration: Configuration) -> Plan:
     )
 
 
-def made_of(kwargs: Mapping[str, Any], wrappers: Sequence[Any]) -> dict[str, str]:
+def construction_of(kwargs: Mapping[str, Any], wrappers: Sequence[Any]) -> dict[str, str]:
     """Return an environment's constructor arguments and wrappers as comparable texts."""
     return {key: json.dumps(value, sort_keys=True) for key, value in (("kwargs", kwargs), ("wrappers", wrappers))}
 
 
-def _require_gymnasium(run: RunSection, main: Path) -> None:
+def _check_gymnasium_keys(run: RunSection, main: Path) -> None:
     """Raise ConfigurationError for gymnasium keys with a bundled environment that is not from gymnasium.
 
-    The user's own program receives them as options, and must refuse those that it does not support.
+    The user's own program receives them as options, and must refuse unsupported ones.
     """
     keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_, "modules": run.modules}
     given = [key for key, value in keys.items() if value]
     if given and main != GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
         raise ConfigurationError(
-            f"relaax-run.{given[0]}: is for environments of gymnasium, OpenAI_Gym; {run.environment} takes its "
+            f"relaax-run.{given[0]}: is only for gymnasium environments (OpenAI_Gym); {run.environment} takes its "
             "options from relaax-run.arguments, such as [--frame-skip, 4]"
         )
 
@@ -241,9 +242,9 @@ def find_program(environment: str, folders: Sequence[Path] = ()) -> Path | None:
 
 
 def check_replay(configuration: Configuration) -> None:
-    """Raise ConfigurationError if there are too few or too many.
+    """Raise ConfigurationError if the number of replay servers or learners does not suit the algorithm.
 
-    Of the algorithm its configuration, `Replay` and `Learner` are imported.
+    Of the algorithm, only its configuration, `Replay` and `Learner` are imported.
     """
     algorithm = open_algorithm(configuration.algorithm_path, configuration.folder)
     shards, learners = configuration.replay_server.shards, configuration.learner.learners
@@ -258,18 +259,18 @@ def check_replay(configuration: Configuration) -> None:
     elif algorithm.Replay.bundled(configuration.algorithm_config):
         if learners:
             wrong = (
-                f"relaax-learner.learners: {learners}, but as {name} is configured, each worker learns from a memory "
-                "of its own: set it to 0"
+                f"relaax-learner.learners: {learners}, but with this configuration of {name}, each worker learns "
+                "from its own memory: set it to 0"
             )
     elif not learners:
-        wrong = f"relaax-learner.learners: 0, but {name} has learners apart from its workers: set it to 1 or more"
+        wrong = f"relaax-learner.learners: 0, but {name} learns in separate processes: set it to 1 or more"
     if wrong:
         raise ConfigurationError(wrong)
 
 
 @dataclass(frozen=True, slots=True)
 class RunTokens:
-    """The tokens by environment variable. `status` and `replay` are those that `relaax run` itself sends."""
+    """The tokens of a run, by environment variable. `relaax run` itself sends `status` and `replay`."""
 
     tokens: Mapping[str, str] = field(repr=False)
 

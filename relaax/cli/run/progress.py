@@ -1,4 +1,4 @@
-"""What the servers of a service answer when they are asked: the progress of training and of replay memory."""
+"""Read the progress of training and of replay memory from the servers of a service."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ WINDOW_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(TrainingStatus):
-    """The state of the training, and what this run has done of it.
+    """The state of the training, and the speed of this run.
 
-    Counters are those of the whole training, earlier runs of the same directory included.
+    Counters include earlier runs of the same directory.
     """
 
     seconds: float = 0.0
@@ -43,10 +43,10 @@ class Progress(TrainingStatus):
 
 
 class ProgressReader:
-    """Poll the parameter server; while it is unreachable, the last answer remains.
+    """A client of the parameter server's status. While the server is unreachable, the last answer remains.
 
-    A channel that has failed is reopened: otherwise gRPC waits longer before each attempt to connect, and a parameter
-    server that is back would not be noticed for seconds.
+    A failed channel is reopened. Otherwise gRPC waits longer before each attempt to connect, and a restarted parameter
+    server would not be noticed for seconds.
     """
 
     def __init__(self, token: str = "") -> None:
@@ -59,7 +59,7 @@ class ProgressReader:
         self._steps_at_start: int | None = None
 
     @property
-    def heard(self) -> bool:
+    def has_answered(self) -> bool:
         """Return whether the parameter server has ever answered."""
         return self._steps_at_start is not None
 
@@ -101,17 +101,17 @@ class ProgressReader:
 
 @dataclass(frozen=True, slots=True)
 class ReplayShardView:
-    """A replay server's answer, or the `error` in its place; neither before it has answered."""
+    """The status of a replay server, or its `error`; neither before the first answer."""
 
     address: str
     error: str | None = None
     status: replay_pb2.ReplayServiceGetStatusResponse | None = None
     refused: bool = False
-    """Whether it, or this side, does not trust the other."""
+    """Whether authentication failed on either side."""
 
     @property
     def tables(self) -> dict[str, TableStatistics]:
-        """What has happened to its tables, by name."""
+        """Return the statistics of its tables, by name."""
         if self.status is None:
             return {}
         names = [field.name for field in fields(TableStatistics)]
@@ -122,25 +122,25 @@ class ReplayShardView:
 
     @property
     def sum(self) -> TableStatistics:
-        """What has happened to all of its tables."""
+        """Return the sum of the statistics of its tables."""
         return sum(self.tables.values(), TableStatistics())
 
 
 class ReplayShards:
-    """Replay servers that are asked again and again."""
+    """A client that polls the status of replay servers."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
-        self._shards = [_AskedShard(target) for target in targets]
+        self._shards = [_PolledShard(target) for target in targets]
 
-    def look(self, seconds: float = ANSWER_SECONDS) -> list[ReplayShardView]:
-        """Ask each one, all at once, and return what they answer within so many seconds.
+    def poll(self, seconds: float = ANSWER_SECONDS) -> list[ReplayShardView]:
+        """Request the status of all servers at once, and return the answers that arrive within `seconds`.
 
-        A shard that takes longer is seen as it was, and its answer is taken by a later call.
+        For a slower server, the previous view is returned. A later call returns the late answer.
         """
         for shard in self._shards:
-            shard.ask()
+            shard.request()
         deadline = time.monotonic() + seconds
-        return [shard.answer(max(0.0, deadline - time.monotonic())) for shard in self._shards]
+        return [shard.wait(max(0.0, deadline - time.monotonic())) for shard in self._shards]
 
     def close(self) -> None:
         """Close the connections."""
@@ -148,8 +148,8 @@ class ReplayShards:
             shard.close()
 
 
-class _AskedShard:
-    """A replay server with at most one pending question. A channel that has failed is opened anew: it dials at once."""
+class _PolledShard:
+    """A replay server with at most one pending request. A failed channel is reopened, to connect without backoff."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -157,22 +157,22 @@ class _AskedShard:
         self._channel: grpc.Channel | None = None
         self._call: Any = None
 
-    def ask(self) -> None:
+    def request(self) -> None:
         if self._channel is None:
             self._channel = open_channel(self._target)
         if self._call is None:
             request = replay_pb2.ReplayServiceGetStatusRequest()
             self._call = ReplayServiceStub(self._channel).GetStatus.future(request, timeout=ANSWER_SECONDS)
 
-    def answer(self, seconds: float) -> ReplayShardView:
+    def wait(self, seconds: float) -> ReplayShardView:
         try:
             status = self._call.result(seconds)
         except grpc.FutureTimeoutError:
             return self._view
         except grpc.RpcError as error:
             trouble = authentication_trouble(error, self._target)
-            said = trouble or f"{error.code().name}: {error.details()}"
-            self._view = ReplayShardView(self._target.address, said, refused=trouble is not None)
+            error_text = trouble or f"{error.code().name}: {error.details()}"
+            self._view = ReplayShardView(self._target.address, error_text, refused=trouble is not None)
             self.close()
         else:
             self._view = ReplayShardView(self._target.address, status=status)
@@ -185,17 +185,17 @@ class _AskedShard:
             channel.close()
 
 
-def table_row(tallies: TableStatistics) -> dict[str, Any]:
-    """Return what has happened to a table, for JSON."""
-    inserts = tallies.inserts
-    return asdict(tallies) | {"samples_per_insert": tallies.samples / inserts if inserts else None}
+def table_row(statistics: TableStatistics) -> dict[str, Any]:
+    """Return the statistics of a table, for JSON."""
+    inserts = statistics.inserts
+    return asdict(statistics) | {"samples_per_insert": statistics.samples / inserts if inserts else None}
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """All tables of the shards that answer, together. Rates are those of the last seconds, None until they are known.
+    """The sum of all tables of the shards that answer. Rates are over the last WINDOW_SECONDS, None until known.
 
-    samples_per_insert: of these seconds, too. mean_age: items that its shard has taken since one that was drawn lately.
+    samples_per_insert: over the same time. mean_age: number of later inserts into the shard of a sampled item.
     """
 
     shards: int
@@ -209,60 +209,62 @@ class ReplayProgress:
 
     @property
     def samples_per_insert(self) -> float | None:
-        """Return how many items were drawn for each that went in; None if none did."""
+        """Return the number of sampled items per inserted item; None without inserts."""
         if not self.inserts_per_second or self.samples_per_second is None:
             return None
         return self.samples_per_second / self.inserts_per_second
 
 
 class ReplayProgressReader:
-    """Asks the replay servers about once a second, and waits for none of them."""
+    """A client that polls the replay servers about once a second, without waiting for answers."""
 
     def __init__(self, token: str = "") -> None:
         """`token`: the replay servers' token."""
         self._token = token
         self._addresses: Sequence[str] = ()
         self._shards = ReplayShards([])
-        self._moments: deque[tuple[float, frozenset[str], tuple[int, int, int]]] = deque()
-        """Time, addresses that answer, and how many inserts, samples and updates there were."""
-        self._asked = 0.0
+        self._history: deque[tuple[float, frozenset[str], tuple[int, int, int]]] = deque()
+        """Time, addresses that answer, and the numbers of inserts, samples and updates."""
+        self._polled_at = 0.0
         self.latest: ReplayProgress | None = None
 
     def poll(self, addresses: Sequence[str], updates: int) -> ReplayProgress | None:
-        """Return the newest progress of the replay servers at `addresses`; None if there are none.
+        """Return the newest progress of the replay servers at `addresses`; None without replay servers.
 
-        `updates`: how many the training has so far.
+        `updates`: number of updates of the training so far.
         """
         if list(addresses) != list(self._addresses):
             self.close()
             self._addresses, self.latest = list(addresses), None
-            self._moments.clear()
+            self._history.clear()
             self._shards = ReplayShards([Target(address, self._token) for address in addresses])
         now = time.monotonic()
-        if addresses and (self.latest is None or now - self._asked >= ASK_SECONDS):
-            self._asked = now
-            self.latest = self._look(now, updates)
+        if addresses and (self.latest is None or now - self._polled_at >= ASK_SECONDS):
+            self._polled_at = now
+            self.latest = self._read(now, updates)
         return self.latest
 
     def close(self) -> None:
         """Close the connections."""
         self._shards.close()
 
-    def _look(self, now: float, updates: int) -> ReplayProgress:
-        views = self._shards.look(0.0)
-        there = [view for view in views if view.status is not None]
-        tallies = sum((view.sum for view in there), TableStatistics())
-        answering = frozenset(view.address for view in there)
-        counts = (tallies.inserts, tallies.samples, updates)
-        if self._moments:
-            _, before, earlier = self._moments[-1]
-            # Counts say what happened in between only if no shard has gone, come or started over.
+    def _read(self, now: float, updates: int) -> ReplayProgress:
+        views = self._shards.poll(0.0)
+        answered = [view for view in views if view.status is not None]
+        statistics = sum((view.sum for view in answered), TableStatistics())
+        answering = frozenset(view.address for view in answered)
+        counts = (statistics.inserts, statistics.samples, updates)
+        if self._history:
+            _, before, earlier = self._history[-1]
+            # Differences of counts are valid only if the same shards answer and no shard has restarted.
             if before != answering or any(old > new for old, new in zip(earlier, counts, strict=True)):
-                self._moments.clear()
-        self._moments.append((now, answering, counts))
-        while now - self._moments[0][0] > WINDOW_SECONDS:
-            self._moments.popleft()
-        since, _, first = self._moments[0]
-        known = now > since and bool(there)
+                self._history.clear()
+        self._history.append((now, answering, counts))
+        while now - self._history[0][0] > WINDOW_SECONDS:
+            self._history.popleft()
+        since, _, first = self._history[0]
+        known = now > since and bool(answered)
         rates = [(new - old) / (now - since) if known else None for old, new in zip(first, counts, strict=True)]
-        return ReplayProgress(len(views), len(there), tallies.size, tallies.capacity, tallies.mean_age, *rates)
+        return ReplayProgress(
+            len(views), len(answered), statistics.size, statistics.capacity, statistics.mean_age, *rates
+        )

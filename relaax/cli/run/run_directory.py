@@ -23,7 +23,7 @@ from typing import Any
 from relaax.checkpoint import Store, lease
 from relaax.checkpoint.local import BUSY
 from relaax.checkpoint.location import open_location
-from relaax.cli.run.plan import Plan, made_of
+from relaax.cli.run.plan import Plan, construction_of
 from relaax.configuration import (
     HERE,
     Configuration,
@@ -44,15 +44,15 @@ _TLS_KEYS = (
 )
 
 
-class NotWritten(Exception):
-    """A promised file could not be written. The message says which, and why."""
+class SummaryNotWritten(Exception):
+    """The summary could not be written. The message has the paths and the reasons."""
 
 
 class RunDirectory:
     """The directory of a run, locked while the run is active."""
 
     def __init__(self, path: Path, s3: ParameterServerSection | None = None) -> None:
-        """`s3`: the section that says where in S3 checkpoints are, if they are not in the directory."""
+        """`s3`: the section with the S3 location of checkpoints, if they are not in the directory."""
         self.path = path.absolute()
         self._s3 = s3
         self.configuration = self.path / "configuration.yaml"
@@ -65,7 +65,7 @@ class RunDirectory:
 
     @property
     def location(self) -> str:
-        """Return where checkpoints are: a folder or s3://BUCKET/KEY."""
+        """Return the location of checkpoints: a folder or s3://BUCKET/KEY."""
         if self._s3 is None or self._s3.checkpoint_aws_s3 is None:
             return str(self.checkpoints)
         return "s3://" + "/".join(self._s3.checkpoint_aws_s3)
@@ -76,8 +76,8 @@ class RunDirectory:
         return open_location(self.location, *keys)
 
     @property
-    def as_evaluated(self) -> list[str]:
-        """Return how `relaax eval` names its checkpoints."""
+    def eval_arguments(self) -> list[str]:
+        """Return the arguments of `relaax eval` for its checkpoints."""
         if self._s3 is None:
             return [str(self.path)]
         words = [self.location, "--config", str(self.configuration)]
@@ -85,25 +85,25 @@ class RunDirectory:
         return [*words, *(word for name, value in options.items() if value for word in (name, value))]
 
     def open(self, fresh: bool, max_steps: int, task: Mapping[str, str] | None = None) -> str:
-        """Prepare the directory: resume an unfinished run; move aside a finished one, or with `fresh` any.
+        """Resume an unfinished run in the directory, or move a finished run aside. With `fresh`, move any run aside.
 
-        A run that stopped at its step limit is unfinished if `max_steps`, this run's limit, is higher; one that stopped
-        at its time limit always is, because each start has its own time. A run without a checkpoint has nothing to
-        resume and is replaced. `task` is what is to be trained on (`Plan.task`), if it should be compared.
+        A run that stopped at its step limit is unfinished if `max_steps`, this run's limit, is higher. A run that
+        stopped at its time limit is always unfinished, because each start has its own time. A run without a checkpoint
+        cannot be resumed and is replaced. `task`: the task of this run (`Plan.task`), compared with the existing run.
 
         Returns a sentence for the user. Raises ConfigurationError if another run uses the directory, or if it holds an
         unfinished run of another task.
         """
-        self._take_lock()
+        self._acquire_lock()
         sentence = f"run directory {self.path}"
         try:
             if self.configuration.exists():
-                if fresh or self._finished(max_steps):
-                    self._require_here()
+                if fresh or self._is_finished(max_steps):
+                    self._check_checkpoints_are_local()
                     sentence = f"{sentence} (the previous run is now {self._move_aside()})"
-                    self._take_lock()
+                    self._acquire_lock()
                 elif self._has_checkpoint():
-                    self._require_same(task or {})
+                    self._check_same_task(task or {})
                     sentence = f"{sentence} (resuming)"
                 else:
                     shutil.rmtree(self.replay, ignore_errors=True)
@@ -113,15 +113,15 @@ class RunDirectory:
         except OSError as error:
             self.close()
             raise ConfigurationError(
-                f"run directory {self.path}: {error.strerror or error}; --run-dir names another"
+                f"run directory {self.path} cannot be prepared: {error.strerror or error}; --run-dir names another"
             ) from None
         return sentence
 
-    def _take_lock(self) -> None:
-        """Take an operating-system lock, which ends with the process, however that ends."""
+    def _acquire_lock(self) -> None:
+        """Acquire a file lock, which the operating system releases when the process ends, even by SIGKILL."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            # Do not follow a link, which may be anybody's and lead anywhere, or wait for a pipe.
+            # Do not follow a link that another user may have made, and do not wait for a pipe.
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             self._lock = os.fdopen(os.open(self.path / ".lock", flags, 0o666), "w")
         except OSError as error:
@@ -144,12 +144,12 @@ class RunDirectory:
         self._lock.close()
 
     def _has_checkpoint(self) -> bool:
-        """Return whether there is anything but a lease, even damaged: the parameter server decides about that."""
+        """Return whether there is a file other than a lease. The parameter server decides whether it is damaged."""
         if self._s3 is not None:
             return any(name != lease.KEY for name in self.store().list())
         return self.checkpoints.is_dir() and any(path.name != lease.KEY for path in self.checkpoints.iterdir())
 
-    def _finished(self, max_steps: int) -> bool:
+    def _is_finished(self, max_steps: int) -> bool:
         try:
             summary = json.loads(self.summary.read_text(encoding="utf-8"))
             if summary["status"] == "max_steps":
@@ -158,13 +158,13 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, KeyError):
             return False
 
-    def _require_same(self, task: Mapping[str, str]) -> None:
-        """Refuse a checkpoint of another task: it may have reached this task's target without a step."""
+    def _check_same_task(self, task: Mapping[str, str]) -> None:
+        """Raise ConfigurationError for a run of another task: its returns may already exceed this task's target."""
         try:
             before = read_yaml(self.configuration)
             run, algorithm = before["relaax-run"], before["algorithm"]
             there = {"environment": run["environment"], "name": run["name"], "algorithm": Path(algorithm["path"]).name}
-            there |= made_of(run.get("kwargs", {}), run.get("wrappers", []))
+            there |= construction_of(run.get("kwargs", {}), run.get("wrappers", []))
         except (ConfigurationError, TypeError, KeyError):
             return  # nothing to compare; the parameter server compares the checkpoint itself
         different = [key for key, here in task.items() if there[key] != here]
@@ -176,12 +176,12 @@ class RunDirectory:
                 "another directory, --fresh starts over and moves that one aside"
             )
 
-    def _require_here(self) -> None:
+    def _check_checkpoints_are_local(self) -> None:
         if self._s3 is not None:
             self.close()
             raise ConfigurationError(
-                f"checkpoints at {self.location} are not moved aside: relaax-parameter-server.checkpoint_aws_s3 with "
-                "another key, and --run-dir with another directory, start over"
+                f"checkpoints at {self.location} are not moved aside: to start a new run, name another key with "
+                "relaax-parameter-server.checkpoint_aws_s3, and another directory with --run-dir"
             )
 
     def _move_aside(self) -> Path:
@@ -195,14 +195,14 @@ class RunDirectory:
         shutil.move(self.path, aside)
         return aside
 
-    def settled(self, plan: Plan) -> Configuration:
+    def effective_configuration(self, plan: Plan) -> Configuration:
         """Return the plan's configuration with the keys that a run sets itself, marked in `origins`."""
         given = plan.configuration
-        # Traffic stays on this machine. TLS would need certificates, and protect nothing.
+        # Traffic stays on this machine: TLS would need certificates without protecting anything.
         sections: dict[str, dict[str, Any]] = {
             role.section: {
                 **({"bind": "127.0.0.1:0"} if role.listens else {}),
-                **_without_tls(given.sections[role.section]),
+                **_cleared_tls_keys(given.sections[role.section]),
             }
             for role in own()
         }
@@ -221,7 +221,7 @@ class RunDirectory:
             "checkpoint_interval": plan.run.checkpoint_interval,
             "checkpoint_steps": plan.run.eval_every,
         }
-        # An evaluation reads this configuration in another folder, and is to find the same modules.
+        # An evaluation reads this configuration in another folder, and must find the same modules.
         found_in = dict.fromkeys(str(folder.absolute()) for folder in (*plan.search_path, Path.cwd()))
         sections["relaax-run"] = {"path": list(found_in)}
         path = {"path": str(plan.algorithm)}
@@ -237,21 +237,21 @@ class RunDirectory:
         Paths within this directory are written relative to it, so that a moved or copied run uses its own. Raises
         ConfigurationError.
         """
-        settled = self.settled(plan)
-        document, path = settled.as_dict(), self.path.resolve()
+        effective = self.effective_configuration(plan)
+        document, path = effective.as_dict(), self.path.resolve()
         if self._s3 is None:
             document["relaax-parameter-server"]["checkpoint_dir"] = f"{HERE}/{self.checkpoints.name}"
-        if settled.replay_server.checkpoint_dir is not None:
+        if effective.replay_server.checkpoint_dir is not None:
             document["relaax-replay-server"]["checkpoint_dir"] = f"{HERE}/{self.replay.name}"
         document["relaax-parameter-server"]["metrics_dir"] = f"{HERE}/{self.metrics.name}"
         if plan.algorithm.is_relative_to(path):  # it is resolved relative to the file
             document["algorithm"]["path"] = str(plan.algorithm.relative_to(path))
         try:
-            write_whole(self.configuration, [printed(document, settled.origins).encode()], 0o600)
+            write_whole(self.configuration, [printed(document, effective.origins).encode()], 0o600)
         except OSError as error:
             raise ConfigurationError(f"{self.configuration} cannot be written: {error.strerror}") from None
 
-    def promise_summary(self, path: Path) -> None:
+    def check_summary_writable(self, path: Path) -> None:
         """Ensure, before the run, that its summary can be written there. Raises ConfigurationError."""
         is_new = not path.exists()
         try:
@@ -263,7 +263,7 @@ class RunDirectory:
             raise ConfigurationError(f"--summary {path}: {error.strerror}") from None
 
     def write_summary(self, summary: dict[str, Any], also: Path | None) -> None:
-        """Write `summary.json`, and a copy if requested. Raises NotWritten after trying both."""
+        """Write `summary.json`, and a copy if requested. Raises SummaryNotWritten after trying both."""
         text = (json.dumps(summary, indent=2) + "\n").encode()
         missing = []
         for path in (self.summary, *([] if also is None else [also])):
@@ -273,9 +273,9 @@ class RunDirectory:
             except OSError as error:
                 missing.append(f"the summary cannot be written to {path}: {error.strerror}")
         if missing:
-            raise NotWritten("; ".join(missing))
+            raise SummaryNotWritten("; ".join(missing))
 
 
-def _without_tls(section: Section) -> dict[str, None]:
+def _cleared_tls_keys(section: Section) -> dict[str, None]:
     """Return the TLS keys that are set, with None as their values."""
     return {key: None for key in _TLS_KEYS if getattr(section, key, None) is not None}

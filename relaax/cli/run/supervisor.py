@@ -21,11 +21,11 @@ _CLIENT_DONE = (0, EXIT_ENVIRONMENT)
 """Exit codes after which a client is not restarted."""
 
 AGENT_FAILED = "the agent failed at "
-"""Part of the error of a client whose agent failed, which is in the log of the RLX server."""
+"""Part of the error of a client whose agent failed. The RLX server's log has the whole error."""
 MAX_SAME_FAILURES = 2
-"""Quick failures in a row after which a client is given up if the agent's error is the same: its code is the cause."""
-START_LOOK_SECONDS = 0.05
-"""Pause between two checks of processes that start."""
+"""Consecutive quick failures with the same error of the agent after which a client is not restarted."""
+START_POLL_SECONDS = 0.05
+"""Pause between two checks of starting processes."""
 
 
 class Supervisor:
@@ -47,13 +47,13 @@ class Supervisor:
         self._unstarted: set[Supervised] = set()
         self._exited: set[Supervised] = set()
         self._agent_errors: dict[Supervised, str] = {}
-        self._leaving: list[tuple[Role, Supervised, float]] = []
+        self._terminating: list[tuple[Role, Supervised, float]] = []
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
         self.rlx_server = self._processes[RLX_SERVER.name][0]
         self.clients = self._processes[CLIENT.name]
         self.stopping = threading.Event()
-        """Set by a signal: ends the start."""
+        """Set by a signal, to interrupt the start."""
 
     @property
     def parameter_server_address(self) -> str:
@@ -67,7 +67,7 @@ class Supervisor:
 
     @property
     def tensorboard_url(self) -> str | None:
-        """Return where a browser finds TensorBoard; None if the run has none."""
+        """Return the URL of TensorBoard; None if the run has none."""
         boards = self._processes[TENSORBOARD.name]
         return f"http://{boards[0].address}/" if boards else None
 
@@ -87,15 +87,15 @@ class Supervisor:
 
     def start_servers(self) -> None:
         """Start all processes but the clients. Raises StartError."""
-        self._bring_up(roles.own())
+        self._start_roles(roles.own())
 
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""
-        self._bring_up([PARAMETER_SERVER])
+        self._start_roles([PARAMETER_SERVER])
 
     def start_replay_servers(self) -> None:
         """Start only the replay servers. Raises StartError."""
-        self._bring_up([REPLAY_SERVER])
+        self._start_roles([REPLAY_SERVER])
 
     def start_clients(self) -> None:
         """Start the environment clients. Raises StartError."""
@@ -103,19 +103,19 @@ class Supervisor:
         self._unstarted.update(self.clients)
         self.watch()
 
-    def _bring_up(self, started: Sequence[Role]) -> None:
-        """Start the processes of some roles, and watch them until they are ready. Raises StartError."""
+    def _start_roles(self, started: Sequence[Role]) -> None:
+        """Start the processes of some roles, and wait until they are ready. Raises StartError."""
         self._host.prepare(self._processes)
         self._watched = started
         self._unstarted = {process for role in started for process in self._processes[role.name]}
         self.watch()
-        while not all(self._is_up(role) for role in started):
-            if self.stopping.wait(START_LOOK_SECONDS):
+        while not all(self._is_ready(role) for role in started):
+            if self.stopping.wait(START_POLL_SECONDS):
                 raise StartError("the start was interrupted")
             self.watch()
 
-    def _is_up(self, role: Role) -> bool:
-        """Return whether the processes of a role are ready; on other machines one is enough where all do the same."""
+    def _is_ready(self, role: Role) -> bool:
+        """Return whether a role is ready. On other machines, one of several equal processes is enough."""
         ready = [process.is_ready for process in self._processes[role.name]]
         return all(ready) if self._host.reserves or role.reserved else any(ready) or not ready
 
@@ -133,19 +133,19 @@ class Supervisor:
             has_needs = serving.issuperset(role.needs)
             for number, process in enumerate([*self._processes[role.name]]):
                 try:
-                    self._attend(role, number, process, has_needs)
+                    self._update_process(role, number, process, has_needs)
                 except StartError as error:
                     if role.vital or self._is_new(role, process):
                         raise self._with_log(error, process) from None
-                    _log.warning("training goes on without %s: %s", role.title, error)
+                    _log.warning("training continues without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
-            if has_needs and self._is_up(role):
+            if has_needs and self._is_ready(role):
                 serving.add(role.name)
-        self._take_leave()
+        self._remove_terminated()
         self._host.refresh()
 
-    def _attend(self, role: Role, number: int, process: Supervised, has_needs: bool) -> None:
-        """Start or restart a process if it is time to. Raises StartError if it is late, or fails repeatedly.
+    def _update_process(self, role: Role, number: int, process: Supervised, has_needs: bool) -> None:
+        """Start or restart a process if it is due. Raises StartError if the process is late, or fails repeatedly.
 
         `has_needs`: whether the roles that it needs are ready.
         """
@@ -166,7 +166,7 @@ class Supervisor:
             self._restart(role, number, process)
 
     def _report_exit(self, process: Supervised) -> None:
-        """Log that an environment ended its client, once: training may continue with the others."""
+        """Log once that an environment ended its program. Training may continue with the other clients."""
         if process.exit_code() == EXIT_ENVIRONMENT and process not in self._exited:
             self._exited.add(process)
             _log.warning(
@@ -174,12 +174,12 @@ class Supervisor:
             )
 
     def _is_new(self, role: Role, process: Supervised) -> bool:
-        """Return whether a server was never ready, and its role is not without it: then one failure ends the run."""
+        """Return whether a server was never ready and its role needs it: one failure then ends the run."""
         never = not (process.was_ready or process.announced)
-        return never and role.module is not None and not self._is_up(role)
+        return never and role.module is not None and not self._is_ready(role)
 
     def _resize(self, role: Role) -> None:
-        """Start processes after the last one, or ask the last ones to end."""
+        """Add processes to a role, or terminate its last ones, until it has the wanted number."""
         wanted, processes = self._host.wanted(role), self._processes[role.name]
         if wanted is None:
             return
@@ -192,22 +192,22 @@ class Supervisor:
                 self._unstarted.remove(process)
                 continue
             process.terminate()
-            self._leaving.append((role, process, time.monotonic() + self._stop_seconds[role.name]))
+            self._terminating.append((role, process, time.monotonic() + self._stop_seconds[role.name]))
 
-    def _take_leave(self) -> None:
-        """Let go of processes that were asked to end and have, and kill those that take too long."""
-        for leaving in [*self._leaving]:
-            _, process, deadline = leaving
+    def _remove_terminated(self) -> None:
+        """Remove terminated processes after their end, or kill them at their deadline."""
+        for terminating in [*self._terminating]:
+            _, process, deadline = terminating
             if process.exit_code() is not None:
-                self._leaving.remove(leaving)
+                self._terminating.remove(terminating)
                 self._host.retire(process)
             elif time.monotonic() > deadline:
-                _log.warning("%s takes too long to end, and is killed", process.name)
+                _log.warning("killing %s, which has not ended in time", process.name)
                 process.kill()
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
-        code, said = process.exit_code(), process.printed_error()
-        agent_error = said.partition(AGENT_FAILED)[2]  # without the address, which differs between servers
+        code, error = process.exit_code(), process.printed_error()
+        agent_error = error.partition(AGENT_FAILED)[2]  # without the address, which differs between servers
         is_known = bool(agent_error) and agent_error in self._agent_errors.values()
         attempts = 1 if self._is_new(role, process) else MAX_FAILURES
         if agent_error and self._agent_errors.get(process) == agent_error:
@@ -215,24 +215,24 @@ class Supervisor:
         process.restart(self._command(role, number), attempts)
         if role.module is None:
             self._agent_errors[process] = agent_error
-            reason = "the same error of the agent" if is_known else said
-            why = f": {reason}; see {self._log_of(said, process)}" if said else ""
+            reason = "the same error of the agent" if is_known else error
+            why = f": {reason}; see {self._log_of(error, process)}" if error else ""
             _log.warning("%s died (%s) and was restarted%s", process.name, code, why)
             return
         several = len(self._processes[role.name]) > 1
         what = f"shard {number} of {role.title}" if several and role.reserved else role.title
         if not role.listens:
             what = process.name
-        _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
+        _log.warning("%s has %s (%s); restarting it", what, "died" if code and role.reserved else "ended", code)
 
     def _with_log(self, error: StartError, process: Supervised) -> StartError:
-        """Return the error with the name of the log that has the rest."""
+        """Return the error with the path of the log that has more about it."""
         gap = "\n" if "\n" in str(error) else "; "
         return error if error.refused else StartError(f"{error}{gap}see {self._log_of(str(error), process)}")
 
-    def _log_of(self, said: str, process: Supervised) -> Path:
-        """Return the log that has more about an error: an agent that fails does so in the RLX server."""
-        return self.rlx_server.log if AGENT_FAILED in said else process.log
+    def _log_of(self, error: str, process: Supervised) -> Path:
+        """Return the log with the cause of an error: the RLX server's log if an agent failed."""
+        return self.rlx_server.log if AGENT_FAILED in error else process.log
 
     @property
     def clients_have_ended(self) -> bool:
@@ -248,8 +248,8 @@ class Supervisor:
         """Stop the clients, then the others in turn. The parameter server keeps running."""
         for role in reversed(roles.ROLES):
             if role is not PARAMETER_SERVER:
-                leaving = [process for other, process, _ in self._leaving if other is role]
-                self._stop(role, [*self._processes[role.name], *leaving])
+                terminating = [process for other, process, _ in self._terminating if other is role]
+                self._stop(role, [*self._processes[role.name], *terminating])
 
     def stop_parameter_server(self) -> None:
         """Stop the shards last: the last checkpoint may take time. Shard 0 releases the others, which wait for it."""
@@ -273,7 +273,7 @@ class Supervisor:
     def kill(self) -> None:
         """Kill all processes at once."""
         left = [process for role in reversed(roles.ROLES) for process in self._processes[role.name]]
-        for process in [*(process for _, process, _ in self._leaving), *left]:
+        for process in [*(process for _, process, _ in self._terminating), *left]:
             process.kill()
             process.wait(1.0)
         self._host.release()

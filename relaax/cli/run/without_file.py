@@ -1,7 +1,7 @@
-"""The plan of a run without a file: an algorithm and an environment by name, with settings that suit both.
+"""Make the plan of a run without a configuration file, from the names of an algorithm and an environment.
 
-A bundled configuration of the same algorithm is the starting point: that of the same task, of another task of the same
-family, or else that of a small task. What belongs to the other task is left out.
+The settings are from a bundled configuration of the same algorithm: for the same task, for another task of the same
+family, or else for a small task. Settings that belong to the other task are removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from relaax.bundled import (
     bundled_folder,
     bundled_names,
 )
-from relaax.cli.run.plan import Plan, find_program, planned, refuse_decided
+from relaax.cli.run.plan import Plan, build_plan, check_managed_keys, find_program
 from relaax.configuration import ConfigurationError, assemble_configuration, nearest, overrides_of, printed
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
@@ -33,7 +33,7 @@ from relaax.server.command.hardware import load_tensorflow_quietly
 _ATARI, _GYMNASIUM = "ALE", "OpenAI_Gym"
 _PLACES = ("bind", "parameter-server", "replay-server", "checkpoint-dir", "metrics-dir")
 _TASK = ("name", "target-return", "target-evaluation")
-"""Keys of relaax-run that are of one task."""
+"""Keys of relaax-run that belong to one task."""
 _SMALL_TASK = ("network", "max_global_step", "normalize_rewards")
 """Keys of the algorithm that suit a small task only; their defaults follow the spaces."""
 _LEGACY_ATARI = re.compile(r"\w+-v[04]")
@@ -41,7 +41,7 @@ _LEGACY_ATARI = re.compile(r"\w+-v[04]")
 
 @dataclass(frozen=True, slots=True)
 class NamedEnvironment:
-    """An environment that was named by a text. `program`: its family, or the path of the user's own program."""
+    """An environment that --environment names. `program`: its family, or the path of the user's own program."""
 
     program: str
     name: str
@@ -49,7 +49,7 @@ class NamedEnvironment:
 
     @property
     def kind(self) -> str:
-        """Return what the environments have in common that suit the same settings; empty if that is not known."""
+        """Return the name of a group of environments that suit the same settings; empty if unknown."""
         if self.program != _GYMNASIUM:
             return self.program
         return self.name.rpartition("/")[0]
@@ -68,7 +68,7 @@ def plan_without_file(
 ) -> tuple[Plan, str]:
     """Return the plan, and a sentence about the origin of its settings. Raises ConfigurationError.
 
-    `here`: as `make_plan` has it.
+    `here`: as in `make_plan`.
     """
     source = find_algorithm(algorithm, Path.cwd())
     named = named_environment(environment)
@@ -78,7 +78,7 @@ def plan_without_file(
         start, document = _starting_point(source.name, named)
         origin = f"{start.name}.yaml"
         same = named.is_task_of(start)
-        sentence = f"settings of {start.name}{'' if same else ', without those of its own task'}"
+        sentence = f"settings of {start.name}{'' if same else ', without the settings of its own task'}"
     given = {
         "algorithm.path": algorithm,
         "run.environment": named.program,
@@ -88,14 +88,14 @@ def plan_without_file(
     load_tensorflow_quietly()  # if the algorithm's module imports it
     everything = [*overrides_of(given), *overrides]
     configuration = assemble_configuration(document, origin, Path.cwd(), everything, os.environ, load_config)
-    refuse_decided(configuration, here)
-    return planned(_run_name(source.stem, environment, named), "--environment", configuration), sentence
+    check_managed_keys(configuration, here)
+    return build_plan(_run_name(source.stem, environment, named), "--environment", configuration), sentence
 
 
 def write_file(plan: Plan, folder: Path) -> Path:
-    """Write a plan without a file as a configuration of its name, and return it. Raises ConfigurationError.
+    """Write the configuration of a plan to NAME.yaml in `folder`; return its path. Raises ConfigurationError.
 
-    It has the keys that are not defaults, and finds algorithm and programs from any folder.
+    It has the keys that are not defaults. It finds algorithm and programs from any working directory.
     """
     configuration = plan.configuration
     given = {path[:2] for path in configuration.origins}
@@ -120,7 +120,7 @@ def named_environment(text: str) -> NamedEnvironment:
     """Return the environment of an id, FAMILY/NAME, or the command line of a program. Raises ConfigurationError."""
     try:
         first, *rest = shlex.split(text)
-    except ValueError as error:  # quotes, or nothing
+    except ValueError as error:  # an unbalanced quote, or an empty text
         reason = str(error) if text.strip() else "a name is missing"
         raise ConfigurationError(f"environment {text!r}: {reason}") from None
     options = rest if not rest or rest[0].startswith("-") else rest[1:]
@@ -130,14 +130,14 @@ def named_environment(text: str) -> NamedEnvironment:
             raise ConfigurationError(f"environment {text!r}: no file {first}")
         if options != rest:
             if shutil.which(first):
-                raise _no_python(text)
+                raise _not_python_error(text)
             guess = nearest(first, bundled_names("environments"))
             way_out = f"did you mean {guess!r}?" if guess else "name a Python program, as in 'my_world/main.py NAME'"
             raise ConfigurationError(f"environment {text!r}: there is no program {first!r}; {way_out}")
         family, name = _family_and_name(first)
         return NamedEnvironment(family, name, options)
     if program.suffix not in ("", ".py"):
-        raise _no_python(text)
+        raise _not_python_error(text)
     bundled = program.is_relative_to(bundled_folder("environments"))
     if options != rest:
         name = rest[0]
@@ -148,10 +148,10 @@ def named_environment(text: str) -> NamedEnvironment:
     return NamedEnvironment(program.parent.name if bundled else first, name, options)
 
 
-def _no_python(text: str) -> ConfigurationError:
+def _not_python_error(text: str) -> ConfigurationError:
     return ConfigurationError(
-        f"environment {text!r}: only programs in Python can be started; start yours, with the address of the RLX "
-        "server, beside relaax-parameter-server and relaax-rlx-server (`relaax docs environments`, One environment)"
+        f"environment {text!r}: only programs in Python can be started: start yours by hand, with the address of the "
+        "RLX server, after relaax-parameter-server and relaax-rlx-server (`relaax docs environments`, One environment)"
     )
 
 
@@ -171,8 +171,8 @@ def _family_and_name(identifier: str) -> tuple[str, str]:
 
 
 def _starting_point(algorithm: str, named: NamedEnvironment) -> tuple[BundledConfiguration, dict[str, Any]]:
-    """Return the configuration whose settings suit the environment best, and what of it is used."""
-    # Pong's settings are those of most games; Boxing's and Breakout's are their own.
+    """Return the configuration whose settings suit the environment best, and the part of it to use."""
+    # Pong's settings suit most games. Boxing and Breakout have settings of their own.
     of_algorithm = sorted(
         (one for one in bundled_configurations() if one.algorithm == algorithm),
         key=lambda one: (one.name != EXAMPLES[algorithm], not one.name.endswith("_pong"), one.name),
@@ -182,7 +182,9 @@ def _starting_point(algorithm: str, named: NamedEnvironment) -> tuple[BundledCon
             return one, _document(one, (), ())
     for one in of_algorithm:
         if named.kind and NamedEnvironment(one.environment, one.task).kind == named.kind:
-            clicks = ("arguments",) if named.program == "MiniWoB" else ()  # how often that task lets one click
+            clicks = (
+                ("arguments",) if named.program == "MiniWoB" else ()
+            )  # the number of clicks, which belongs to the task
             return one, _document(one, (*_TASK, *clicks), ("subtract_mean_image",))
     evaluated = () if named.program in bundled_names("environments") else ("eval-every", "eval-episodes")
     document = _document(of_algorithm[0], (*_TASK, "arguments", *evaluated), _SMALL_TASK)
@@ -191,7 +193,7 @@ def _starting_point(algorithm: str, named: NamedEnvironment) -> tuple[BundledCon
 
 
 def _document(start: BundledConfiguration, of_run: Sequence[str], of_algorithm: Sequence[str]) -> dict[str, Any]:
-    """Return a bundled configuration without addresses, folders and these keys of two sections."""
+    """Return a bundled configuration without addresses, folders and the given keys of two sections."""
     sections: Mapping[str, Any] = read_yaml(bundled_folder("config") / f"{start.name}.yaml")
     without = {"relaax-run": of_run, "algorithm": of_algorithm}
     return {
@@ -201,7 +203,7 @@ def _document(start: BundledConfiguration, of_run: Sequence[str], of_algorithm: 
 
 
 def _run_name(algorithm: str, text: str, named: NamedEnvironment) -> str:
-    """Return the name of the run, which is that of its folder."""
+    """Return the name of the run and of its folder."""
     is_id = named.program in bundled_names("environments") and " " not in text.strip()
     task = text if is_id else named.name
     return f"{algorithm}_{re.sub(r'[^A-Za-z0-9.-]+', '_', task).strip('_.')}"
