@@ -141,13 +141,6 @@ def tables(results: list[Result]) -> str:
         "Staleness in versions: the mean over a run, median of the seeds.": (
             markdown_table(results, lambda r: r.staleness, ".1f", False)
         ),
-        "Staleness that 95 in 100 gradients do not exceed, median of the seeds.": (
-            markdown_table(results, lambda r: r.staleness_p95, ".1f", False)
-        ),
-        "Share of the gradients that is discarded as stale.": (
-            markdown_table(results, lambda r: r.discarded / max(1, r.updates + r.discarded), ".1%", False)
-        ),
-        "Environment steps per second.": markdown_table(results, lambda r: r.steps / r.seconds, ",.0f", False),
     }
     return "\n\n".join(f"{about}\n\n{table}" for about, table in shown.items()) + "\n"
 

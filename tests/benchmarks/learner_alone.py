@@ -194,14 +194,9 @@ def measured(options: argparse.Namespace) -> Figures:
 
 
 def table(rows: Rows) -> str:
-    """Medians of the rounds, and ratios, each within a round."""
+    """Ratios, each within a round: their median, the least and the most."""
     rounds = rows.rounds(NAME)
     lines = ["| figure | median | least to most |", "|---|---:|---|"]
-    for name in rounds[0]:
-        values = [one[name] for one in rounds]
-        lines.append(
-            f"| {name} | {number(statistics.median(values))} | {number(min(values))} to {number(max(values))} |"
-        )
     ratios = {
         "learner over the gradient alone": ("learner_updates_per_second", "alone_updates_per_second"),
         "the same on a machine as busy": ("learner_updates_per_second", "busy_updates_per_second"),

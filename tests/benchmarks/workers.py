@@ -105,17 +105,15 @@ def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
 
 
 def tables(rows: Rows, options: argparse.Namespace) -> str:
-    """Return steps and speed-ups of each game."""
+    """Return the speed-ups of each game."""
     text = []
     for name in options.games:
         game = GAMES[name]
         head = f"| {' | '.join(map(str, options.workers))} |\n|---|{'---:|' * len(options.workers)}"
-        steps, factors = [], []
+        factors = []
         for method, title in METHODS.items():
             part = f"{name} {method}"
             row = [seconds_to_score(rows, part, n) for n in options.workers]
-            data = [[r["steps"] for r in rows.rounds(part, n) if r["reached"]] for n in options.workers]
-            steps.append(f"| {title} | {' | '.join(f'{statistics.median(d):,.0f}' if d else '–' for d in data)} |")
             ours = ["–" if s is None or row[0] is None else f"{row[0] / s:.1f}" for s in row]
             paper = dict(zip(WORKERS, PAPER[method], strict=True))
             both = [f"{factor} ({paper.get(n, '–')})" for factor, n in zip(ours, options.workers, strict=True)]
@@ -126,7 +124,7 @@ def tables(rows: Rows, options: argparse.Namespace) -> str:
         text.append(
             f"{game.title}, a greedy evaluation of {game.score:g}, environments at {game.rate:g} steps/s (from the "
             f"start of the first to the end, {held:.0%} of it or more), {seeds}.\n\n"
-            f"Environment steps:\n\n| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up (the paper's):\n\n"
+            "Speed-up (the paper's):\n\n"
             f"| workers {head}\n"
             + "\n".join(factors)
             + f"\n\n![Score against steps and against time](../{NAME}-{name}.png)"
