@@ -1652,7 +1652,7 @@ ERRORS = (
     planted(
         "reset-after-a-same-step-end",
         "the episode that began in the step before a reset has no return",
-        [("relaax/rlx/checks.py", "self._between_after = _both(ended, self._next)", "self._between_after = ended")],
+        [("relaax/rlx/checks.py", "= _intersection(ended, self._next_step)", "= ended")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1724,7 +1724,7 @@ ERRORS = (
     planted(
         "names-as-sent",
         "names of metrics are kept as clients send them",
-        [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
+        [("relaax/server/rlx_server/workers/session.py", "{CLIENTS}{normalize_name(name)}", "{CLIENTS}{name}")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1920,7 +1920,7 @@ ERRORS = (
     planted(
         "early-messages",
         "a message that came before an answer is judged after it",
-        [("relaax/rlx/connection.py", "            self._judge_early()\n", "            pass\n")],
+        [("relaax/rlx/connection.py", "            self._check_early_frames()\n", "            pass\n")],
         "tests/rlx/test_turns.py",
     ),
     planted(
@@ -1971,8 +1971,8 @@ ERRORS = (
         [
             (
                 "relaax/rlx/checks.py",
-                'self._numbers("reward", message.reward, MAX_REWARD)\n        self._obs',
-                'self._numbers("reward", message.reward, np.finfo(np.float64).max)\n        self._obs',
+                'self._check_numbers("reward", message.reward, MAX_REWARD)\n        self._obs',
+                'self._check_numbers("reward", message.reward, np.finfo(np.float64).max)\n        self._obs',
             )
         ],
         "tests/rlx/test_vectors.py",

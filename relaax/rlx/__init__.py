@@ -1,4 +1,7 @@
-"""The RLX protocol (protocol/RLX.md) without I/O: messages, spaces, codecs and the state machine of a connection."""
+"""The RLX protocol (protocol/RLX.md) without I/O: messages, spaces, codecs and the state machine of a connection.
+
+Begin with `relaax.rlx.connection`, which turns bytes into messages and back; `relaax.rlx.messages` has the messages.
+"""
 
 from __future__ import annotations
 

@@ -9,46 +9,47 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.rlx.misfit import Misfit, array_of, check_shape
+from relaax.rlx.value_mismatch import ValueMismatch, check_shape, dtype_mismatch, to_array
 
 Leaf = npt.NDArray[np.generic]
-MAX_ELEMENTS = 2**31 - 1  # of one value of one elementary space
+MAX_ELEMENTS = 2**31 - 1  # in one value of an elementary space
 
 
 class Space:
-    """A set of values. Immutable. Spaces with the same values are equal and have equal hashes."""
+    """An immutable set of values. Spaces with the same values are equal and have equal hashes."""
 
     __slots__ = ()
 
     def elements(self) -> Iterator[ElementarySpace]:
-        """Return the elementary spaces, one per leaf: itself, or those of the parts in the order of the wire."""
+        """Return the elementary spaces, one for each leaf, in the order of the wire."""
         raise NotImplementedError
 
     def paths(self) -> Iterator[str]:
-        """How to reach each leaf within a value, in the order of `elements`: "", "[0]", "['camera'][1]", ..."""
+        """Return the path to each leaf of a value, in the order of `elements`: "", "[0]", "['camera'][1]", ..."""
         raise NotImplementedError
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """Return the leaves of one value, or of a batch of values: leading axes are carried through.
+        """Return the leaves of one value, or of a batch of values. Leading axes are kept.
 
-        Element types are converted if no value changes (and float64 to float32 and the like).
-        Raises ValueError if the value's structure, shape or type is not the space's.
+        Integers are converted to the space's dtype if no value changes. Any number is converted to a float dtype, which
+        may round it.
+        Raises ValueError if the structure, a shape or a dtype of the value does not fit the space.
         """
         raise NotImplementedError
 
     def unflatten(self, leaves: Sequence[Leaf]) -> Any:
-        """Return the value with these leaves, the reverse of `flatten`. Raises ValueError if their number is wrong."""
+        """Return the value that has these leaves. Raises ValueError if there are too few or too many leaves."""
         values = iter(leaves)
-        result = self._take(values)
+        result = self._from_leaves(values)
         if next(values, None) is not None:
             raise ValueError(f"too many leaves for {self}")
         return result
 
-    def _take(self, leaves: Iterator[Leaf]) -> Any:
+    def _from_leaves(self, leaves: Iterator[Leaf]) -> Any:
         raise NotImplementedError
 
     def _key(self) -> tuple[object, ...]:
-        """Return what equality and hash go by."""
+        """Return the data that equality and hash compare."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +83,7 @@ class ElementarySpace(Space):
         return math.prod(self.shape) * self.dtype.itemsize
 
     def elements(self) -> Iterator[ElementarySpace]:
-        """Itself: an elementary space has one leaf."""
+        """Return this space, whose value is one leaf."""
         yield self
 
     def paths(self) -> Iterator[str]:
@@ -90,12 +91,12 @@ class ElementarySpace(Space):
         yield ""
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """Return one leaf: the value as an array of this dtype. Raises ValueError if it does not fit."""
-        array = _converted(array_of(value), self)
+        """Return one leaf, the value as an array of this dtype. Raises ValueError if the value does not fit."""
+        array = _convert(to_array(value), self)
         check_shape(array, self.shape)
         return [array]
 
-    def _take(self, leaves: Iterator[Leaf]) -> Any:
+    def _from_leaves(self, leaves: Iterator[Leaf]) -> Any:
         leaf = next(leaves, None)
         if leaf is None:
             raise ValueError(f"too few leaves for {self}")
@@ -105,9 +106,10 @@ class ElementarySpace(Space):
 class Box(ElementarySpace):
     """Arrays of one dtype and shape, each element between `low` and `high`.
 
-    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite if there is no bound. They are kept as
-    float64, rounded to what `dtype` can hold, and clipped to its range if it is an integer type.
-    `shape`: by default that of `low` and `high`. Raises ValueError if a bound is NaN or low exceeds high.
+    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite without a bound. They are stored as float64,
+    rounded to a value of `dtype`. For an integer dtype they are also clipped to its range.
+    `shape`: by default the shape of `low` and `high` together.
+    Raises ValueError if a bound is NaN or low exceeds high.
     """
 
     __slots__ = ("_dtype", "_high", "_low", "_shape")
@@ -122,13 +124,15 @@ class Box(ElementarySpace):
         self._dtype: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
         if self._dtype.kind not in "biuf" or self._dtype.itemsize > 8:
             raise ValueError(f"a Box cannot have dtype {self._dtype}")
-        lows, highs = _bound(low, self._dtype, np.ceil), _bound(high, self._dtype, np.floor)
-        self._shape = _shape(np.broadcast_shapes(lows.shape, highs.shape) if shape is None else shape)
+        lows, highs = _round_bound(low, self._dtype, np.ceil), _round_bound(high, self._dtype, np.floor)
+        self._shape = _to_shape(np.broadcast_shapes(lows.shape, highs.shape) if shape is None else shape)
         for name, bound in (("low", lows), ("high", highs)):
             try:
                 np.broadcast_to(bound, self._shape)
             except ValueError:
-                raise ValueError(f"{name} of shape {list(bound.shape)} does not fit {list(self._shape)}") from None
+                raise ValueError(
+                    f"{name} of shape {list(bound.shape)} does not broadcast to {list(self._shape)}"
+                ) from None
         if not (lows <= highs).all() or (lows == np.inf).any() or (highs == -np.inf).any():
             raise ValueError("every low of a Box must be a number no greater than its high")
         self._low, self._high = _compact(lows), _compact(highs)
@@ -145,17 +149,17 @@ class Box(ElementarySpace):
 
     @property
     def low(self) -> npt.NDArray[np.float64]:
-        """Lower bounds: read-only, of the space's shape."""
+        """Lower bounds, read-only, with the shape of the space."""
         return np.broadcast_to(self._low, self._shape)
 
     @property
     def high(self) -> npt.NDArray[np.float64]:
-        """Upper bounds: read-only, of the space's shape."""
+        """Upper bounds, read-only, with the shape of the space."""
         return np.broadcast_to(self._high, self._shape)
 
     @property
     def compact_bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """`low` and `high`, each of shape [] if one number holds for all elements."""
+        """`low` and `high`, each of shape [] if all its elements are equal."""
         return self._low, self._high
 
     def _key(self) -> tuple[object, ...]:
@@ -170,7 +174,7 @@ class Box(ElementarySpace):
 
 
 class Discrete(ElementarySpace):
-    """The integers start, ..., start + n - 1. Values are int64 of shape []."""
+    """The integers from start to start + n - 1. Values are int64 of shape []."""
 
     __slots__ = ("n", "start")
 
@@ -228,12 +232,12 @@ class MultiDiscrete(ElementarySpace):
 
 
 class MultiBinary(ElementarySpace):
-    """An array of bits: int8 of the given shape, elements 0 or 1. `shape`: a sequence, or the length of a vector."""
+    """An int8 array of the given shape with elements 0 and 1. `shape`: a sequence, or the length of a vector."""
 
     __slots__ = ("_shape",)
 
     def __init__(self, shape: int | Sequence[int]) -> None:
-        self._shape = _shape((shape,) if isinstance(shape, (int, np.integer)) else shape)
+        self._shape = _to_shape((shape,) if isinstance(shape, (int, np.integer)) else shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -256,7 +260,7 @@ _INT64: np.dtype[Any] = np.dtype(np.int64)
 _INT8: np.dtype[Any] = np.dtype(np.int8)
 
 
-def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+def _to_shape(shape: Sequence[int]) -> tuple[int, ...]:
     lengths = tuple(int(length) for length in shape)
     if not all(1 <= length < 2**32 for length in lengths):
         raise ValueError(f"an axis of length {min(lengths)} in shape {list(lengths)}: every axis needs 1 to 2^32 - 1")
@@ -265,26 +269,26 @@ def _shape(shape: Sequence[int]) -> tuple[int, ...]:
     return lengths
 
 
-def _bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.ufunc) -> npt.NDArray[np.float64]:
-    """Return the bound as `dtype` can hold it, in float64; 0.0 added so that -0.0 and 0.0 are one."""
+def _round_bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.ufunc) -> npt.NDArray[np.float64]:
+    """Return the bound rounded to a value of `dtype`, as float64. Adding 0.0 turns -0.0 into 0.0."""
     bound = np.asarray(value, np.float64)
     if np.isnan(bound).any():
         raise ValueError("a bound of a Box is NaN")
     if dtype.kind == "f":
         with np.errstate(over="ignore", under="ignore"):
             return bound.astype(dtype).astype(np.float64) + 0.0
-    least, most = (0.0, 1.0) if dtype.kind == "b" else (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
-    clipped: npt.NDArray[np.float64] = np.clip(towards_inside(bound), least, most) + 0.0
+    lowest, highest = (0.0, 1.0) if dtype.kind == "b" else (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    clipped: npt.NDArray[np.float64] = np.clip(towards_inside(bound), lowest, highest) + 0.0
     return clipped
 
 
 def _compact(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return one number if all elements are equal, else a copy of the whole that nobody else can change."""
+    """Return one number if all elements are equal, else a copy that the caller cannot change."""
     flat = bound.reshape(-1)
     return np.array(flat[0]) if (flat == flat[0]).all() else bound.copy()
 
 
-def _converted(array: Leaf, space: ElementarySpace) -> Leaf:
+def _convert(array: Leaf, space: ElementarySpace) -> Leaf:
     source, target = array.dtype, space.dtype
     if source == target:
         return array
@@ -295,5 +299,5 @@ def _converted(array: Leaf, space: ElementarySpace) -> Leaf:
             result = array.astype(target)
             if (result == array).all():
                 return result
-            raise Misfit("", f"holds {array[result != array][0]}, which {target} cannot hold")
-    raise Misfit("", f"is {source}, the space is {target}")
+            raise ValueMismatch("", f"holds {array[result != array][0]}, which {target} cannot hold")
+    raise ValueMismatch("", dtype_mismatch(source, target))

@@ -1,11 +1,11 @@
-"""One end of an RLX connection, without the wire: bytes in, messages out, and back.
+"""One end of an RLX connection, without I/O: it turns received bytes into messages, and messages into bytes.
 
-    connection.receive_data(bytes_from_the_peer)           # b"" for the end of the stream
+    connection.receive_data(bytes_from_the_peer)           # b"" at the end of the stream
     while (event := connection.next_event()) is not NEED_DATA:
-        ...                                                # a message, or ConnectionClosed: the last event
+        ...                                                # a message, or ConnectionClosed, the last event
     bytes_for_the_peer = connection.send(message)
 
-Nothing here waits, sleeps, or knows a socket. A connection belongs to one thread.
+The methods never block. A connection must be used by one thread only.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, Remo
 from relaax.rlx.handshake import check_hello, check_welcome, limits_for
 from relaax.rlx.messages import Error, Hello, Limits, Mask, Message, Welcome
 from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
-from relaax.rlx.wire.codecs import AnotherCodec, Codec, codec_named, codec_of
+from relaax.rlx.wire.codecs import Codec, CodecMismatch, codec_named, codec_of
 from relaax.rlx.wire.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed, is_http2
 
 DEFAULT_MAX_FRAME_BYTES = Limits().max_frame_bytes
-SPEAKS_GRPC = (
+GRPC_PORT_ERROR = (
     "this port speaks gRPC, like the ports of parameter and replay servers: connect to an RLX server "
     "(relaax-rlx-server.bind, port 7001 by default)"
 )
-"""The error for a server that begins as a gRPC server does."""
+"""The error for a server whose first bytes are those of gRPC. The clients of protocol/clients use the same text."""
 
 
 class NeedData(enum.Enum):
@@ -41,28 +41,28 @@ NEED_DATA = NeedData.NEED_DATA
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """No further message will come. `orderly` is false if the stream ended without a bye, an error or a finish."""
+    """The last event. `orderly` is false if the stream ended without a bye, an error or a training_finished."""
 
     orderly: bool = True
 
 
 Event = Message | NeedData | ConnectionClosed
 
-_AGREEING = frozenset({Hello, Welcome, Error})  # messages that are not checked against an agreement
+_HANDSHAKE_KINDS = frozenset({Hello, Welcome, Error})  # messages that `Checker` does not check
 
 
 class _Connection:
-    """The base of both ends."""
+    """The base class of both ends."""
 
-    _ours: Sender
-    _theirs: Sender
+    _own_role: Sender
+    _peer_role: Sender
 
     def __init__(self, max_frame_bytes: int, handshake_limit: int) -> None:
         self._state = State.AWAIT_HELLO
         self._codec: Codec | None = None
         self._max_frame_bytes = max_frame_bytes
         self._reader = FrameReader(handshake_limit)
-        self._ended = False  # the peer's stream
+        self._ended = False  # whether the peer has ended its stream
         self._orderly = True
         self._failure: RemoteProtocolError | None = None
         self._checker: Checker | None = None
@@ -71,43 +71,43 @@ class _Connection:
 
     @property
     def state(self) -> State:
-        """The state of the conversation, as this side knows it."""
+        """The state of the connection, derived from the messages that this end has sent and received."""
         return self._state
 
     @property
     def between_episodes(self) -> Mask | None:
-        """The environments that are between two episodes after the last message; None if there are none."""
+        """The environments that are between two episodes after the last message, bool [N]; None if all are in one."""
         return None if self._checker is None else self._checker.between_episodes
 
     @property
     def hello(self) -> Hello | None:
-        """The client's hello, once it was sent."""
+        """The client's hello; None before it."""
         return self._hello
 
     @property
     def welcome(self) -> Welcome | None:
-        """The server's answer to it, once it was sent."""
+        """The server's welcome; None before it."""
         return self._welcome
 
     @property
     def ended(self) -> bool:
-        """Whether the peer's stream has ended, as far as it was received."""
+        """Whether the end of the peer's stream was received."""
         return self._ended
 
     @property
     def codec(self) -> str | None:
-        """The codec: "protobuf" or "json"; None on a server that has not received the first byte of the first frame."""
+        """The codec, "protobuf" or "json"; None on a server before the first byte of the first payload."""
         return self._codec.name if self._codec else None
 
     @property
     def buffered(self) -> int:
-        """The received bytes that belong to no event yet: at most one frame of the limit, and the last piece fed."""
+        """The number of received bytes that are not yet an event: at most one frame, and the last bytes received."""
         return len(self._reader)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        """Take in bytes of the peer; no bytes mean that its stream has ended. What follows the last event is dropped.
+        """Add bytes received from the peer; b"" means that its stream ended. Bytes after the last event are dropped.
 
-        Raises LocalProtocolError if a whole frame waits and `next_event` was not asked for it.
+        Raises LocalProtocolError if a whole frame of the limit is already buffered: call `next_event` first.
         """
         if len(data) == 0:
             self._ended = True
@@ -115,10 +115,10 @@ class _Connection:
             self._reader.feed(data)
 
     def next_event(self) -> Event:
-        """Return the next message of the peer, NEED_DATA if there is none yet, ConnectionClosed if none will come.
+        """Return the peer's next message, NEED_DATA if it is incomplete, or ConnectionClosed after the last message.
 
-        Raises RemoteProtocolError if the peer broke the protocol. From then on only `Error` (server) or `Bye`
-        (client) may be sent, and every further call raises the same.
+        Raises RemoteProtocolError if the peer broke the protocol. After that, only `Error` (server) or `Bye` (client)
+        may be sent, and every call raises the same error.
         """
         if self._failure is not None:
             raise self._failure
@@ -126,82 +126,82 @@ class _Connection:
             return ConnectionClosed(self._orderly)
         try:
             if self._codec is None:
-                self._learn_codec()
+                self._detect_codec()
             payload = self._reader.next_frame()
             if payload is None:
                 return self._close() if self._ended else NEED_DATA
-            if self._codec is None:  # a client never gets here: it chose
-                raise ProtocolError(ErrorCode.MALFORMED, "a frame before any codec")
-            message = self._codec.decode(payload, self._theirs)
+            if self._codec is None:  # never on a client, whose codec is set from the start
+                raise ProtocolError(ErrorCode.MALFORMED, "a frame came before the codec was detected")
+            message = self._codec.decode(payload, self._peer_role)
             kind = type(message)
-            after = TRANSITIONS.get((self._state, self._theirs, kind))
+            after = TRANSITIONS.get((self._state, self._peer_role, kind))
             if after is None:
-                raise self._unexpected(message, self._theirs)
-            if self._checker is not None and kind not in _AGREEING:
+                raise self._unexpected(message, self._peer_role)
+            if self._checker is not None and kind not in _HANDSHAKE_KINDS:
                 self._checker.check(message)
             else:
-                self._check_agreement(message)
-        except AnotherCodec:
+                self._check_handshake(message)
+        except CodecMismatch:
             return self._close()
         except ProtocolError as error:
-            raise self._failed(error) from None
-        self._said(message, kind, after)
+            raise self._fail(error) from None
+        self._apply(message, kind, after)
         return message
 
     def send(self, message: Message) -> bytes:
         """Return the frame of `message`.
 
-        Raises LocalProtocolError, and changes nothing, if this state does not allow the message or it does not fit
-        what was agreed.
-        Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: a whole frame
-        was received that this state does not allow, and this message ends the state.
+        Raises LocalProtocolError, and changes nothing, if this state does not allow the message or if it does not fit
+        the handshake.
+        Raises RemoteProtocolError, as `next_event` does, if the peer did not wait for its turn: this message changes
+        the state, and a whole frame that the old state does not allow was already received.
         """
         try:
             kind = type(message)
-            after = TRANSITIONS.get((self._state, self._ours, kind))
+            after = TRANSITIONS.get((self._state, self._own_role, kind))
             if after is None:
-                raise self._unexpected(message, self._ours)
-            if self._checker is not None and kind not in _AGREEING:
+                raise self._unexpected(message, self._own_role)
+            if self._checker is not None and kind not in _HANDSHAKE_KINDS:
                 self._checker.check(message)
             else:
-                self._check_agreement(message)
+                self._check_handshake(message)
             codec = self._codec or codec_of(None)
             limit = self._max_frame_bytes if self._welcome is not None else HANDSHAKE_FRAME_BYTES
-            pieces, length = codec.pieces(message, self._ours)
+            pieces, length = codec.pieces(message, self._own_role)
             data = framed(pieces, length, limit)
         except ProtocolError as error:
             raise LocalProtocolError(error.code, error.message) from None
-        except (TypeError, ValueError, AttributeError) as error:  # a field of a type that it cannot have
+        except (TypeError, ValueError, AttributeError) as error:  # a field of a wrong type
             raise LocalProtocolError(ErrorCode.INVALID_VALUE, f"{type(message).__name__}: {error}") from error
         if after is not self._state and after is not State.CLOSED and len(self._reader):
-            self._judge_early()
-        self._said(message, kind, after)
+            self._check_early_frames()
+        self._apply(message, kind, after)
         return data
 
-    def _judge_early(self) -> None:
-        """Check the frames that wait to be read, by the state in which they were received."""
-        assert self._codec is not None, "the hello was said in one"
+    def _check_early_frames(self) -> None:
+        """Check the buffered frames against the state in which they were received."""
+        assert self._codec is not None, "the codec is set with the first frame"
         try:
-            for payload in self._reader.waiting():
-                message = self._codec.decode(payload, self._theirs)
-                after = TRANSITIONS.get((self._state, self._theirs, type(message)))
+            for payload in self._reader.pending_frames():
+                message = self._codec.decode(payload, self._peer_role)
+                after = TRANSITIONS.get((self._state, self._peer_role, type(message)))
                 if after is None:
-                    raise self._unexpected(message, self._theirs)
+                    raise self._unexpected(message, self._peer_role)
                 if after is State.CLOSED:
-                    return  # nothing follows
-        except AnotherCodec:
-            return  # the connection is lost
+                    return  # frames after the last message are dropped
+        except CodecMismatch:
+            return  # `next_event` reports the connection as lost
         except ProtocolError as error:
-            raise self._failed(error) from None
+            raise self._fail(error) from None
 
-    def _failed(self, error: ProtocolError) -> RemoteProtocolError:
+    def _fail(self, error: ProtocolError) -> RemoteProtocolError:
         self._state = State.ERROR
         self._reader.clear()
         self._failure = RemoteProtocolError(error.code, error.message)
         return self._failure
 
-    def _learn_codec(self) -> None:
-        """Set the codec from the first byte received, on the server. A client has chosen it."""
+    def _detect_codec(self) -> None:
+        """Set the codec from the first payload byte. Only a server does this; a client chooses its codec."""
 
     def _close(self) -> ConnectionClosed:
         self._state = State.CLOSED
@@ -216,7 +216,7 @@ class _Connection:
             f"{type(message).__name__} from the {sender.value} in state {self._state.value}; allowed there: {names}",
         )
 
-    def _check_agreement(self, message: Message) -> None:
+    def _check_handshake(self, message: Message) -> None:
         """Raise ProtocolError if a message of the handshake, or an error, is invalid."""
         if isinstance(message, Hello):
             assert self._codec is not None
@@ -227,23 +227,23 @@ class _Connection:
         elif isinstance(message, Error):
             check_error(message)
 
-    def _said(self, message: Message, kind: type[Message], after: State) -> None:
+    def _apply(self, message: Message, kind: type[Message], after: State) -> None:
         self._state = after
-        if kind not in _AGREEING:
+        if kind not in _HANDSHAKE_KINDS:
             if self._checker is not None:
                 self._checker.commit()
         elif isinstance(message, Hello):
             self._hello = message
             self._checker = Checker(message)
-            if self._codec is not None:  # always: this very message was written in one
-                self._codec.agree(message)
+            if self._codec is not None:  # always: the hello itself was encoded with it
+                self._codec.configure(message)
         elif isinstance(message, Welcome):
             self._welcome = message
-            self._agree(message.limits)
+            self._set_limits(message.limits)
         if after is State.CLOSED:
             self._reader.clear()
 
-    def _agree(self, limits: Limits) -> None:
+    def _set_limits(self, limits: Limits) -> None:
         self._max_frame_bytes = min(self._max_frame_bytes, limits.max_frame_bytes)
         self._reader.max_frame_bytes = self._max_frame_bytes
         if self._checker is not None:
@@ -251,27 +251,27 @@ class _Connection:
 
 
 class ClientConnection(_Connection):
-    """The client's end. `max_frame_bytes` is this side's own limit, whatever the server's welcome allows."""
+    """The client's end. `max_frame_bytes`: this side's own limit; the lower one of it and the welcome's limit holds."""
 
-    _ours, _theirs = Sender.CLIENT, Sender.SERVER
+    _own_role, _peer_role = Sender.CLIENT, Sender.SERVER
 
     def __init__(self, codec: str = "protobuf", max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         super().__init__(max_frame_bytes, HANDSHAKE_FRAME_BYTES)
         self._codec = codec_named(codec)
 
     def _close(self) -> ConnectionClosed:
-        if self._welcome is None and is_http2(self._reader.begin()):
-            raise ProtocolError(ErrorCode.MALFORMED, SPEAKS_GRPC)
+        if self._welcome is None and is_http2(self._reader.first_bytes()):
+            raise ProtocolError(ErrorCode.MALFORMED, GRPC_PORT_ERROR)
         return super()._close()
 
 
 class ServerConnection(_Connection):
     """The server's end.
 
-    `limits`: the most that any client is granted. `handshake_limit`: the longest frame before the welcome, in bytes.
+    `limits`: the highest limits of any connection. `handshake_limit`: the longest frame before the welcome, in bytes.
     """
 
-    _ours, _theirs = Sender.SERVER, Sender.CLIENT
+    _own_role, _peer_role = Sender.SERVER, Sender.CLIENT
 
     def __init__(self, limits: Limits | None = None, handshake_limit: int = HANDSHAKE_FRAME_BYTES) -> None:
         self._limits = limits or Limits()
@@ -279,15 +279,15 @@ class ServerConnection(_Connection):
 
     @property
     def limits(self) -> Limits:
-        """The limits to announce in the welcome: after the hello, frames no larger than its spaces can need."""
+        """The limits for the welcome. After the hello, `max_frame_bytes` is reduced to what its spaces can need."""
         return self._limits if self._hello is None else limits_for(self._hello, self._limits)
 
-    def forget_token(self) -> Hello:
-        """Return the hello without its token, which nothing here holds any more."""
-        assert self._hello is not None, "the client has not introduced itself"
+    def remove_token(self) -> Hello:
+        """Remove the token from the stored hello, and return the hello without it."""
+        assert self._hello is not None, "the hello was not received yet"
         self._hello = dataclasses.replace(self._hello, token="")
         return self._hello
 
-    def _learn_codec(self) -> None:
+    def _detect_codec(self) -> None:
         if (first := self._reader.first_byte()) is not None:
             self._codec = codec_of(first)

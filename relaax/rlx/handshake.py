@@ -1,4 +1,4 @@
-"""Check hellos and welcomes, and derive the size of a connection's frames."""
+"""Checks of hello and welcome, and the limit on the frames of a connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 
-from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.errors import ErrorCode, ProtocolError, above_maximum, below_one, too_many_bytes
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, Autoreset, Hello, Limits, Welcome
 from relaax.rlx.spaces import Space
 from relaax.rlx.wire.decoding import check_version
@@ -14,26 +14,24 @@ from relaax.rlx.wire.space_encoding import check_space
 
 MAX_TEXT_BYTES = 256  # of each name and version
 MAX_TOKEN_BYTES = 4096
-_LEAST_FRAME_BYTES = 2**20  # that `limits_for` leaves, for metrics and fields to come
+_LEAST_FRAME_BYTES = 2**20  # lowest result of `limits_for`: room for metrics and for fields of later versions
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
 def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
-    """Raise ProtocolError if a hello cannot be answered with a welcome, whatever the algorithm."""
+    """Raise ProtocolError if a hello is invalid for every algorithm."""
     check_version(hello.protocol_version, "the client speaks")
     for name in ("client_name", "client_version", "environment", "host"):
         _check_text(name, getattr(hello, name), MAX_TEXT_BYTES)
     _check_text("token", hello.token, MAX_TOKEN_BYTES)
     _check_session_id(hello.session_id)
     if hello.environments < 1:
-        raise _invalid(f"environments is {hello.environments}; at least 1 is needed")
+        raise _invalid(below_one("environments", hello.environments))
     if hello.frame_skip < 0:
-        raise _invalid(f"frame_skip is {hello.frame_skip}")
+        raise _invalid(f"frame_skip must be at least 0, not {hello.frame_skip}")
     for name, most in (("environments", MAX_ENVIRONMENTS), ("frame_skip", MAX_FRAME_SKIP)):
         if getattr(hello, name) > most:
-            raise ProtocolError(
-                ErrorCode.LIMIT_EXCEEDED, f"{name} is {getattr(hello, name)}; at most {most} is allowed"
-            )
+            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, above_maximum(name, getattr(hello, name), most))
     if len(hello.autoreset) not in (1, hello.environments):
         found = f"has {len(hello.autoreset)} entries" if hello.autoreset else "is missing"
         raise _invalid(f"autoreset {found}; {hello.environments} environments have 1 entry, or one each")
@@ -49,7 +47,7 @@ def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
 
 
 def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
-    """Raise ProtocolError if a welcome does not answer this hello."""
+    """Raise ProtocolError if a welcome is invalid as the answer to this hello."""
     check_version(welcome.protocol_version, "the server answers in")
     for name in ("server_version", "algorithm"):
         _check_text(name, getattr(welcome, name), MAX_TEXT_BYTES)
@@ -58,7 +56,7 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
     for name in ("idle_timeout_seconds", "heartbeat_seconds"):
         seconds = getattr(limits, name)
         if not 0 < seconds < math.inf:
-            raise _invalid(f"limits.{name} is {seconds}; a positive number is needed")
+            raise _invalid(f"limits.{name} must be positive and finite, not {seconds}")
     least = max(1, _least_frame_bytes(hello, codec))
     if limits.max_frame_bytes < least:
         raise ProtocolError(
@@ -68,9 +66,9 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
 
 
 def limits_for(hello: Hello, limits: Limits) -> Limits:
-    """Return `limits` with no more room in a frame than this client can need: a hostile one has less to fill."""
+    """Return `limits` with `max_frame_bytes` reduced to what this client can need, so that it can use less memory."""
     observation, action = nbytes(hello.observation_space), nbytes(hello.action_space)
-    # base64 makes 4 bytes of 3; numbers, masks and episodes of an environment take under 256 bytes of JSON
+    # base64 turns 3 bytes into 4; an environment's numbers, masks and episodes take less than 256 bytes of JSON
     per_environment = 3 * max(2 * observation, action) // 2 + 256
     leaves = sum(1 for _ in hello.observation_space.elements()) + sum(1 for _ in hello.action_space.elements())
     needed = hello.environments * per_environment + leaves * 512
@@ -78,14 +76,12 @@ def limits_for(hello: Hello, limits: Limits) -> Limits:
 
 
 def nbytes(space: Space) -> int:
-    """Return the size of one value's data."""
+    """Return the size of one value of a space, in bytes."""
     return sum(element.nbytes for element in space.elements())
 
 
 def _least_frame_bytes(hello: Hello, codec: str) -> int:
-    """Return the array data, as encoded, of the largest message that these environments must be able to send or
-    receive.
-    """
+    """Return the size in bytes of the arrays, as encoded, of the largest message that these environments need."""
     copies = 2 if Autoreset.SAME_STEP in hello.autoreset else 1
     data = hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
     return 4 * data // 3 if codec == "json" else data
@@ -94,9 +90,9 @@ def _least_frame_bytes(hello: Hello, codec: str) -> int:
 def _check_text(name: str, text: str, most: int) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} has {size} bytes; at most {most} is allowed")
+        raise too_many_bytes(name, size, most)
     if not text.isprintable():
-        raise _invalid(f"{name} holds a control character")
+        raise _invalid(f"{name} must not contain control characters")
 
 
 def _check_session_id(session_id: str) -> None:

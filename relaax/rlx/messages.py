@@ -1,8 +1,8 @@
 """The messages of RLX as Python values.
 
-Observations and actions are lists of *leaves*: numpy arrays, one per elementary part of the space
-(`relaax.rlx.spaces`), each with a leading axis N, the number of environments of the connection.
-Optional boolean masks are `None` if no element is true, else a bool array of shape [N].
+Observations and actions are lists of *leaves*: one numpy array for each elementary part of the space
+(`relaax.rlx.spaces`). Each leaf has a leading axis N, the number of environments of the connection.
+Optional boolean masks are None if no element is true, else a bool array of shape [N].
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from relaax.rlx.errors import ErrorCode, ProtocolError, shortened
 from relaax.rlx.spaces import Space
 
 PROTOCOL_VERSION = 1
-MAX_ENVIRONMENTS = 65_536  # of one connection
+MAX_ENVIRONMENTS = 65_536  # on one connection
 MAX_FRAME_SKIP = 1_000
 MAX_REWARD = 1e15
-"""The largest magnitude of a reward: float32, in which agents compute, holds the square of a sum of 10,000 of these."""
+"""The largest magnitude of a reward. The square of a sum of 10,000 such rewards fits float32, which agents use."""
 MAX_NUMBER = 1e30
-"""The largest magnitude of a return and of a metric's value: no sum of them that is ever made overflows float64."""
+"""The largest magnitude of a return and of a metric's value. Sums of such numbers do not overflow float64."""
 
 Leaves = list[npt.NDArray[np.generic]]
 Mask = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ Rewards = npt.NDArray[np.float64]
 
 
 class Autoreset(enum.IntEnum):
-    """How the environments of a connection pass from one episode to the next (gymnasium's autoreset modes)."""
+    """The autoreset modes of gymnasium: how an environment starts the next episode."""
 
     DISABLED = 1
     SAME_STEP = 2
@@ -39,7 +39,7 @@ class Autoreset(enum.IntEnum):
 
 
 class Mode(enum.IntEnum):
-    """What the client wants of the agent: to learn, or to act."""
+    """Whether the agent learns from the client's experience (TRAIN) or only acts (EXPLOIT)."""
 
     TRAIN = 1
     EXPLOIT = 2
@@ -47,7 +47,7 @@ class Mode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds that the server sets for a connection. Times are in seconds, sizes in bytes."""
+    """The limits that the server sets for a connection. Times are in seconds, sizes in bytes."""
 
     max_frame_bytes: int = 64 * 2**20
     idle_timeout_seconds: float = 600.0
@@ -55,12 +55,12 @@ class Limits:
     max_metric_name_bytes: int = 128
     max_metric_names: int = 256
     max_environments: int = 0
-    """0 if the server does not say."""
+    """0 if the server does not announce it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The client's introduction."""
+    """The first message of a client: its spaces, environments and mode."""
 
     observation_space: Space
     action_space: Space
@@ -91,7 +91,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A whole episode as the environment counts it: sum of rewards, length in environment steps."""
+    """A whole episode as the environment counts it: the sum of its rewards, and its length in environment steps."""
 
     environment: int
     episode_return: float
@@ -100,7 +100,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """An episode begins in every environment."""
+    """The first observation of an episode in every environment.
+
+    `partial`: the episodes that had begun before this connection.
+    """
 
     observation: Leaves
     partial: Mask | None = None
@@ -110,7 +113,7 @@ class Init:
 class Step:
     """The outcome of the last actions. Rewards are float64 of shape [N].
 
-    Not frozen, as `Actions` are not: that would double what it costs to make one, and most messages are these.
+    Most messages are `Step` and `Actions`. They are not frozen, because that would double the time to make one.
     """
 
     reward: Rewards
@@ -124,7 +127,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The episode of every environment ends."""
+    """The end of the episode of every environment."""
 
     reward: Rewards
     truncated: Mask | None = None
@@ -134,14 +137,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Scalars of the environment's own, as (name, value) pairs."""
+    """Metrics of the environment, as (name, value) pairs."""
 
     scalars: Sequence[tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A request for a sign of life."""
+    """A request for a pong with the same nonce."""
 
     nonce: int = 0
 
@@ -155,7 +158,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The sender leaves."""
+    """The last message of a sender that closes the connection."""
 
     reason: str = ""
 
@@ -169,7 +172,7 @@ class Actions:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReturns:
-    """The answer to reset: float64 of shape [N], 0 if an environment was between two episodes."""
+    """The answer to reset: float64 of shape [N], 0 for an environment that was between two episodes."""
 
     episode_return: Rewards
 
@@ -178,7 +181,7 @@ class EpisodeReturns:
 class Error:
     """The server's reason for ending the connection.
 
-    `retryable` defaults to that of the code; `message` is cut if it is longer than a sentence ever should be.
+    `retryable` defaults to that of the code. `message` is cut to `MAX_SENTENCE` characters.
     """
 
     code: ErrorCode
@@ -193,13 +196,13 @@ class Error:
 
     @classmethod
     def of(cls, error: ProtocolError) -> Error:
-        """Return what the peer is told of `error`."""
+        """Return the message that reports `error` to the peer."""
         return cls(error.code, error.message)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingFinished:
-    """Training is over."""
+    """The end of training; the client should exit with code 0."""
 
     message: str
     global_step: int = 0

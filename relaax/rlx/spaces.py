@@ -1,7 +1,7 @@
-"""The spaces of observations and actions: gymnasium's, without gymnasium.
+"""The spaces of observations and actions, which are those of gymnasium; gymnasium itself is not needed.
 
-A *value* of a space is what a program handles: an array, an integer, a tuple or a dict of values. On the wire and in
-`relaax.rlx.messages` it is a list of *leaves*, one array for each elementary space, in the order of `Space.elements()`.
+A *value* of a space is an array, an integer, or a tuple or dict of values. On the wire and in `relaax.rlx.messages` a
+value is a list of *leaves*: one array for each elementary space, in the order of `Space.elements()`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relaax.rlx.array_spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
-from relaax.rlx.misfit import Misfit, check_keys, check_sequence
+from relaax.rlx.value_mismatch import ValueMismatch, check_keys, check_sequence
 
 __all__ = [
     "Box",
@@ -26,15 +26,15 @@ __all__ = [
 
 
 def _part(space: Space, key: str | int, value: Any) -> list[Leaf]:
-    """Return the leaves of one part of a tuple or dict. Raises Misfit with the path from there."""
+    """Return the leaves of one part of a tuple or dict. Raises ValueMismatch with the path of the part."""
     try:
         return space.flatten(value)
-    except Misfit as misfit:
-        raise misfit.within(key) from None
+    except ValueMismatch as mismatch:
+        raise mismatch.within(key) from None
 
 
 class Tuple(Space):
-    """An ordered list of spaces. Its leaves are those of the parts, in order."""
+    """An ordered list of spaces. Its leaves are the leaves of its parts, in order."""
 
     __slots__ = ("spaces",)
 
@@ -44,22 +44,22 @@ class Tuple(Space):
             raise ValueError("a Tuple space needs at least one part")
 
     def elements(self) -> Iterator[ElementarySpace]:
-        """Those of the parts, in order."""
+        """Return the elementary spaces of the parts, in order."""
         for space in self.spaces:
             yield from space.elements()
 
     def paths(self) -> Iterator[str]:
-        """Those of the parts, with their position."""
+        """Return the paths of the parts, each with the index of its part."""
         for index, space in enumerate(self.spaces):
             yield from (f"[{index}]{path}" for path in space.paths())
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """Return the leaves of each part. Raises ValueError if `value` is no sequence with one value for each part."""
+        """Return the leaves of each part. Raises ValueError if `value` is not a tuple or list of their values."""
         check_sequence(value, len(self.spaces))
         return [leaf for key, space in enumerate(self.spaces) for leaf in _part(space, key, value[key])]
 
-    def _take(self, leaves: Iterator[Leaf]) -> Any:
-        return tuple(space._take(leaves) for space in self.spaces)
+    def _from_leaves(self, leaves: Iterator[Leaf]) -> Any:
+        return tuple(space._from_leaves(leaves) for space in self.spaces)
 
     def _key(self) -> tuple[object, ...]:
         return (self.spaces,)
@@ -69,32 +69,32 @@ class Tuple(Space):
 
 
 class Dict(Space):
-    """Named spaces. Its leaves are those of the parts, in the order of the keys sorted by Unicode code point."""
+    """Named spaces. Its leaves are the leaves of its parts, in the order of the keys by Unicode code point."""
 
     __slots__ = ("spaces",)
 
     def __init__(self, spaces: Mapping[str, Space]) -> None:
         if not spaces or not all(isinstance(key, str) for key in spaces):
-            raise ValueError("a Dict space needs at least one part, and names that are strings")
+            raise ValueError("a Dict space needs at least one part, and its keys must be strings")
         self.spaces: dict[str, Space] = {key: spaces[key] for key in sorted(spaces)}
 
     def elements(self) -> Iterator[ElementarySpace]:
-        """Those of the parts, by sorted key."""
+        """Return the elementary spaces of the parts, by sorted key."""
         for space in self.spaces.values():
             yield from space.elements()
 
     def paths(self) -> Iterator[str]:
-        """Those of the parts, with their key."""
+        """Return the paths of the parts, each with the key of its part."""
         for key, space in self.spaces.items():
             yield from (f"[{key!r}]{path}" for path in space.paths())
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """Return the leaves of each part. Raises ValueError if `value` is no mapping with exactly these keys."""
+        """Return the leaves of each part. Raises ValueError if `value` is not a mapping with exactly these keys."""
         check_keys(value, self.spaces)
         return [leaf for key, space in self.spaces.items() for leaf in _part(space, key, value[key])]
 
-    def _take(self, leaves: Iterator[Leaf]) -> Any:
-        return {key: space._take(leaves) for key, space in self.spaces.items()}
+    def _from_leaves(self, leaves: Iterator[Leaf]) -> Any:
+        return {key: space._from_leaves(leaves) for key, space in self.spaces.items()}
 
     def _key(self) -> tuple[object, ...]:
         return (tuple(self.spaces.items()),)

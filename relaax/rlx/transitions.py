@@ -1,4 +1,4 @@
-"""The one table of which message may be sent when. Connections, specification and tests use it."""
+"""The table of the messages that are allowed in each state. The specification and the tests use it too."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Sender(enum.Enum):
     CLIENT = "client"
     SERVER = "server"
 
-    __hash__ = object.__hash__  # that of Enum is Python's, and slow: the table is asked twice for each message
+    __hash__ = object.__hash__  # Enum's own hash is slow, and each message needs two look-ups in the table
 
 
 class State(enum.Enum):
-    """The state of a conversation, named after what comes next."""
+    """The state of a connection, named after the next message in turn."""
 
     AWAIT_HELLO = "await_hello"
     AWAIT_WELCOME = "await_welcome"
@@ -41,19 +41,19 @@ class State(enum.Enum):
     AWAIT_STEP = "await_step"
     AWAIT_RETURNS = "await_returns"
     CLOSED = "closed"
-    ERROR = "error"  # this side found the peer at fault; it may say so, and nothing else
+    ERROR = "error"  # the peer broke the protocol: a server may send an error, a client a bye
 
     __hash__ = object.__hash__
 
 
 _C, _S = Sender.CLIENT, Sender.SERVER
 _ADMITTED = (State.AWAIT_INIT, State.AWAIT_ACTIONS, State.AWAIT_STEP, State.AWAIT_RETURNS)
-_GREETED = (State.AWAIT_WELCOME, *_ADMITTED)
-_OPEN = (State.AWAIT_HELLO, *_GREETED)
-_STAY = None
+_AFTER_HELLO = (State.AWAIT_WELCOME, *_ADMITTED)
+_OPEN = (State.AWAIT_HELLO, *_AFTER_HELLO)
+_SAME_STATE = None
 
-# states, who speaks, what is said, the state after it
-_ROWS: tuple[tuple[tuple[State, ...], Sender, type[Message], State | None], ...] = (
+# (states, sender, message, next state)
+_RULES: tuple[tuple[tuple[State, ...], Sender, type[Message], State | None], ...] = (
     ((State.AWAIT_HELLO,), _C, Hello, State.AWAIT_WELCOME),
     ((State.AWAIT_WELCOME,), _S, Welcome, State.AWAIT_INIT),
     ((State.AWAIT_INIT,), _C, Init, State.AWAIT_ACTIONS),
@@ -61,11 +61,11 @@ _ROWS: tuple[tuple[tuple[State, ...], Sender, type[Message], State | None], ...]
     ((State.AWAIT_STEP,), _C, Step, State.AWAIT_ACTIONS),
     ((State.AWAIT_STEP,), _C, Reset, State.AWAIT_RETURNS),
     ((State.AWAIT_RETURNS,), _S, EpisodeReturns, State.AWAIT_INIT),
-    (_ADMITTED, _C, Metrics, _STAY),
-    (_GREETED, _C, Ping, _STAY),
-    (_GREETED, _C, Pong, _STAY),
-    (_GREETED, _S, Ping, _STAY),
-    (_GREETED, _S, Pong, _STAY),
+    (_ADMITTED, _C, Metrics, _SAME_STATE),
+    (_AFTER_HELLO, _C, Ping, _SAME_STATE),
+    (_AFTER_HELLO, _C, Pong, _SAME_STATE),
+    (_AFTER_HELLO, _S, Ping, _SAME_STATE),
+    (_AFTER_HELLO, _S, Pong, _SAME_STATE),
     ((*_OPEN, State.ERROR), _C, Bye, State.CLOSED),
     (_OPEN, _S, Bye, State.CLOSED),
     ((*_OPEN, State.ERROR), _S, Error, State.CLOSED),
@@ -73,12 +73,12 @@ _ROWS: tuple[tuple[tuple[State, ...], Sender, type[Message], State | None], ...]
 )
 
 TRANSITIONS: dict[tuple[State, Sender, type[Message]], State] = {
-    (state, sender, kind): state if after is _STAY else after
-    for states, sender, kind, after in _ROWS
+    (state, sender, kind): state if after is _SAME_STATE else after
+    for states, sender, kind, after in _RULES
     for state in states
 }
 
 
 def allowed(state: State, sender: Sender) -> list[type[Message]]:
-    """Return what `sender` may say in `state`, in the table's order."""
-    return [kind for where, who, kind in TRANSITIONS if (where, who) == (state, sender)]
+    """Return the messages that `sender` may send in `state`, in the order of the table."""
+    return [kind for from_state, by, kind in TRANSITIONS if (from_state, by) == (state, sender)]

@@ -49,7 +49,7 @@ def hello_of(shape: str) -> rlx.Hello:
 def agreed(codec: str, shape: str) -> Codec:
     """After the hello of a connection, as all but its first message are written and read."""
     made = codec_named(codec)
-    made.agree(hello_of(shape))
+    made.configure(hello_of(shape))
     return made
 
 

@@ -234,7 +234,7 @@ def test_integers_that_fit_are_converted_leaf_by_leaf(many: bool) -> None:
         ((7, 300), "holds 300, which uint8 cannot hold"),
         ((7.0, 8.0), "is float64, the space is uint8"),
         ((1, 2, 3), r"has shape \(3,\), the space is \(2,\)"),
-        (None, "is None, no array of numbers"),
+        (None, "is None, not an array of numbers"),
     ],
 )
 def test_a_leaf_that_does_not_fit_is_named(many: bool, values: Any, why: str) -> None:

@@ -93,8 +93,8 @@ def test_values_that_come_back_may_be_written_to():
     [
         (rlx.Box(shape=(2,)), [1.0, 2.0, 3.0], 0, "has shape (3,), the space is (2,)"),
         (rlx.Box(shape=(2,)), [[1.0, 2.0]], 0, "has shape (1, 2), the space is (2,)"),
-        (rlx.Box(shape=(2,)), [1.0, 2.0], 1, "has shape (2,), without the axis of the environments before it"),
-        (rlx.Box(shape=(2,)), np.array([None, 1.0]), 0, "holds None, which is no number"),
+        (rlx.Box(shape=(2,)), [1.0, 2.0], 1, "has shape (2,), without the leading axis of the environments"),
+        (rlx.Box(shape=(2,)), np.array([None, 1.0]), 0, "holds None; every element must be a number"),
         (rlx.Discrete(3), 1.5, 0, "is float64, the space is int64"),
         (rlx.Tuple([rlx.Discrete(3)]), 1, 0, "is of type int, the space is a tuple of 1 values"),
         (rlx.Tuple([rlx.Discrete(3)]), (1, 2), 0, "has length 2, the space is a tuple of 1 values"),

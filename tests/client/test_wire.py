@@ -18,7 +18,7 @@ from relaax.client import Client, Failure
 from relaax.client.connection.client import Codec
 from relaax.client.connection.failure import ConnectionInterrupted
 from relaax.client.connection.wire import ClientWire
-from relaax.rlx.connection import SPEAKS_GRPC
+from relaax.rlx.connection import GRPC_PORT_ERROR
 from relaax.rlx.wire.framing import is_http2
 
 WIDE = 8_000_000  # bytes of an observation: more than sockets hold
@@ -164,7 +164,7 @@ def test_the_port_of_a_grpc_server_is_named(address: str, codec: Codec) -> None:
             client.connect()
     finally:
         server.stop(None).wait()
-    assert str(failed.value).endswith(SPEAKS_GRPC)
+    assert str(failed.value).endswith(GRPC_PORT_ERROR)
 
 
 def test_a_server_that_closes_before_its_welcome_may_be_another_one(listener: socket.socket) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from relaax.rlx.connection import SPEAKS_GRPC
+from relaax.rlx.connection import GRPC_PORT_ERROR
 from support.client_languages import LANGUAGES, Language, cartpole
 from support.processes import Processes
 
@@ -50,7 +50,7 @@ def web_server() -> Iterator[int]:
 
 
 WRONG_PORTS = {
-    "gRPC": (grpc_server, re.escape(SPEAKS_GRPC)),
+    "gRPC": (grpc_server, re.escape(GRPC_PORT_ERROR)),
     "HTTP": (web_server, r"the server's mistake: a frame of \d+ bytes; the limit is 65536: is it an RLX server\?"),
 }
 

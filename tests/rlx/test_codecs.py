@@ -130,7 +130,7 @@ def test_steps_and_actions_in_one_frame_with_others_are_malformed() -> None:
     """Those that go the short way, too, and in whatever order."""
     hello = make_hello()
     codec = codec_named("protobuf")
-    codec.agree(hello)
+    codec.configure(hello)
     step = codec.encode(make_step(hello), Sender.CLIENT)
     actions = codec.encode(Actions(batch(hello.action_space, 1)), Sender.SERVER)
     for sender, message in ((Sender.CLIENT, step), (Sender.SERVER, actions)):

@@ -139,14 +139,14 @@ def test_frames_of_the_limit_in_all_pieces_with_the_next_ones_first_bytes(ahead:
 
 def test_frames_that_wait_are_seen_and_stay() -> None:
     reader = FrameReader(10)
-    assert list(reader.waiting()) == []
+    assert list(reader.pending_frames()) == []
     reader.feed(frame(b"whole", 10))
-    assert list(reader.waiting()) == list(reader.waiting()) == [b"whole"]
+    assert list(reader.pending_frames()) == list(reader.pending_frames()) == [b"whole"]
     reader.feed(frame(b"next", 10) + frame(b"part", 10)[:-1])
-    assert list(reader.waiting()) == [b"whole", b"next"]
+    assert list(reader.pending_frames()) == [b"whole", b"next"]
     assert drain(reader) == [b"whole", b"next"]
-    assert list(reader.waiting()) == []
+    assert list(reader.pending_frames()) == []
     reader.feed(b"t" + bytes(4))
     with pytest.raises(ProtocolError, match="length 0"):
-        list(reader.waiting())
+        list(reader.pending_frames())
     assert reader.next_frame() == b"part"

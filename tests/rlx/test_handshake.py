@@ -209,5 +209,5 @@ def test_a_server_forgets_a_token_once_it_has_looked_at_it() -> None:
     assert isinstance(hello, Hello)
     assert hello.token == "a secret of sixteen"
     assert "secret" not in repr(hello)
-    assert server.forget_token() == make_hello()
+    assert server.remove_token() == make_hello()
     assert server.hello == make_hello()

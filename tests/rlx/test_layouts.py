@@ -32,7 +32,7 @@ def written(layout: StepLayout | ActionsLayout, message: Any) -> bytes:
 
 def agreed(hello: Hello) -> ProtobufCodec:
     codec = ProtobufCodec()
-    codec.agree(hello)
+    codec.configure(hello)
     return codec
 
 

@@ -19,7 +19,7 @@ from relaax.rlx import (
     space_from_dict,
     space_to_dict,
 )
-from relaax.rlx.misfit import Misfit
+from relaax.rlx.value_mismatch import ValueMismatch
 from relaax.rlx.wire.space_encoding import MAX_DEPTH, MAX_LEAVES
 from support.rlx_pair import Pair
 from support.rlx_strategies import leaves, spaces
@@ -135,10 +135,10 @@ def test_flatten_converts_what_loses_nothing(value: object, space: Space, dtype:
         ([-1, 0], Box(shape=(2,), dtype=np.uint8), "observation holds -1, which uint8 cannot hold"),
         ([1.0, 2.0, 3.0], Box(shape=(2,)), "observation has shape (3,), the space is (2,)"),
         (1.0, Box(shape=(2,)), "observation has shape (), the space is (2,)"),
-        ([[1.0], [1.0, 2.0]], Box(shape=(2,)), "observation is a list of values of different shapes, no array"),
-        ((np.zeros(2), {}), Box(shape=(2,)), "observation is a tuple of values of different shapes, no array"),
-        ("left", Discrete(2), "observation is of type str, no array of numbers"),
-        ([1.0, None], Box(shape=(2,)), "observation holds None, which is no number"),
+        ([[1.0], [1.0, 2.0]], Box(shape=(2,)), "observation is a list of values of different shapes, not an array"),
+        ((np.zeros(2), {}), Box(shape=(2,)), "observation is a tuple of values of different shapes, not an array"),
+        ("left", Discrete(2), "observation is of type str, not an array of numbers"),
+        ([1.0, None], Box(shape=(2,)), "observation holds None; every element must be a number"),
         (1, Tuple([Discrete(2), Discrete(2)]), "observation is of type int, the space is a tuple of 2 values"),
         ((1,), Tuple([Discrete(2), Discrete(2)]), "observation has length 1, the space is a tuple of 2 values"),
         (None, DICT, "observation is None, the space is a dict with the keys arm, camera"),
@@ -148,14 +148,14 @@ def test_flatten_converts_what_loses_nothing(value: object, space: Space, dtype:
             DICT,
             "observation['x'] is not in the space, which has arm, camera",
         ),
-        ({"arm": (1, 0), "camera": None}, DICT, "observation['camera'] is None, no array of numbers"),
+        ({"arm": (1, 0), "camera": None}, DICT, "observation['camera'] is None, not an array of numbers"),
         ({"arm": (1, 0.5), "camera": [0, 0]}, DICT, "observation['arm'][1] is float64, the space is int64"),
     ],
 )
 def test_flatten_names_the_part_that_does_not_fit(value: object, space: Space, sentence: str) -> None:
-    with pytest.raises(Misfit) as misfit:
+    with pytest.raises(ValueMismatch) as mismatch:
         space.flatten(value)
-    assert str(misfit.value) == sentence
+    assert str(mismatch.value) == sentence
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from relaax.rlx import (
 from relaax.rlx.array_spaces import MAX_ELEMENTS
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
-from relaax.rlx.metric_names import formed
+from relaax.rlx.metric_names import normalize_name
 from relaax.rlx.wire.arrays import DTYPES, MAX_AXES, read_array
 from relaax.rlx.wire.codecs import codec_named
 from relaax.rlx.wire.json_decoding import MAX_NESTING
@@ -74,7 +74,7 @@ def test_generated_parts_are_current() -> None:
 def test_names_of_metrics() -> None:
     (block,) = examples("names of metrics")
     for name, form in json.loads(block).items():
-        assert formed(name) == formed(form) == form
+        assert normalize_name(name) == normalize_name(form) == form
         check_name(f"{CLIENTS}{form}")
 
 

@@ -157,7 +157,7 @@ def test_a_mistake_of_ones_own_changes_nothing() -> None:
     bad = replace(make_step(HELLO), reward=np.array([np.nan]))
     with pytest.raises(LocalProtocolError, match="reward is nan"):
         pair.client.send(bad)
-    with pytest.raises(LocalProtocolError, match="observation is None, no list of leaves"):
+    with pytest.raises(LocalProtocolError, match="observation is None, not a list of leaves"):
         pair.client.send(Step(np.zeros(1), None))  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError, match="Ping: "):
         pair.client.send(Ping("x"))  # type: ignore[arg-type]

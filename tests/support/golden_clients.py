@@ -21,7 +21,7 @@ from relaax.conformance.vectors import Conversation, golden, load
 from relaax.conformance.wire import Line, Over, decoded, encoded, kind_of
 from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode
-from relaax.rlx.metric_names import formed
+from relaax.rlx.metric_names import normalize_name
 
 PATIENCE = 60.0
 _ASKS = ("init", "step", "reset")
@@ -192,11 +192,11 @@ def _serve(line: Line, entries: list[dict[str, Any]]) -> None:
             if kind_of(wanted) == "bye" or entry.get("late"):
                 continue
             if kind_of(wanted) == "metrics":
-                gathered += [(formed(scalar.name), scalar.value) for scalar in wanted.metrics.scalars]
+                gathered += [(normalize_name(scalar.name), scalar.value) for scalar in wanted.metrics.scalars]
                 continue
             while kind_of(said := decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)) == "metrics":
                 for scalar in said.metrics.scalars:
-                    if not gathered or gathered.pop(0) != (formed(scalar.name), scalar.value):
+                    if not gathered or gathered.pop(0) != (normalize_name(scalar.name), scalar.value):
                         raise Different(f"a scalar that was not due: {scalar}")
             _compare(said, wanted)
             if kind_of(wanted) != "pong" and gathered:

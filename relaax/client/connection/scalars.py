@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from relaax import rlx
 from relaax.rlx.messages import MAX_NUMBER
-from relaax.rlx.metric_names import formed
+from relaax.rlx.metric_names import normalize_name
 
 ACT, PING, WITHOUT_NETWORK = "latency/act_ms", "latency/ping_ms", "latency/act_without_network_ms"
 NAMES = frozenset((ACT, PING, WITHOUT_NETWORK))
@@ -164,7 +164,7 @@ def check_name(name: str) -> str:
     """Return the normalized name of a metric. Raises ValueError if it is empty or reserved."""
     if not name:
         raise ValueError("metric name '' is empty: give a name")
-    made = formed(name)
+    made = normalize_name(name)
     if made in NAMES:
         raise ValueError(f"metric name {name!r} is reserved for the client's own metrics: choose another name")
     return made

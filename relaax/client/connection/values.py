@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax import rlx
-from relaax.rlx.misfit import Misfit, array_of, check_keys, check_sequence, check_shape
+from relaax.rlx.value_mismatch import ValueMismatch, check_keys, check_sequence, check_shape, to_array
 from relaax.rlx.wire.space_encoding import check_space
 
 Exact = tuple[np.dtype[Any], tuple[int, ...]]
@@ -36,7 +36,7 @@ class Values(Protocol):
         """The space in the protocol's form."""
 
     def to_leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        """Return the leaves of a value with `axes` (0 or 1) leading axes. Raises Misfit, which names the leaf."""
+        """Return the leaves of a value with `axes` (0 or 1) leading axes. Raises ValueMismatch with the leaf's path."""
 
     def from_leaves(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         """Return the value of the next leaves [N, ...]; without the leading axis if `single` (then N is 1)."""
@@ -79,7 +79,7 @@ def single_leaves(values: Values, value: Any) -> rlx.Leaves:
 
 
 def copy_value(values: Values, value: Any) -> Any:
-    """Return a copy of one environment's value, with the shapes and dtypes of its space. Raises Misfit."""
+    """Return a copy of one environment's value, with the shapes and dtypes of its space. Raises ValueMismatch."""
     if type(value) is np.ndarray and values.exact == (value.dtype, value.shape):  # as most states are
         return value.copy()
     return values.from_leaves(iter(single_leaves(values, value)), True)
@@ -117,7 +117,7 @@ class _Array:
         return self._space
 
     def to_leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        array = value if type(value) is np.ndarray else array_of(value)
+        array = value if type(value) is np.ndarray else to_array(value)
         if (
             self._plain
             and array.dtype == self._dtype
@@ -128,7 +128,7 @@ class _Array:
         return self._convert(array, axes)
 
     def _convert(self, array: npt.NDArray[Any], axes: int) -> rlx.Leaves:
-        array = array_of(array)
+        array = to_array(array)
         check_shape(array, self._space.shape if self._shape is None else self._shape, axes)
         if self._start is not None:
             array = array - self._start
@@ -182,11 +182,11 @@ class _Dict(_Nested):
 
 
 def _leaves_of(part: Values, key: str | int, value: Any, axes: int) -> rlx.Leaves:
-    """Return the leaves of one part of a tuple or dict. Raises Misfit with the path of the part."""
+    """Return the leaves of one part of a tuple or dict. Raises ValueMismatch with the path of the part."""
     try:
         return part.to_leaves(value, axes)
-    except Misfit as misfit:
-        raise misfit.within(key) from None
+    except ValueMismatch as mismatch:
+        raise mismatch.within(key) from None
 
 
 def reward_of(reward: Any) -> float:

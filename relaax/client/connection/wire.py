@@ -15,7 +15,7 @@ from relaax import rlx
 from relaax.client.connection.failure import ConnectionInterrupted, TrainingFinished
 from relaax.libraries import explained
 from relaax.rlx import NEED_DATA, Actions
-from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, SPEAKS_GRPC
+from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES, GRPC_PORT_ERROR
 from relaax.rlx.wire.framing import is_http2
 from relaax.tls import NO_TLS, reason_of
 
@@ -84,7 +84,7 @@ class ClientWire:
             while not websocket.open:
                 received = self._receive()
                 if is_http2(received):
-                    raise ConnectionInterrupted(f"no WebSocket: {SPEAKS_GRPC}", retryable=False)
+                    raise ConnectionInterrupted(f"no WebSocket: {GRPC_PORT_ERROR}", retryable=False)
                 frames = websocket.receive_answer(received)
                 if frames:
                     self._connection.receive_data(frames)
@@ -174,7 +174,7 @@ class ClientWire:
     def _protocol_error(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
         # Before the first answer, the peer is probably not an RLX server. Later, a new connection may succeed.
         question = ": is it an RLX server?" if self._connection.welcome is None else ""
-        why = str(error) if error.message == SPEAKS_GRPC else f"the server broke the protocol: {error}{question}"
+        why = str(error) if error.message == GRPC_PORT_ERROR else f"the server broke the protocol: {error}{question}"
         return ConnectionInterrupted(why, retryable=self._answered)
 
     def close_with_bye(self, last: rlx.ClientMessage | None = None) -> None:

@@ -14,7 +14,7 @@ from relaax import rlx
 from relaax.client.connection.values import flag_of, require_final, reward_of, values_of
 from relaax.client.program.check_report import Findings
 from relaax.rlx.messages import MAX_REWARD
-from relaax.rlx.misfit import Misfit
+from relaax.rlx.value_mismatch import ValueMismatch
 
 Parts = dict[str, npt.NDArray[Any]]
 _MASK = "action_mask"
@@ -41,8 +41,8 @@ class OutcomeCheck:
         """Check an observation or a batch. Return its leaves; None if it is not in its space."""
         try:
             leaves = [np.array(leaf) for leaf in self._values.to_leaves(value, self._axes)]
-        except Misfit as misfit:
-            self._findings.error("space", f"{where}the observation is not in its space: {misfit}")
+        except ValueMismatch as mismatch:
+            self._findings.error("space", f"{where}the observation is not in its space: {mismatch}")
             return None
         for path, leaf in zip(self._elements, leaves, strict=True):
             self._check_numbers(where, path, leaf)

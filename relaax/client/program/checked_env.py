@@ -14,7 +14,7 @@ import numpy as np
 from relaax.client.connection.failure import EnvironmentExit, EnvironmentFault
 from relaax.client.connection.values import Values, copy_value, flag_of, require_final, reward_of, values_of
 from relaax.client.connection.vector_client import Autoreset
-from relaax.rlx.misfit import Misfit
+from relaax.rlx.value_mismatch import ValueMismatch
 
 logger = logging.getLogger("relaax.client")
 
@@ -110,9 +110,9 @@ class CheckedEnv:
             self._values = values_of(self.env.observation_space)
         try:
             return copy_value(self._values, observation)
-        except Misfit as misfit:
+        except ValueMismatch as mismatch:
             raise EnvironmentFault(
-                f"the observation of environment {self._label} is not in its space: {misfit}"
+                f"the observation of environment {self._label} is not in its space: {mismatch}"
             ) from None
 
     def _filter_info(self, info: Any) -> dict[str, Any]:

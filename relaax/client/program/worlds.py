@@ -10,7 +10,7 @@ import numpy as np
 from relaax import rlx
 from relaax.client.connection.failure import EnvironmentFault
 from relaax.client.connection.values import flag_of, require_final, reward_of, values_of
-from relaax.rlx.misfit import Misfit
+from relaax.rlx.value_mismatch import ValueMismatch
 
 
 class World(Protocol):
@@ -85,9 +85,9 @@ class Worlds:
         """Copy the observation of one environment, which may reuse its arrays."""
         try:
             self._leaves[index] = [np.array(leaf) for leaf in self._seen.to_leaves(observation, 0)]
-        except Misfit as misfit:
+        except ValueMismatch as mismatch:
             what = f"the observation of environment {index} of {self.num_envs} is not in its space"
-            raise EnvironmentFault(f"{what}: {misfit}") from None
+            raise EnvironmentFault(f"{what}: {mismatch}") from None
 
     def _observations(self) -> Any:
         return self._seen.from_leaves(iter([np.stack(column) for column in zip(*self._leaves, strict=True)]), False)

@@ -1,1 +1,4 @@
-"""Bytes and what they stand for: frames, codecs of messages and of spaces."""
+"""The bytes of RLX: frames, and the codecs of messages and spaces.
+
+Begin with `codecs`, which has the two codecs of a connection; `framing` cuts the stream into frames.
+"""

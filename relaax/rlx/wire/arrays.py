@@ -1,4 +1,4 @@
-"""Encode and decode arrays on the wire, by one table of element types."""
+"""Converters between numpy arrays and wire arrays, and the table of their dtypes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from relaax.rlx import rlx_pb2
 from relaax.rlx.array_spaces import Leaf
-from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.errors import ErrorCode, ProtocolError, too_many_axes
 
-MAX_AXES = 8  # of a leaf of a space; arrays have one more, N
+MAX_AXES = 8  # of a leaf of a space; an array has one more, the axis N
 
-# Wire number -> numpy's type, little endian. The closed list: nothing else is an array of RLX.
+# Wire number -> little-endian dtype. RLX has no other dtypes.
 DTYPES: dict[int, np.dtype[Any]] = {
     rlx_pb2.DTYPE_BOOL: np.dtype("?"),
     rlx_pb2.DTYPE_UINT8: np.dtype("u1"),
@@ -33,7 +33,7 @@ _NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.
 
 
 def dtype_number(dtype: np.dtype[Any]) -> Any:
-    """Return the wire's number of an element type. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
+    """Return the wire number of a dtype. Raises ProtocolError (INVALID_VALUE) if RLX does not have it."""
     number = _NUMBERS.get(dtype.newbyteorder("<"))
     if number is None:
         raise ProtocolError(ErrorCode.INVALID_VALUE, f"arrays of {dtype} cannot be sent")
@@ -41,7 +41,7 @@ def dtype_number(dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """Return the element type of a wire number. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
+    """Return the dtype of a wire number. Raises ProtocolError (INVALID_VALUE) if the number is unknown."""
     dtype = DTYPES.get(number)
     if dtype is None:
         what = f"dtype {number} is not known" if number else "dtype is missing"
@@ -50,7 +50,7 @@ def dtype_of(number: int) -> np.dtype[Any]:
 
 
 def write_array(array: Leaf, target: rlx_pb2.Array) -> None:
-    """Copy an array into an empty wire array."""
+    """Copy an array into an empty wire array. Raises ProtocolError (INVALID_VALUE) if RLX does not have its dtype."""
     number = _NUMBERS.get(array.dtype)
     if number is None:
         number = dtype_number(array.dtype)
@@ -61,14 +61,14 @@ def write_array(array: Leaf, target: rlx_pb2.Array) -> None:
 
 
 def read_array(source: rlx_pb2.Array) -> Leaf:
-    """Return a read-only view of the bytes of a wire array. Raises ProtocolError (INVALID_VALUE) if they do not fit."""
+    """Return a read-only view of a wire array's bytes. Raises ProtocolError (INVALID_VALUE) if it is inconsistent."""
     dtype = DTYPES.get(source.dtype)
     if dtype is None:
         dtype = dtype_of(source.dtype)
     shape, data = tuple(source.shape), source.data
-    # math.prod has no overflow: a shape of billions of elements simply does not match the bytes that came.
+    # math.prod does not overflow: the product of a huge shape does not match the number of bytes received.
     if len(shape) > MAX_AXES + 1:
-        raise ProtocolError(ErrorCode.INVALID_VALUE, f"shape has {len(shape)} axes; at most {MAX_AXES + 1} is allowed")
+        raise ProtocolError(ErrorCode.INVALID_VALUE, too_many_axes("", len(shape), MAX_AXES + 1))
     if (needed := math.prod(shape) * dtype.itemsize) != len(data):
         raise ProtocolError(
             ErrorCode.INVALID_VALUE, f"data has {len(data)} bytes; {dtype} of shape {list(shape)} needs {needed}"

@@ -1,6 +1,6 @@
-"""Two encodings of the same messages: Protobuf, and JSON in Protobuf's canonical mapping.
+"""The two codecs of messages: Protobuf, and JSON in Protobuf's canonical mapping.
 
-A connection speaks one of them from end to end; the first byte of the client's first frame says which.
+A connection uses one of them in both directions. The server detects it from the first payload byte.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import Actions, Hello, Message, Step
 from relaax.rlx.transitions import Sender
 from relaax.rlx.wire import json_decoding
-from relaax.rlx.wire.decoding import MOST, check_version, from_part, nothing_known
+from relaax.rlx.wire.decoding import LIST_LIMITS, check_version, from_part, unknown_message
 from relaax.rlx.wire.encoding import to_wire
 from relaax.rlx.wire.framing import Piece
 from relaax.rlx.wire.layouts import ActionsLayout, StepLayout
 
-JSON_FIRST_BYTE = 0x7B  # "{"; in Protobuf the start of field 15 as a group, and that number is reserved
+JSON_FIRST_BYTE = 0x7B  # "{"; a Protobuf message of RLX never starts with it: field 15 is reserved
 
-_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # a byte order mark, or white space
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # a byte order mark and white space
 
 
 class Codec(Protocol):
-    """Encode and decode. Errors are ProtocolError."""
+    """An encoder and decoder of messages. Its errors are ProtocolError."""
 
     name: str
 
@@ -37,17 +37,17 @@ class Codec(Protocol):
         """Return the payload of a frame."""
 
     def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
-        """Return the same, for `framing.framed`: in pieces, and how many bytes they are."""
+        """Return the payload in pieces, for `framing.framed`, and its length in bytes."""
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """Return the message in the payload of a frame that `sender` sent."""
 
-    def agree(self, hello: Hello) -> None:
-        """Note the arrays of the messages after this hello."""
+    def configure(self, hello: Hello) -> None:
+        """Prepare for the messages after this hello."""
 
 
 class ProtobufCodec:
-    """Protobuf's binary form. Steps and actions go a short way, to the same bytes (`relaax.rlx.wire.layouts`)."""
+    """The codec of Protobuf. A faster path writes the same bytes for steps and actions (`relaax.rlx.wire.layouts`)."""
 
     name = "protobuf"
 
@@ -55,9 +55,9 @@ class ProtobufCodec:
         self._steps: StepLayout | None = None
         self._actions: ActionsLayout | None = None
 
-    def agree(self, hello: Hello) -> None:
-        """Note that arrays of steps and actions have the shapes of this hello, and its element types."""
-        if sys.byteorder == "little":  # as on the wire
+    def configure(self, hello: Hello) -> None:
+        """Make the layouts of steps and actions from the spaces of this hello."""
+        if sys.byteorder == "little":  # the order of the wire; layouts do not convert
             self._steps, self._actions = StepLayout(hello), ActionsLayout(hello)
 
     def encode(self, message: Message, sender: Sender) -> bytes:
@@ -65,7 +65,7 @@ class ProtobufCodec:
         return b"".join(self.pieces(message, sender)[0])
 
     def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
-        """Return the serialized message in pieces, among them the arrays themselves."""
+        """Return the serialized message in pieces. Arrays are pieces without a copy."""
         written = None
         if self._steps is not None and isinstance(message, Step):
             written = self._steps.write(message)
@@ -77,22 +77,22 @@ class ProtobufCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Decode a message. Raises ProtocolError: MALFORMED if it is not one in Protobuf, or else as `from_part`."""
+        """Return the message. Raises ProtocolError (MALFORMED) if the payload is not Protobuf, else as `from_part`."""
         layout = self._steps if sender is Sender.CLIENT else self._actions
         if layout is not None and (message := layout.read(payload)) is not None:
             return message
         try:
             found = [
                 (field.name, data)
-                for field, all_of_it in _SKIMMED[sender].FromString(payload).ListFields()
-                for data in all_of_it[:2]
+                for field, messages in _SKIMMED_ENVELOPES[sender].FromString(payload).ListFields()
+                for data in messages[:2]
             ]
             if not found:
-                raise nothing_known()
+                raise unknown_message()
             if len(found) > 1:
                 raise ProtocolError(ErrorCode.MALFORMED, "a frame with more than one message")
             ((name, data),) = found
-            if name == "hello":  # whose other fields may be anything in another version
+            if name == "hello":  # its other fields may have changed in another version
                 check_version(_VERSION.FromString(data).protocol_version, "the client speaks")
             return from_part(name, _PARTS[sender][name].FromString(data))
         except DecodeError:
@@ -103,22 +103,22 @@ class ProtobufCodec:
             ) from None
 
 
-class AnotherCodec(Exception):
-    """A message of a server that did not know its client's codec yet: it refused the connection at once."""
+class CodecMismatch(Exception):
+    """A server's message in Protobuf to a JSON client: the server refused it before it detected the codec."""
 
 
 class JsonCodec:
-    """Protobuf's canonical JSON mapping, UTF-8. Unknown fields are ignored, as in Protobuf."""
+    """The codec of Protobuf's canonical JSON mapping, in UTF-8. Unknown fields are ignored, as in Protobuf."""
 
     name = "json"
 
     def __init__(self) -> None:
-        from google.protobuf import json_format  # here: it costs as much as the rest of the package
+        from google.protobuf import json_format  # imported here because it takes as long as the rest of the package
 
         self._format = json_format
 
-    def agree(self, hello: Hello) -> None:
-        """Do nothing: JSON is read and written in one way only."""
+    def configure(self, hello: Hello) -> None:
+        """Do nothing: JSON has no faster path."""
 
     def encode(self, message: Message, sender: Sender) -> bytes:
         """Return the message on one line."""
@@ -130,24 +130,24 @@ class JsonCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Decode a message.
+        """Return the message.
 
-        Raises AnotherCodec, and ProtocolError: MALFORMED if it is not one in JSON, or else as `from_part`.
+        Raises CodecMismatch, ProtocolError (MALFORMED) if the payload is not a message in JSON, and as `from_part`.
         """
         if sender is Sender.SERVER and not payload.startswith(b"{"):
-            raise AnotherCodec
-        tree = json_decoding.tree_of(payload)
-        found = json_decoding.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
+            raise CodecMismatch
+        tree = json_decoding.parse_object(payload)
+        found = json_decoding.single_message(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:
-            raise nothing_known(list(tree))
-        name, said = found
-        if name == "hello":  # whose other fields may be anything in another version
+            raise unknown_message(list(tree))
+        name, body = found
+        if name == "hello":  # its other fields may have changed in another version
             version = rlx_pb2.Hello()
-            said_version = json_decoding.part_of(said, "protocolVersion", "protocol_version")
-            json_decoding.fill(name, said_version, version, MOST)
+            sent_version = json_decoding.select_keys(body, "protocolVersion", "protocol_version")
+            json_decoding.fill(name, sent_version, version, LIST_LIMITS)
             check_version(version.protocol_version, "the client speaks")
         part = _PARTS[sender][name]()
-        json_decoding.fill(name, said, part, MOST)
+        json_decoding.fill(name, body, part, LIST_LIMITS)
         return from_part(name, part)
 
 
@@ -160,9 +160,10 @@ _PARTS: dict[Sender, dict[str, type[Any]]] = {
 }
 
 
-def _skimming() -> list[type[Any]]:
-    """Both envelopes with lists of bytes in the place of messages: a second one is seen, not merged. And a hello of
-    which only the version is read.
+def _skimmed_classes() -> list[type[Any]]:
+    """Return the class of each envelope, with lists of bytes instead of messages, and of a hello with its version only.
+
+    Protobuf would merge two messages of one kind in a frame; a list keeps both, so that they can be refused.
     """
     file = descriptor_pb2.FileDescriptorProto(name="skimmed.proto", package="skimmed", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
@@ -179,8 +180,8 @@ def _skimming() -> list[type[Any]]:
     return [message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names]
 
 
-*_BOTH, _VERSION = _skimming()
-_SKIMMED: dict[Sender, type[Any]] = dict(zip(_ENVELOPES, _BOTH, strict=True))
+*_BOTH, _VERSION = _skimmed_classes()
+_SKIMMED_ENVELOPES: dict[Sender, type[Any]] = dict(zip(_ENVELOPES, _BOTH, strict=True))
 
 
 def codec_named(name: str) -> Codec:
@@ -189,9 +190,9 @@ def codec_named(name: str) -> Codec:
         return ProtobufCodec()
     if name == "json":
         return JsonCodec()
-    raise ValueError(f'no codec is called {name!r}; there are "protobuf" and "json"')
+    raise ValueError(f'codec must be "protobuf" or "json", not {name!r}')
 
 
 def codec_of(first_byte: int | None) -> Codec:
-    """Return the codec of a connection whose first frame starts with this byte; Protobuf while there is none."""
+    """Return the codec of a connection whose first payload starts with this byte; Protobuf before it was received."""
     return JsonCodec() if first_byte == JSON_FIRST_BYTE else ProtobufCodec()

@@ -1,6 +1,7 @@
-"""Convert the Protobuf form, which both codecs share, to messages. Raises ProtocolError for what cannot be a message.
+"""Converters from Protobuf objects, which both codecs share, to messages.
 
-Whether a message fits the spaces and the moment is for `relaax.rlx.checks` and `relaax.rlx.transitions`.
+They raise ProtocolError for an invalid message. `relaax.rlx.checks` checks that a message fits the spaces, and
+`relaax.rlx.transitions` that it is allowed in the current state.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from relaax.rlx import rlx_pb2
-from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.errors import ErrorCode, ProtocolError, too_many_entries
 from relaax.rlx.messages import (
     MAX_ENVIRONMENTS,
     PROTOCOL_VERSION,
@@ -38,6 +39,7 @@ from relaax.rlx.messages import (
     TrainingFinished,
     Welcome,
 )
+from relaax.rlx.metric_names import missing_metric_name
 from relaax.rlx.wire.arrays import read_array
 from relaax.rlx.wire.encoding import LIMIT_FIELDS, Wire
 from relaax.rlx.wire.space_encoding import MAX_LEAVES, read_space
@@ -45,36 +47,36 @@ from relaax.rlx.wire.space_encoding import MAX_LEAVES, read_space
 _E = TypeVar("_E", bound=enum.IntEnum)
 
 
-MOST: dict[str, tuple[int, ErrorCode]] = {
+LIST_LIMITS: dict[str, tuple[int, ErrorCode]] = {
     "Array": (MAX_LEAVES, ErrorCode.INVALID_VALUE),
     "Space": (MAX_LEAVES, ErrorCode.LIMIT_EXCEEDED),
     "Entry": (MAX_LEAVES, ErrorCode.LIMIT_EXCEEDED),
     "Episode": (MAX_ENVIRONMENTS, ErrorCode.INVALID_VALUE),
 }
-"""The maximal length of lists of messages, by type, in any conversation, and the names of their elements."""
+"""For each type of message: the maximal length of lists of it, and the error code for a longer one."""
 
 
 def from_wire(wire: Wire) -> Message:
-    """Return the message in a Protobuf envelope. Raises ProtocolError if there is none."""
+    """Return the message in a Protobuf envelope. Raises ProtocolError if it has no known message."""
     name = wire.WhichOneof("message")
     if name is None:
-        raise nothing_known()
+        raise unknown_message()
     return from_part(name, getattr(wire, name))
 
 
 def from_part(name: str, part: Any) -> Message:
-    """Return the message in this field of an envelope. Raises ProtocolError if it is invalid."""
+    """Return the message in the field `name` of an envelope. Raises ProtocolError if it is invalid."""
     return _READERS[name](part)
 
 
-def nothing_known(names: Sequence[str] = ()) -> ProtocolError:
-    """Return the error for an envelope without a known message. `names`: what it holds instead."""
+def unknown_message(names: Sequence[str] = ()) -> ProtocolError:
+    """Return the error for an envelope without a known message. `names`: its unknown fields."""
     instead = f"; it has {', '.join(repr(name[:40]) for name in names[:4])}" if names else ""
     return ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, f"a frame with no message that this version knows{instead}")
 
 
 def check_version(version: int, whose: str) -> None:
-    """Raise ProtocolError (UNSUPPORTED_VERSION) for any version but ours."""
+    """Raise ProtocolError (UNSUPPORTED_VERSION) if `version` is not `PROTOCOL_VERSION`."""
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -84,7 +86,7 @@ def check_version(version: int, whose: str) -> None:
 
 
 def _leaves(source: Any, field: str) -> Leaves:
-    _few(source, "Array", field)
+    _check_length(source, "Array", field)
     leaves: Leaves = []
     try:
         for array in source:
@@ -117,27 +119,27 @@ def _choices(kind: type[enum.IntEnum]) -> str:
 def _episodes(source: Any) -> tuple[Episode, ...]:
     if not len(source):
         return ()
-    _few(source, "Episode", "episodes")
+    _check_length(source, "Episode", "episodes")
     return tuple(Episode(e.environment, e.episode_return, e.length) for e in source)
 
 
 def _metrics(part: rlx_pb2.Metrics) -> Metrics:
     scalars: list[tuple[str, float]] = []
     for scalar in part.scalars:
-        if not (name := scalar.name):  # a frame can hold a million of them
-            raise ProtocolError(ErrorCode.INVALID_VALUE, f"scalars[{len(scalars)}].name is missing")
+        if not (name := scalar.name):  # checked here because a frame can hold a million of them
+            raise missing_metric_name(len(scalars))
         scalars.append((name, scalar.value))
     return Metrics(tuple(scalars))
 
 
-def _few(source: Any, kind: str, what: str) -> None:
-    most, code = MOST[kind]
+def _check_length(source: Any, kind: str, what: str) -> None:
+    most, code = LIST_LIMITS[kind]
     if len(source) > most:
-        raise ProtocolError(code, f"{what} has {len(source)} entries; at most {most} is allowed")
+        raise ProtocolError(code, too_many_entries(len(source), most, f"{what} has "))
 
 
 def _hello(part: rlx_pb2.Hello) -> Hello:
-    check_version(part.protocol_version, "the client speaks")  # before all else: the rest may have changed its meaning
+    check_version(part.protocol_version, "the client speaks")  # first: other fields may have changed in another version
     return Hello(
         observation_space=read_space(part.observation_space, "observation_space"),
         action_space=read_space(part.action_space, "action_space"),
@@ -197,7 +199,7 @@ def _reset(part: rlx_pb2.Reset) -> Reset:
 def _error(part: rlx_pb2.Error) -> Error:
     try:
         code = ErrorCode(part.code)
-    except ValueError:  # a newer server's: its sentence and its `retryable` still say all that is needed
+    except ValueError:  # of a newer server: `message` and `retryable` are enough
         code = ErrorCode.UNKNOWN
     return Error(code, part.message, part.retryable, part.retry_after_seconds)
 

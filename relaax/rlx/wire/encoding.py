@@ -1,4 +1,4 @@
-"""Convert messages to their Protobuf form, which both codecs share. Checks nothing: `relaax.rlx.checks` has done so."""
+"""Converters from messages to Protobuf objects, which both codecs share. The messages must be valid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Wire = rlx_pb2.ClientMessage | rlx_pb2.ServerMessage
 
 
 def to_wire(message: Message, sender: Sender) -> Wire:
-    """Return the Protobuf form of a message. Raises ProtocolError if RLX cannot express a space or an array."""
+    """Return the Protobuf object of a message. Raises ProtocolError if RLX does not have its space or dtype."""
     envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
     name, write = _WRITERS[type(message)]
     part = getattr(envelope, name)

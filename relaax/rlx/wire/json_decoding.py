@@ -1,7 +1,7 @@
-"""Convert JSON text to the Protobuf form: Protobuf's JSON mapping as section 3 of protocol/RLX.md narrows it.
+"""A parser of JSON messages to Protobuf objects: Protobuf's JSON mapping with the rules of protocol/RLX.md, section 3.
 
-Protobuf's own parser is lenient where Python is ("1_0" for a number), strict where RLX is not (unknown names), and
-takes ten times as long. Here the first wrong element of a list ends the reading.
+Protobuf's own parser accepts numbers as Python does ("1_0"), refuses unknown names, which RLX ignores, and takes ten
+times as long. This parser stops at the first wrong element of a list.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.errors import ErrorCode, ProtocolError, too_many_entries
 
-# Objects and lists within each other: the deepest space of a hello needs about 70.
+# Levels of objects and lists. The deepest space of a hello needs about 70.
 MAX_NESTING = 100
-_INT_DIGITS = 40  # an integer of more is beyond every field, and Python takes long to read one of thousands
+_INT_DIGITS = 40  # longer integers exceed every field, and Python parses thousands of digits slowly
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_OPEN = "ErrorCode"  # the only enumeration that may grow within version 1
-_NEEDED = {"Scalar": "name", "Episode": "length"}  # of messages that come in lists of any length
+_OPEN_ENUM = "ErrorCode"  # the only enumeration to which version 1 may add values
+_REQUIRED_FIELDS = {"Scalar": "name", "Episode": "length"}  # by type of message; lists of these may be long
 
 Tree = dict[str, Any]
 
 
-def tree_of(payload: bytes) -> Tree:
-    """Return the outermost object of a frame. Raises ProtocolError (MALFORMED) if there is none."""
+def parse_object(payload: bytes) -> Tree:
+    """Return the outermost object of a payload. Raises ProtocolError (MALFORMED) if the payload is not an object."""
     constants: dict[str, _Constant] = {}
     try:
         tree = json.loads(
             payload.decode("utf-8"),
-            object_pairs_hook=_object,
-            parse_int=_integer,
+            object_pairs_hook=_to_object,
+            parse_int=_to_number,
             parse_constant=lambda name: constants.setdefault(name, _Constant(name)),
         )
         if payload.count(b"{") + payload.count(b"[") > MAX_NESTING:
-            _refuse_nesting(tree)
+            _check_nesting(tree)
     except RecursionError:
         raise malformed("nested too deeply") from None
     except ValueError as error:
@@ -52,14 +52,14 @@ def tree_of(payload: bytes) -> Tree:
         where = _path_to_constant(tree) or f"a frame: {next(iter(constants))}"
         raise ProtocolError(ErrorCode.MALFORMED, f"{where.removeprefix('.')} is no JSON")
     if type(tree) is not dict:
-        raise malformed(f"{_shown(tree)} is no object")
+        raise malformed(str(_not_an_object(tree)))
     return tree
 
 
-def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
-    """Return the field of the one message in an envelope, and the message; None if no message is known.
+def single_message(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
+    """Return the name and the object of the single message in an envelope; None if it has no known message.
 
-    Raises ProtocolError (MALFORMED) if there are several, or one is no object.
+    Raises ProtocolError (MALFORMED) if it has several messages, or if the message is not an object.
     """
     fields = _form(envelope).fields
     known = [(fields[key], value) for key, value in tree.items() if key in fields]
@@ -70,53 +70,62 @@ def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
         return None
     name, value = found[0]
     if type(value) is not dict:
-        raise ProtocolError(ErrorCode.MALFORMED, f"{name}: {_shown(value)} is no object")
+        raise ProtocolError(ErrorCode.MALFORMED, f"{name}: {_not_an_object(value)}")
     return name, value
 
 
-def part_of(tree: Tree, *names: str) -> Tree:
-    """Return the object with these keys only."""
+def select_keys(tree: Tree, *names: str) -> Tree:
+    """Return a copy of the object with these keys only."""
     return {name: tree[name] for name in names if name in tree}
 
 
 def fill(name: str, tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) -> None:
-    """Fill an empty message, called `name`, from an object; unknown names are ignored.
+    """Fill an empty message from an object. Unknown names are ignored.
 
-    `most`: how many messages of a type a list may have, and the code of the error if there are more.
-    Raises ProtocolError, which names the field: INVALID_VALUE for an unknown enumerator, MALFORMED for what else does
-    not fit.
+    `name`: the name of the message in errors. `most`: for each type of message, the maximal length of lists of it and
+    the error code for a longer one.
+    Raises ProtocolError, which names the field: INVALID_VALUE for an unknown enumerator, the code of `most` for a list
+    that is too long, else MALFORMED.
     """
     try:
         _fill(tree, target, _form(target.DESCRIPTOR), most)
     except (ValueError, ProtocolError) as error:
-        wrong = _within(name, error)
-        raise ProtocolError(wrong.code, f"{wrong.path}: {wrong.reason}") from None
+        located = _in_field(name, error)
+        raise ProtocolError(located.code, f"{located.path}: {located.reason}") from None
+
+
+def _not_an_object(value: Any) -> ValueError:
+    return ValueError(f"{_format_value(value)} is no object")
+
+
+def _not_a_number(value: Any) -> ValueError:
+    return ValueError(f"{_format_value(value)} is no number")
 
 
 def malformed(reason: str) -> ProtocolError:
-    """Return the error for JSON that is not a message."""
+    """Return the error for a payload that is not a message in JSON."""
     return ProtocolError(ErrorCode.MALFORMED, f"a frame is no JSON of a message: {reason}")
 
 
-class _Wrong(ValueError):
-    """A value that does not fit its field. `path`: from a message to the field, such as "observation[0].shape"."""
+class _FieldError(ValueError):
+    """An error in the value of a field. `path`: the path from the message to the field, "observation[0].shape"."""
 
     def __init__(self, code: ErrorCode, path: str, reason: str) -> None:
         self.code, self.path, self.reason = code, path, reason
 
 
-def _within(step: str, error: ValueError | ProtocolError) -> _Wrong:
-    """Return the error of a field of `step`, or the one of `step` itself: a name, or an index in brackets."""
-    if isinstance(error, _Wrong):
-        return _Wrong(error.code, step + ("" if error.path.startswith("[") else ".") + error.path, error.reason)
+def _in_field(step: str, error: ValueError | ProtocolError) -> _FieldError:
+    """Return the error with `step`, a name or an index in brackets, before its path."""
+    if isinstance(error, _FieldError):
+        return _FieldError(error.code, step + ("" if error.path.startswith("[") else ".") + error.path, error.reason)
     if isinstance(error, ProtocolError):
-        return _Wrong(error.code, step, error.message)
-    return _Wrong(ErrorCode.MALFORMED, step, str(error)[:200])
+        return _FieldError(error.code, step, error.message)
+    return _FieldError(ErrorCode.MALFORMED, step, str(error)[:200])
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """`other`: its second name, if it has one. `read` makes its value, if it is no message."""
+    """A field of a message. `other`: its second name, or None. `read`: its converter; None for a message."""
 
     name: str
     other: str | None
@@ -128,10 +137,10 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The fields of a message by both of their names. `needed`: a field without which nothing else is read."""
+    """The fields of a message, each by both of its names. `required`: the field that is checked first, or None."""
 
     fields: dict[str, _Field]
-    needed: str | None
+    required: str | None
 
 
 @functools.cache
@@ -147,15 +156,15 @@ def _form(message: Any) -> _Form:
                 _reader(field),
                 field.message_type,
             )
-    return _Form(fields, _NEEDED.get(message.name))
+    return _Form(fields, _REQUIRED_FIELDS.get(message.name))
 
 
 def _fill(tree: Any, target: Any, form: _Form, most: dict[str, tuple[int, ErrorCode]]) -> None:
     if type(tree) is not dict:
-        raise ValueError(f"{_shown(tree)} is no object")
+        raise _not_an_object(tree)
     fields = form.fields
-    if form.needed is not None and not tree.get(form.needed):
-        raise _Wrong(ErrorCode.INVALID_VALUE, form.needed, "it is missing")
+    if form.required is not None and not tree.get(form.required):
+        raise _FieldError(ErrorCode.INVALID_VALUE, form.required, "it is missing")
     for key, value in tree.items():
         field = fields.get(key)
         if field is None:
@@ -169,7 +178,7 @@ def _fill(tree: Any, target: Any, form: _Form, most: dict[str, tuple[int, ErrorC
         try:
             _fill_field(value, target, field, most)
         except (ValueError, ProtocolError) as error:
-            raise _within(key, error) from None
+            raise _in_field(key, error) from None
 
 
 def _fill_field(value: Any, target: Any, field: _Field, most: dict[str, tuple[int, ErrorCode]]) -> None:
@@ -186,7 +195,7 @@ def _fill_field(value: Any, target: Any, field: _Field, most: dict[str, tuple[in
 
 def _fill_list(value: Any, target: Any, field: _Field, most: dict[str, tuple[int, ErrorCode]]) -> None:
     if type(value) is not list:
-        raise ValueError(f"{_shown(value)} is no list")
+        raise ValueError(f"{_format_value(value)} is no list")
     parts = getattr(target, field.name)
     if field.read is not None:
         try:
@@ -198,49 +207,49 @@ def _fill_list(value: Any, target: Any, field: _Field, most: dict[str, tuple[int
     assert field.message is not None
     at_most, code = most.get(field.message.name, (len(value), ErrorCode.LIMIT_EXCEEDED))
     if len(value) > at_most:
-        raise ProtocolError(code, f"{len(value)} entries; at most {at_most} is allowed")
+        raise ProtocolError(code, too_many_entries(len(value), at_most))
     form = _form(field.message)
     _each(lambda one: _fill(one, parts.add(), form, most), value)
 
 
 def _each(read: Callable[[Any], Any], values: list[Any]) -> None:
-    """Call `read` with each value; an error names the index."""
+    """Call `read` with each value. Errors name the index."""
     at = 0
     try:
-        for at, one in enumerate(values):  # noqa: B007 - used where it ends
+        for at, one in enumerate(values):  # noqa: B007 - used by the handler
             read(one)
     except (ValueError, ProtocolError) as error:
-        raise _within(f"[{at}]", error) from None
+        raise _in_field(f"[{at}]", error) from None
 
 
 def _reader(field: FieldDescriptor) -> Callable[[Any], Any] | None:
     if field.type == FieldDescriptor.TYPE_ENUM:
         assert field.enum_type is not None
-        return _enumerator(field.enum_type)
+        return _enumerator_reader(field.enum_type)
     return _READERS.get(field.type)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> Tree:
+def _to_object(pairs: list[tuple[str, Any]]) -> Tree:
     result = dict(pairs)
     if len(result) != len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ValueError(f"the key {_shown(twice)} appears twice in an object")
+        repeated_key = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {_format_value(repeated_key)} appears twice in an object")
     return result
 
 
-def _integer(digits: str) -> int | float:
+def _to_number(digits: str) -> int | float:
     return int(digits) if len(digits) <= _INT_DIGITS else float(digits)
 
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A number that JSON does not have, such as NaN."""
+    """A number that Python's parser accepts and JSON does not have, such as NaN."""
 
     name: str
 
 
 def _path_to_constant(node: Any) -> str | None:
-    """Return the path to the first `_Constant` in a tree, and its name; None if there is none."""
+    """Return the path and the name of the first `_Constant` in a tree; None if the tree has none."""
     for key, child in node.items() if type(node) is dict else enumerate(node) if type(node) is list else ():
         step = f".{key[:40]}" if type(key) is str else f"[{key}]"
         if type(child) is _Constant:
@@ -250,8 +259,8 @@ def _path_to_constant(node: Any) -> str | None:
     return None
 
 
-def _refuse_nesting(tree: Any) -> None:
-    """Parse JSON. Raises RecursionError; whether the parser does differs between versions of Python."""
+def _check_nesting(tree: Any) -> None:
+    """Raise RecursionError if a tree is nested too deeply. Not every version of Python raises it while parsing."""
     level = [tree]
     for _ in range(MAX_NESTING):
         inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
@@ -261,88 +270,88 @@ def _refuse_nesting(tree: Any) -> None:
     raise RecursionError
 
 
-def _shown(value: Any) -> str:
-    """Return a value as JSON writes it, or its start, or what kind of value it is."""
+def _format_value(value: Any) -> str:
+    """Return the start of a string or number as JSON; for other values, their kind."""
     if isinstance(value, str):
         return json.dumps(value[:40])
-    return json.dumps(value)[:40] if isinstance(value, int | float | None) else _kind(value)
+    return json.dumps(value)[:40] if isinstance(value, int | float | None) else _name_kind(value)
 
 
-def _kind(value: Any) -> str:
+def _name_kind(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", bool: "true or false", str: "a string", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
-def _number(text: str) -> re.Match[str]:
-    """Match a number as JSON writes it: its fraction is group 2, its exponent group 3. Raises ValueError."""
+def _match_number(text: str) -> re.Match[str]:
+    """Return the match of a JSON number: group 2 is its fraction, group 3 its exponent. Raises ValueError."""
     found = _NUMBER.fullmatch(text)
     if found is None:
-        raise ValueError(f"{_shown(text)} is no number")
+        raise _not_a_number(text)
     return found
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
+def _integer_reader(low: int, high: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         number = value
         if type(value) is str:
-            found = _number(value)
-            number = _integer(value) if found[2] is found[3] is None else float(value)
+            found = _match_number(value)
+            number = _to_number(value) if found[2] is found[3] is None else float(value)
         if type(number) is float and number.is_integer():
             number = int(number)
         if type(number) is not int or not low <= number <= high:
-            raise ValueError(f"{_shown(value)} is no integer from {low} to {high}")
+            raise ValueError(f"{_format_value(value)} is no integer from {low} to {high}")
         return number
 
     return read
 
 
-def _double(value: Any) -> float:
+def _read_double(value: Any) -> float:
     if type(value) is str:
         if value in _NOT_FINITE:
             return _NOT_FINITE[value]
-        _number(value)
+        _match_number(value)
     elif type(value) is not float and type(value) is not int:
-        raise ValueError(f"{_shown(value)} is no number")
+        raise _not_a_number(value)
     number = float(value)
     if math.isinf(number):
-        raise ValueError("a number beyond a double")
+        raise ValueError("the number exceeds the range of a double")
     return number
 
 
-def _bool(value: Any) -> bool:
+def _read_bool(value: Any) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"{_shown(value)} is neither true nor false")
+        raise ValueError(f"{_format_value(value)} is neither true nor false")
     return value
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     if type(value) is not str:
-        raise ValueError(f"{_kind(value)} is no string")  # it may be a token
+        raise ValueError(f"{_name_kind(value)} is no string")  # the value is not shown: it may be a token
     return value
 
 
-def _bytes(value: Any) -> bytes:
-    text = _text(value)
+def _read_bytes(value: Any) -> bytes:
+    text = _read_text(value)
     try:
         data = binascii.a2b_base64(text)
         if binascii.b2a_base64(data, newline=False).decode() == text:
-            return data  # its padding, alphabet, white space and bits beyond the last byte are right
-    except ValueError:  # binascii.Error is one
+            return data  # padding, alphabet, white space and unused bits are right
+    except ValueError:  # binascii.Error is a ValueError
         pass
     raise ValueError("a string is no base64 of the standard alphabet with padding")
 
 
-def _enumerator(kind: EnumDescriptor) -> Callable[[Any], int]:
+def _enumerator_reader(kind: EnumDescriptor) -> Callable[[Any], int]:
     numbers = {value.name: value.number for value in kind.values}
-    is_open, whole = kind.name == _OPEN, _whole(-(2**31), 2**31 - 1)
+    is_open, read_integer = kind.name == _OPEN_ENUM, _integer_reader(-(2**31), 2**31 - 1)
 
     def read(value: Any) -> int:
         if type(value) is not str:
-            return whole(value)
+            return read_integer(value)
         number = numbers.get(value)
         if number is None and not is_open:
             raise ProtocolError(
-                ErrorCode.INVALID_VALUE, f"{_shown(value)} is not one of {', '.join(list(numbers)[1:])}"
+                ErrorCode.INVALID_VALUE, f"{_format_value(value)} is not one of {', '.join(list(numbers)[1:])}"
             )
         return number or 0
 
@@ -350,11 +359,11 @@ def _enumerator(kind: EnumDescriptor) -> Callable[[Any], int]:
 
 
 _READERS: dict[int, Callable[[Any], Any]] = {
-    FieldDescriptor.TYPE_BOOL: _bool,
-    FieldDescriptor.TYPE_BYTES: _bytes,
-    FieldDescriptor.TYPE_DOUBLE: _double,
-    FieldDescriptor.TYPE_INT64: _whole(-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_STRING: _text,
-    FieldDescriptor.TYPE_UINT32: _whole(0, 2**32 - 1),
-    FieldDescriptor.TYPE_UINT64: _whole(0, 2**64 - 1),
+    FieldDescriptor.TYPE_BOOL: _read_bool,
+    FieldDescriptor.TYPE_BYTES: _read_bytes,
+    FieldDescriptor.TYPE_DOUBLE: _read_double,
+    FieldDescriptor.TYPE_INT64: _integer_reader(-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_STRING: _read_text,
+    FieldDescriptor.TYPE_UINT32: _integer_reader(0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: _integer_reader(0, 2**64 - 1),
 }

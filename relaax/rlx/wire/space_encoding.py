@@ -1,4 +1,4 @@
-"""Convert spaces to their wire form, and to dicts for JSON."""
+"""Converters of spaces to Protobuf objects and to dicts for JSON, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from relaax.rlx import rlx_pb2
 from relaax.rlx.array_spaces import MAX_ELEMENTS
-from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.errors import ErrorCode, ProtocolError, too_many_axes
 from relaax.rlx.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from relaax.rlx.wire.arrays import MAX_AXES, dtype_number, dtype_of
 
@@ -24,13 +24,13 @@ def check_space(space: Space, what: str) -> None:
     """Raise ProtocolError (LIMIT_EXCEEDED) if a space has too many leaves or axes."""
     for index, element in enumerate(space.elements()):
         if index >= MAX_LEAVES:
-            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has more than {MAX_LEAVES} leaves")
+            raise _too_many_leaves(what)
         if len(element.shape) > MAX_AXES:
             raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has a leaf of more than {MAX_AXES} axes")
 
 
 def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
-    """Copy a space into an empty wire space. Raises ProtocolError (LIMIT_EXCEEDED) if it is nested too deeply."""
+    """Copy a space into an empty wire space. Raises ProtocolError if it is nested too deeply or is unsupported."""
     _check_depth(depth, "a space")
     if isinstance(space, Box):
         low, high = space.compact_bounds
@@ -53,11 +53,11 @@ def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
             entry = target.dict.entries.add(key=key)
             write_space(part, entry.space, depth + 1)
     else:
-        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{space!r} is no space that can be sent")
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"spaces of type {type(space).__name__} are unsupported")
 
 
 def read_space(source: rlx_pb2.Space, what: str, depth: int = 1) -> Space:
-    """Return the space that the wire describes. Raises ProtocolError if it describes none, or one past the limits."""
+    """Return the space of a wire space. Raises ProtocolError if it is invalid or exceeds a limit."""
     _check_depth(depth, what)
     try:
         return _read_space(source, what, depth)
@@ -74,13 +74,13 @@ def _read_space(source: rlx_pb2.Space, what: str, depth: int) -> Space:
     if kind == "multi_discrete":
         return MultiDiscrete(source.multi_discrete.nvec)
     if kind == "multi_binary":
-        return MultiBinary(_short(source.multi_binary.shape, what))
+        return MultiBinary(_check_shape(source.multi_binary.shape, what))
     if kind == "tuple":
-        spaces = enumerate(_few(source.tuple.spaces, what))
+        spaces = enumerate(_check_leaf_count(source.tuple.spaces, what))
         return Tuple([read_space(part, f"{what}[{index}]", depth + 1) for index, part in spaces])
     if kind == "dict":
         parts: dict[str, Space] = {}
-        for entry in _few(source.dict.entries, what):
+        for entry in _check_leaf_count(source.dict.entries, what):
             if entry.key in parts:
                 raise ValueError(f"the key {entry.key!r} appears twice")
             parts[entry.key] = read_space(entry.space, f"{what}[{entry.key!r}]", depth + 1)
@@ -89,7 +89,7 @@ def _read_space(source: rlx_pb2.Space, what: str, depth: int) -> Space:
 
 
 def _read_box(box: rlx_pb2.Space.Box, what: str) -> Box:
-    shape = _short(box.shape, what)
+    shape = _check_shape(box.shape, what)
     low, high = np.array(box.low, np.float64), np.array(box.high, np.float64)
     count = math.prod(shape)
     for name, bound in (("low", low), ("high", high)):
@@ -117,11 +117,9 @@ def _bounds_from_wire(
     return bound.reshape(shape)
 
 
-def _short(shape: Any, what: str) -> tuple[int, ...]:
+def _check_shape(shape: Any, what: str) -> tuple[int, ...]:
     if len(shape) > MAX_AXES:
-        raise ProtocolError(
-            ErrorCode.LIMIT_EXCEEDED, f"{what}: shape has {len(shape)} axes; at most {MAX_AXES} is allowed"
-        )
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, too_many_axes(f"{what}: ", len(shape), MAX_AXES))
     if math.prod(shape) > MAX_ELEMENTS:
         raise ProtocolError(
             ErrorCode.LIMIT_EXCEEDED, f"{what}: shape is {list(shape)}; at most {MAX_ELEMENTS} elements are allowed"
@@ -129,10 +127,14 @@ def _short(shape: Any, what: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _few(parts: Any, what: str) -> Any:
+def _check_leaf_count(parts: Any, what: str) -> Any:
     if len(parts) > MAX_LEAVES:
-        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has more than {MAX_LEAVES} leaves")
+        raise _too_many_leaves(what)
     return parts
+
+
+def _too_many_leaves(what: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has more than {MAX_LEAVES} leaves")
 
 
 def _check_depth(depth: int, what: str) -> None:
@@ -143,7 +145,7 @@ def _check_depth(depth: int, what: str) -> None:
 def space_to_dict(space: Space) -> dict[str, Any]:
     """Return the space in the canonical JSON mapping of `rlx.v1.Space`. Equal spaces give equal dicts.
 
-    Raises ValueError if the space is past the limits of the protocol.
+    Raises ValueError if the space exceeds a limit of the protocol.
     """
     from google.protobuf import json_format
 
@@ -158,7 +160,7 @@ def space_to_dict(space: Space) -> dict[str, Any]:
 
 
 def space_from_dict(description: Mapping[str, Any]) -> Space:
-    """Return the space that `space_to_dict` described. Raises ValueError if `description` describes none."""
+    """Return the space of a dict of `space_to_dict`. Raises ValueError if `description` is not such a dict."""
     from google.protobuf import json_format
 
     wire = rlx_pb2.Space()
@@ -167,5 +169,5 @@ def space_from_dict(description: Mapping[str, Any]) -> Space:
         space = read_space(wire, "the space")
         check_space(space, "the space")
     except (json_format.ParseError, ProtocolError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no description of a space: {error}") from None
+        raise ValueError(f"not a description of a space: {error}") from None
     return space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def varint(number: int) -> bytes:
-    """Return `number`, from 0, as Protobuf writes it: 7 bits a byte, the low ones first."""
+    """Return the encoding of `number` (at least 0): 7 bits in each byte, the lowest first."""
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)

@@ -57,7 +57,7 @@ class ClientAdmission:
         if not isinstance(hello, Hello):  # the state machine also allows a bye
             return None
         who = self._authentication.identify(hello.token)
-        hello = self._peer.connection.forget_token()
+        hello = self._peer.connection.remove_token()
         if isinstance(who, Identity):
             return hello, who
         self._reports.send(FAILED)

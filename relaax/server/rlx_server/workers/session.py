@@ -15,7 +15,7 @@ from relaax.hosting.errors import describe_error, place_of
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder
-from relaax.rlx.metric_names import formed
+from relaax.rlx.metric_names import normalize_name
 
 Mask = npt.NDArray[np.bool_]
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
@@ -224,7 +224,7 @@ def agent_failure(error: Exception, source: Path) -> str:
 def record_client_metrics(message: rlx.Metrics, metrics: MetricsRecorder) -> None:
     """Record a client's scalars, with normalized names under the prefix CLIENTS."""
     for name, value in message.scalars:
-        metrics.scalar(f"{CLIENTS}{formed(name)}", value)
+        metrics.scalar(f"{CLIENTS}{normalize_name(name)}", value)
 
 
 class WorkerMetrics:
