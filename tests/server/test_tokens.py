@@ -84,7 +84,7 @@ def test_a_file_that_everybody_can_read_is_warned_of(tmp_path: Path, caplog: pyt
     read_token(written(tmp_path, OTHER_TOKEN), KEY, VARIABLE)
     assert not caplog.records
     read_token(written(tmp_path, OTHER_TOKEN, 0o644), KEY, VARIABLE)
-    assert "everybody on this machine can read" in caplog.text
+    assert "can read the token file" in caplog.text
     assert OTHER_TOKEN not in caplog.text
 
 

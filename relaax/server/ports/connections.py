@@ -103,7 +103,7 @@ class Connections:
     """A monitor of a gRPC port's connections, whose sockets it finds in the process's table of descriptors.
 
     gRPC limits their number too, but always closes the newest one. This class first closes connections that have made
-    no call that needs a token, those of the network with the most of them first, and of these the longest silent first.
+    no call that needs a token, beginning with the network that has the most of them and its longest silent connection.
     gRPC reads headers before a call can be refused, so the bytes of a connection without an admitted call are limited.
     A worker whose connection is closed reconnects. `clock` returns seconds.
     """

@@ -154,7 +154,7 @@ class LocalServer:
             self._sessions[name] = session
         if before is not None:
             before.close()
-        _log.debug("worker %s uses shared memory", name[:8])
+        _log.debug("worker %s is now connected by shared memory", name[:8])
         return session
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:

@@ -20,7 +20,7 @@ from relaax.server.security.strikes import DisconnectionLog
 MESSAGE_SECONDS = 15.0
 """Seconds from a call until its message must be complete. A worker does not wait longer for the answer."""
 OPEN_SECONDS = 5.0
-"""The same for calls that need no token."""
+"""Seconds until the message of a call that needs no token must be complete."""
 UNFINISHED = 4
 """Maximum number of incomplete calls of a connection. A worker has one or two."""
 OPEN_UNFINISHED = 8

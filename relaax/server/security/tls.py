@@ -100,7 +100,7 @@ def _check_dates(pem: bytes, file: str, key: str) -> None:
         begins = certificate.not_valid_before_utc
         raise ConfigurationError(f"{key}: the certificate {file} is not valid before {begins:%Y-%m-%d %H:%M} UTC")
     if ends - now < SOON:
-        _log.warning("%s: the certificate %s expires on %s", key, file, f"{ends:%Y-%m-%d}")
+        _log.warning("%s: renew the certificate %s, which expires on %s", key, file, f"{ends:%Y-%m-%d}")
 
 
 def _read(file: str, key: str) -> bytes:

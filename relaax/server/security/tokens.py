@@ -77,7 +77,7 @@ def _content(path: Path, key: str) -> str:
     except OSError as error:
         raise ConfigurationError(f"{key}: the token file {path} cannot be read: {error.strerror}") from None
     if mode & stat.S_IROTH:
-        _log.warning("%s: everybody on this machine can read the token file %s; run chmod 600 on it", key, path)
+        _log.warning("%s: all users of this machine can read the token file %s; run chmod 600 on it", key, path)
     return content.decode("latin-1").strip()
 
 

@@ -87,7 +87,7 @@ def test_a_withheld_gradient_is_counted_and_so_are_its_steps() -> None:
         assert applied.outcome.discard is Discard.LOSS
         assert applied.counters == Counters(env_steps=5, frames=20, discarded_loss=1)
     assert applied.counters.discarded == 1
-    with pytest.raises(PushRefused, match="withheld must not have a gradient"):
+    with pytest.raises(PushRefused, match="withheld=true must not have a gradient"):
         tested.push(push(2, 1, 2, withheld=True))
 
 

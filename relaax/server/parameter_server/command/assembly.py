@@ -196,7 +196,7 @@ def _resume(core: ParameterServerCore, models: AlgorithmModels, manager: Checkpo
         return 0
     location = f"{manager.store.location}/{checkpoint.checkpoint_id}"
     core.checkpoint_saved(Saved(location, checkpoint.manifest["global_step"], checkpoint.manifest["time"]))
-    _log.info("resuming from %s at global step %d", location, core.global_step)
+    _log.info("the parameter server is resuming from %s at global step %d", location, core.global_step)
     return sequence(checkpoint.checkpoint_id)
 
 

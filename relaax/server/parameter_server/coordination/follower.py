@@ -206,7 +206,11 @@ class Follower(Coordinator):
             if isinstance(error, ModelRefused):
                 self._end(str(error))
         else:
-            _log.info("returned to %s, incarnation %d", order.checkpoint or "the start of training", order.incarnation)
+            _log.info(
+                "this shard returned to %s, incarnation %d",
+                order.checkpoint or "the start of training",
+                order.incarnation,
+            )
             self._mark(answer)
 
     def _mark(self, answer: pb.Answer) -> None:

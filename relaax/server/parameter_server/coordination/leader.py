@@ -136,9 +136,8 @@ class Leader(Coordinator):
         self._core = core
         self._fingerprints = fingerprints
         self._manager = manager
-        self._served: int | None = (
-            None  # `members.changes` when the shards began to serve together; None while they do not
-        )
+        # `members.changes` when all shards began to serve; None while they do not serve.
+        self._served: int | None = None
         self._last_logged: tuple[str, int] | None = None
         self._closing = ""
         self._barrier = Barrier(core, self.members)

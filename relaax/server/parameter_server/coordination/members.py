@@ -1,4 +1,4 @@
-"""The shards that have joined shard 0: introductions, orders and answers."""
+"""The joined shards, from the point of view of shard 0: introductions, orders and answers."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def introduction(position: ShardPosition, description: str, location: str) -> pb
 
 def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
     """Return why a shard cannot join shard 0, whose introduction is `ours`; None if it can."""
-    who = f"shard {theirs.shard} of {theirs.shards} cannot join"
+    what = f"shard {theirs.shard} of {theirs.shards} cannot join"
     if theirs.shards != ours.shards:
-        return f"{who}: shard 0 was started as one of {ours.shards}; start all shards with the same number"
+        return f"{what}: shard 0 was started as one of {ours.shards}; start all shards with the same number"
     if not 1 <= theirs.shard < ours.shards:
-        return f"{who}: its index must be from 1 to {ours.shards - 1}"
+        return f"{what}: its index must be from 1 to {ours.shards - 1}"
     try:
         difference = first_difference(theirs.description, ours.description, f"at shard {theirs.shard}", "at shard 0")
     except (ValueError, RecursionError):
-        return f"{who}: its description is not JSON"
+        return f"{what}: its description is not JSON"
     if difference:
-        return f"{who}: its configuration differs from shard 0: {difference}"
+        return f"{what}: its configuration differs from shard 0: {difference}"
     if theirs.location != ours.location:
         first, other = (
             f"checkpoints in {one.location}" if one.location else "no checkpoints" for one in (ours, theirs)
         )
-        return f"{who}: it keeps {other}, shard 0 keeps {first}; all shards need the same location"
+        return f"{what}: it keeps {other}, shard 0 keeps {first}; all shards need the same location"
     return None
 
 
@@ -202,7 +202,7 @@ class Members(pb_grpc.CoordinationServiceServicer):
             context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{member} has already joined from another process")
         if other is not None:
             other.disconnect()  # its old stream broke, which the shard noticed first
-        _log.info("%s joined shard 0", member)
+        _log.info("%s has joined shard 0", member)
         self._on_change()
 
     def _listen(self, member: Member, requests: Any) -> None:

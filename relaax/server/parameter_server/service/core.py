@@ -127,7 +127,7 @@ class ParameterServerCore:
         """Continue from a checkpoint, under a new incarnation. Called before the first worker registers.
 
         `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be equal to
-        those of the checkpoint; other values may differ. Raises ModelRefused and Damaged.
+        the checkpoint's values; others may differ. Raises ModelRefused and Damaged.
         """
         require_model(checkpoint.manifest)
         self.roll_back(checkpoint, fingerprint, max(checkpoint.manifest["incarnation"] + 1, self.incarnation))
@@ -180,7 +180,7 @@ class ParameterServerCore:
             if model is None:
                 model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
                 self.model = model
-                _log.info("new model: %d parameters", model.shard.size)
+                _log.info("the first worker made a new model: %d parameters", model.shard.size)
             if self._begun is None and purpose.acts:
                 self._begun = self._clock()
         if model.fingerprint != fingerprint:
@@ -208,7 +208,7 @@ class ParameterServerCore:
             with self._lock:
                 reported, self._finish_reported = self._finish_reported, True
             if not reported:
-                _log.info("training has ended at global step %d", self.global_step)
+                _log.info("the whole training has ended at global step %d", self.global_step)
                 self._on_finished()
         return applied
 
@@ -334,7 +334,7 @@ class ParameterServerCore:
         finally:
             self.free_prepared()
         if not unbroken:
-            raise CheckpointLate("an update took too long")
+            raise CheckpointLate(f"updates did not pause within {CUT:g} s, or the copy of the state took longer")
         return state
 
     def state(self) -> ModelState | None:

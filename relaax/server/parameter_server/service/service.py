@@ -123,7 +123,9 @@ def check_report(report: pb.MetricsReport) -> None:
             check_name(histogram.name)
             buckets, counts = histogram.buckets, histogram.counts
             if len(buckets) != len(counts):
-                raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets, but {len(counts)} counts")
+                raise ValueError(
+                    f"histogram {histogram.name!r} has {len(buckets)} buckets, but {len(counts)} counts, not as many"
+                )
             if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
                 raise ValueError(f"histogram {histogram.name!r}: buckets must be from {LOWEST} to {HIGHEST}")
         for gauge in report.gauges:
@@ -164,7 +166,7 @@ class ParameterService:
             except ModelRefused as error:
                 raise NotAllowedNow(str(error)) from None
             what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
-            _log.info("worker %s registered: %s", shown_id(worker.worker_id), what)
+            _log.info("worker %s registered with this shard: %s", shown_id(worker.worker_id), what)
             offer = self._offers.offer(worker.worker_id) if self._offers else None
             return pb.RegisterResponse(
                 incarnation=core.incarnation,
@@ -188,7 +190,7 @@ class ParameterService:
             if worker is None:
                 return self._answer_earlier_push(request)
             if not worker.purpose.may_update:
-                raise NotAllowedNow(f"{worker.purpose.name} cannot push")
+                raise NotAllowedNow(f"{worker.purpose.name} cannot push updates to this server")
             try:
                 push = to_push(carrier, worker)
                 applied = core.push(push)
@@ -247,7 +249,7 @@ class ParameterService:
             model = self._core.model
             worker = self._worker(request.worker_id, request.incarnation)
             if worker is None or model is None:
-                raise UnknownWorker("the worker is not registered in this incarnation")
+                raise UnknownWorker("the worker is not registered in this incarnation of the server")
             if not worker.purpose.may_update:
                 raise NotAllowedNow(f"{worker.purpose.name} may not change parameters")
             try:
@@ -284,7 +286,9 @@ class ParameterService:
             self._record_report(request.report, worker)
             self._core.deregister(request.worker_id)
             environments = len(worker.actors)
-            _log.info("worker %s deregistered (%d environments)", shown_id(request.worker_id), environments)
+            _log.info(
+                "worker %s deregistered from this shard (%d environments)", shown_id(request.worker_id), environments
+            )
         return pb.LeaveResponse()
 
     def status(self) -> pb.GetStatusResponse:

@@ -63,7 +63,7 @@ class MergedStatistics:
         """Raise ValueError if a name is unknown or a length differs."""
         for name, moments in samples.items():
             if name not in self._statistics:
-                raise ValueError(f"unknown statistic {name[:MAX_STATISTIC_NAME]!r}")
+                raise ValueError(f"unknown statistic {name[:MAX_STATISTIC_NAME]!r}: the algorithm does not declare it")
             size = self._merged[name].size
             if moments.size != size:
                 raise ValueError(f"statistic {name!r} has samples of {size} numbers, not {moments.size}")

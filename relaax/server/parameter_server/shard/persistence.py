@@ -111,7 +111,9 @@ def errors_as_damaged(what: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        raise Damaged(f"its {what} cannot be read: {error if isinstance(error, ValueError) else repr(error)}") from None
+        raise Damaged(
+            f"the checkpoint's {what} cannot be decoded: {error if isinstance(error, ValueError) else repr(error)}"
+        ) from None
 
 
 def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Checkpoint) -> Snapshot:

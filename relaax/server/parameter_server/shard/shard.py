@@ -329,7 +329,9 @@ class Shard:
         Raises ValueError if its lengths, slots or statistics are not those of this shard.
         """
         if snapshot.parameters.shape != (self.size,):
-            raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")
+            raise ValueError(
+                f"the shard has {self.size} parameters, but its part of the checkpoint {len(snapshot.parameters)}"
+            )
         ours, theirs = (
             {name: moments.size for name, moments in statistics.items()}
             for statistics in (self._statistics.merged, snapshot.statistics)
@@ -370,20 +372,22 @@ class Shard:
         Raises PushRefused if the gradient contradicts the other fields.
         """
         if push.applied and (push.gradient is not None or push.withheld or not self._shared):
-            raise PushRefused("a push that says applied must not have a gradient, and needs shared memory (hogwild)")
+            raise PushRefused("a push with applied=true must not have a gradient, and needs shared memory (hogwild)")
         if push.gradient is None:
             return True
         if push.withheld:
-            raise PushRefused("a push that says withheld must not have a gradient")
+            raise PushRefused("a push with withheld=true must not have a gradient")
         if push.gradient.shape != (self.size,):
-            raise PushRefused(f"a gradient must have {self.size} elements, not {push.gradient.size}")
+            raise PushRefused(f"the pushed gradient must have {self.size} elements, not {push.gradient.size}")
         return is_finite(push.gradient)
 
     def _count(self, push: Push, finite: bool) -> Outcome:
         before = self._counters
         staleness = before.version - push.base_version
         if staleness < 0:
-            raise PushRefused(f"base version {push.base_version} is newer than the current version {before.version}")
+            raise PushRefused(
+                f"the push's base version {push.base_version} is newer than the current version {before.version}"
+            )
         try:
             self._statistics.check(push.statistics)
         except ValueError as error:
