@@ -318,8 +318,8 @@ class _Request:
         from relaax.files import write_whole
         from relaax.policy import file as exporting
 
-        store = catalogue.opened(location, self.aws_keys, self.aws_endpoint)
-        checkpoint = catalogue.loaded(store, self.checkpoint_id, self.best)
+        store = catalogue.open_store(location, self.aws_keys, self.aws_endpoint)
+        checkpoint = catalogue.load_checkpoint(store, self.checkpoint_id, self.best)
         write_whole(self._policy, exporting.policy_of(checkpoint))
         return exporting.description_of(checkpoint)
 

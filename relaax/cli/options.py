@@ -22,6 +22,7 @@ OverridesOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in `relaax run`.")
 ]
 EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="URL of an S3 other than Amazon's.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Start a new run; a previous run is moved aside.")]
 NoProgressOption = Annotated[bool, typer.Option("--no-progress", help="Do not show progress.")]
 
 

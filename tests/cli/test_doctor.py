@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from relaax.cli.doctor import machine, storage
-from relaax.cli.doctor.command import checks, examined, line
+from relaax.cli.doctor.command import checks, line, run_checks
 from relaax.cli.doctor.finding import Finding, Severity, Subject, warning
 from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.transport import segments
@@ -63,7 +63,7 @@ def found(config: Path, name: str) -> list[Finding]:
     findings: list[Finding] = []
     for check in checks():
         if check.name in ("configuration", name) or (check.name, name) == ("algorithm", "parameter server"):
-            findings = list(check.look(subject))
+            findings = list(check.run(subject))
         if check.name == name:
             break
     for finding in findings:
@@ -303,7 +303,7 @@ def test_status_port_is_asked_without_a_proxy(
     server, _ = start_offline_server(processes, tmp_path, "--status-bind", "127.0.0.1:0")
     address = status_url(server).removeprefix("http://")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nothing listens there
-    wait_until(lambda: "it serves" in sentences(tmp_path, address), "relaax doctor names the server")
+    wait_until(lambda: "(serving)" in sentences(tmp_path, address), "relaax doctor names the server")
 
 
 def sentences(folder: Path, address: str) -> str:
@@ -447,7 +447,7 @@ def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.M
         yield warning("", "")
 
     monkeypatch.setattr(machine, "memory", broken)
-    names = dict(examined(Subject(str(written(tmp_path)))))
+    names = dict(run_checks(Subject(str(written(tmp_path)))))
     assert "RuntimeError: a mistake" in names["memory"].sentence
     assert "GB are free" in names["disk"].sentence
 

@@ -53,11 +53,11 @@ def found(config: Path, name: str) -> list[Finding]:
     subject = Subject(str(config))
     for check in checks():
         if check.name == name:
-            findings = list(check.look(subject))
+            findings = list(check.run(subject))
             assert all(SECRET not in line(name, one) and OTHER not in line(name, one) for one in findings)
             return findings
         if check.name in ("configuration", "algorithm", "environment"):
-            assert all(one.level is Severity.OK for one in check.look(subject))
+            assert all(one.level is Severity.OK for one in check.run(subject))
     raise AssertionError(f"there is no check {name!r}")
 
 
@@ -103,11 +103,13 @@ def test_replay_servers_that_are_not_there_or_not_named(tmp_path: Path) -> None:
         assert len(late) == 2
         assert f"replay server {one} is unreachable: UNAVAILABLE" in late[0]
         config = written(tmp_path, rlx={"replay_server": [one, other]}, learner={"replay_server": [other, one]})
-        assert "workers and learners name other replay servers" in said(found(config, "replay server"), LEVELS[1])[0]
+        assert (
+            "workers and learners name different replay servers" in said(found(config, "replay server"), LEVELS[1])[0]
+        )
     (none,) = said(found(written(tmp_path), "replay server"), Severity.WARNING)
     assert "relaax-rlx-server.replay_server names no replay server. Set it to their addresses" in none
     config = written(tmp_path, **addressed("127.0.0.1:0", "127.0.0.1:0"))
-    assert "the ports of replay servers are not picked yet" in said(found(config, "replay server"), Severity.OK)[0]
+    assert "the ports of replay servers are not known yet" in said(found(config, "replay server"), Severity.OK)[0]
 
 
 def test_numbers_that_a_run_refuses(tmp_path: Path) -> None:
@@ -184,6 +186,6 @@ def test_tokens_and_certificates_are_those_of_everybody(tmp_path: Path, processe
 
 def test_a_replay_port_for_everybody_is_asked_for(tmp_path: Path) -> None:
     for sections in ({"replay": {"bind": "0.0.0.0:0"}}, {"learner": {"status_bind": "0.0.0.0:0"}}):
-        (finding,) = checks()[0].look(Subject(str(written(tmp_path, **sections))))
+        (finding,) = checks()[0].run(Subject(str(written(tmp_path, **sections))))
         assert finding.level is Severity.WRONG
         assert "0.0.0.0:0 can be reached from other machines" in finding.sentence

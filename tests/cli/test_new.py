@@ -215,7 +215,7 @@ def test_a_new_environment_says_where_options_for_gymnasium_come_from(capsys: py
     with pytest.raises(SystemExit, match="2"):
         command.execute(described, runpy.run_path("mine/main.py")["main"], ["random", "mine", "--kwarg", "size=4"])
     said = capsys.readouterr().err
-    assert "unrecognized arguments: --kwarg size=4 (relaax-run.kwargs comes as --kwarg, for environments of" in said
+    assert "unrecognized arguments: --kwarg size=4 (relaax-run.kwargs is passed as --kwarg, for environments of" in said
     assert "relaax-run.arguments" in said
 
 

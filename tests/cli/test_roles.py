@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from relaax.bundled import bundled_folder
-from relaax.cli.doctor.command import examined
+from relaax.cli.doctor.command import run_checks
 from relaax.cli.doctor.finding import Severity, Subject
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.supervisor import Supervisor
@@ -83,7 +83,7 @@ def test_its_section_is_checked(config: Path) -> None:
 
 
 def test_doctor_looks_at_its_address(config: Path) -> None:
-    findings = [finding for name, finding in examined(Subject(str(config), ())) if name == "ports"]
+    findings = [finding for name, finding in run_checks(Subject(str(config), ())) if name == "ports"]
     (finding,) = (each for each in findings if each.sentence.startswith("relaax-echo.bind"))
     assert finding.level is Severity.OK
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from relaax.cli.suite.jobs import JobRunner, SuitePlan, opened
+from relaax.cli.suite.jobs import JobRunner, SuitePlan, open_record
 from relaax.configuration import ConfigurationError
 from relaax.evaluation.report import score_tables
 from support.programs import completed
@@ -53,33 +53,33 @@ def test_other_environments_have_their_means_alone() -> None:
 
 
 def test_what_is_done_is_kept_and_counted_once(tmp_path: Path) -> None:
-    record = opened(tmp_path, PLAN)
+    record = open_record(tmp_path, PLAN)
     assert list(record.jobs) == ["pong-seed-0", "pong-seed-7", "ALE-Boxing-v5-seed-0", "ALE-Boxing-v5-seed-7"]
     summary = {"checkpoint": "a", "seconds": 30.0, "status": "interrupted"}
-    record.count("pong-seed-7", {})
-    record.count("pong-seed-7", summary)
-    record.count("pong-seed-7", summary)
+    record.count_summary("pong-seed-7", {})
+    record.count_summary("pong-seed-7", summary)
+    record.count_summary("pong-seed-7", summary)
     assert (record.jobs["pong-seed-7"].seconds, record.jobs["pong-seed-7"].trained) == (30.0, False)
-    record.count("pong-seed-7", {"checkpoint": "b", "seconds": 12.0, "status": "max_time"})
+    record.count_summary("pong-seed-7", {"checkpoint": "b", "seconds": 12.0, "status": "max_time"})
     record.jobs["pong-seed-7"].result = result(1.0)
     record.save()
     more = replace(PLAN, environments=["pong", "boxing", "ALE/Boxing-v5"])
-    again = opened(tmp_path, more)
+    again = open_record(tmp_path, more)
     assert again.jobs["pong-seed-7"] == record.jobs["pong-seed-7"]
     assert (again.jobs["pong-seed-7"].seconds, again.jobs["pong-seed-7"].trained) == (42.0, True)
     assert again.jobs["boxing-seed-0"].result is None
     with pytest.raises(ConfigurationError, match=r"other max steps: 1000.0, not 2000.0; --dir names another folder"):
-        opened(tmp_path, replace(PLAN, max_steps=2000.0))
+        open_record(tmp_path, replace(PLAN, max_steps=2000.0))
     with pytest.raises(ConfigurationError, match=r"other environments: pong, ALE/Boxing-v5, not pong;"):
-        opened(tmp_path, replace(PLAN, environments=["pong"]))
+        open_record(tmp_path, replace(PLAN, environments=["pong"]))
     (tmp_path / "suite.json").write_text("{", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        opened(tmp_path, PLAN)
+        open_record(tmp_path, PLAN)
 
 
 def test_a_job_that_fails_leaves_the_others(tmp_path: Path) -> None:
     plan = replace(PLAN, config="da3c_gym_cartpole", environments=["CartPole-v1"], max_steps=500.0, episodes=2)
-    record = opened(tmp_path, replace(plan, evaluation=["--id", "00000009-1"]))
+    record = open_record(tmp_path, replace(plan, evaluation=["--id", "00000009-1"]))
     said: list[str] = []
     record.jobs["CartPole-v1-seed-0"].trained = True  # and nothing is there
     (tmp_path / "CartPole-v1-seed-0").write_text("no folder", encoding="utf-8")
@@ -119,7 +119,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
     threading.Timer(1.0, first.send_signal, [signal.SIGINT]).start()
     code, out, error = finished(first)
     assert code == 130, error
-    assert "ending what runs; the same command goes on from there" in out
+    assert "stopping the running jobs; the same command resumes them" in out
     record = json.loads((tmp_path / "table" / "suite.json").read_text())
     before = record["jobs"]["CartPole-v1-seed-0"]
     assert before["result"]["episodes"] == 2
@@ -127,7 +127,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     code, out, error = finished(suite(tmp_path, *arguments))
     assert code == 0, error
-    assert "2 trainings, 1 to be done" in out
+    assert "2 trainings, 1 remaining" in out
     record = json.loads((tmp_path / "table" / "suite.json").read_text())
     assert record["jobs"]["CartPole-v1-seed-0"] == before
     with (tmp_path / "table" / "table.csv").open() as file:
@@ -142,7 +142,7 @@ def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["CartPol-v1"], "gymnasium has no environment 'CartPol-v1'; the nearest is 'CartPole-v1'"),
-        (["CartPole-v1", "--seeds", "0"], "--seeds 0: give how many, such as 3, or which, such as 7,8"),
+        (["CartPole-v1", "--seeds", "0"], "--seeds must be a number of seeds (3) or a list of seeds"),
         (["CartPole-v1", "--max-time", "soon"], "a time is a number of seconds, or has units"),
         (["CartPole-v1", "--protocol", "noop"], "--protocol noop is for Atari games"),
         (["CartPole-v1", "--set", "algorithm.entropy=1"], "unknown key"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relaax.cli.suite.jobs import JobRunner, SuitePlan, SuiteRecord, opened
+from relaax.cli.suite.jobs import JobRunner, SuitePlan, SuiteRecord, open_record
 from relaax.configuration import ConfigurationError
 
 PLAN = SuitePlan("da3c_gym_cartpole", ["CartPole-v1"], [0, 7], ["run.clients=3"], None, 100.0, 5, ["--best"])
@@ -31,7 +31,7 @@ class Runner(JobRunner):
         self._place = folder
         self._trainings = 0
 
-    def _process(self, name: str, *arguments: str) -> tuple[int, str]:
+    def _run_process(self, name: str, *arguments: str) -> tuple[int, str]:
         self.commands.append(list(arguments))
         self.meanwhile()
         if arguments[0] == "run" and self._ends:
@@ -50,7 +50,7 @@ class Runner(JobRunner):
 
 
 def test_job_is_trained_and_then_evaluated(tmp_path: Path) -> None:
-    runner = Runner(opened(tmp_path, PLAN), tmp_path, ("max_time", 100.0))
+    runner = Runner(open_record(tmp_path, PLAN), tmp_path, ("max_time", 100.0))
     assert runner.run([NAME], 1) == []
     training, evaluation = runner.commands
     assert training[:2] == ["run", "da3c_gym_cartpole"]
@@ -70,41 +70,41 @@ def test_job_is_trained_and_then_evaluated(tmp_path: Path) -> None:
 
 
 def test_interrupted_training_resumes_with_the_remaining_time(tmp_path: Path) -> None:
-    first = Runner(opened(tmp_path, PLAN), tmp_path, ("interrupted", 30.0))
+    first = Runner(open_record(tmp_path, PLAN), tmp_path, ("interrupted", 30.0))
     first.meanwhile = first.stopping.set
     assert first.run([NAME], 1) == []
     assert len(first.commands) == 1, "an interrupted training is not evaluated"
-    second = Runner(opened(tmp_path, PLAN), tmp_path, ("interrupted", 69.5))
+    second = Runner(open_record(tmp_path, PLAN), tmp_path, ("interrupted", 69.5))
     second.meanwhile = second.stopping.set
     second.run([NAME], 1)
     assert second.option(0, "--max-time") == "70.0"
     assert f"{NAME}: training, 30 s so far" in second.said
-    third = Runner(opened(tmp_path, PLAN), tmp_path, ("max_time", 1.0))
+    third = Runner(open_record(tmp_path, PLAN), tmp_path, ("max_time", 1.0))
     third.run([NAME], 1)
     assert third.option(0, "--max-time") == "1.0", "less than a second is no time"
     assert [command[0] for command in third.commands] == ["run", "eval"]
-    assert opened(tmp_path, PLAN).jobs[NAME].seconds == 100.5
+    assert open_record(tmp_path, PLAN).jobs[NAME].seconds == 100.5
 
 
 def test_training_of_a_killed_suite_is_counted_at_the_start(tmp_path: Path) -> None:
-    opened(tmp_path, PLAN).save()
+    open_record(tmp_path, PLAN).save()
     (tmp_path / NAME).mkdir()
     summary = {"checkpoint": "a", "seconds": 40.0, "status": "interrupted"}
     (tmp_path / NAME / "summary.json").write_text(json.dumps(summary))
-    runner = Runner(opened(tmp_path, PLAN), tmp_path, ("max_time", 60.0))
+    runner = Runner(open_record(tmp_path, PLAN), tmp_path, ("max_time", 60.0))
     runner.run([NAME], 1)
     assert runner.option(0, "--max-time") == "60.0"
     done = summary | {"checkpoint": "b", "status": "max_time"}
     (tmp_path / "CartPole-v1-seed-0").mkdir()
     (tmp_path / "CartPole-v1-seed-0" / "summary.json").write_text(json.dumps(done))
-    runner = Runner(opened(tmp_path, PLAN), tmp_path)
+    runner = Runner(open_record(tmp_path, PLAN), tmp_path)
     runner.run(["CartPole-v1-seed-0"], 1)
     assert [command[0] for command in runner.commands] == ["eval"], "it was trained"
 
 
 def test_max_steps_alone_sets_no_time(tmp_path: Path) -> None:
     plan = replace(PLAN, max_steps=5e4, max_seconds=None)
-    runner = Runner(opened(tmp_path, plan), tmp_path, ("max_steps", 3.0))
+    runner = Runner(open_record(tmp_path, plan), tmp_path, ("max_steps", 3.0))
     runner.run([NAME], 1)
     assert (runner.option(0, "--max-steps"), "--max-time" in runner.commands[0]) == ("50000.0", False)
 
@@ -112,7 +112,7 @@ def test_max_steps_alone_sets_no_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fails", ["run", "eval"])
 def test_failed_job_does_not_stop_the_others(tmp_path: Path, fails: str) -> None:
     ends = [("failed", 5.0), ("max_time", 100.0)] if fails == "run" else [("max_time", 100.0)] * 2
-    runner = Runner(opened(tmp_path, PLAN), tmp_path, *ends)
+    runner = Runner(open_record(tmp_path, PLAN), tmp_path, *ends)
     runner.codes = {fails: 1}
     names = ["CartPole-v1-seed-0", NAME]
 
@@ -123,13 +123,13 @@ def test_failed_job_does_not_stop_the_others(tmp_path: Path, fails: str) -> None
     runner.meanwhile = once
     failures = runner.run(names, 1)
     assert failures == ["CartPole-v1-seed-0: ended with code 1:\nthe end of its log"]
-    record = opened(tmp_path, PLAN)
+    record = open_record(tmp_path, PLAN)
     assert record.jobs[NAME].result == {"mean": 9.0, "episodes": 5}
     assert record.jobs["CartPole-v1-seed-0"].result is None
 
 
 def test_refused_configuration_ends_the_suite(tmp_path: Path) -> None:
-    runner = Runner(opened(tmp_path, PLAN), tmp_path)
+    runner = Runner(open_record(tmp_path, PLAN), tmp_path)
     runner.codes = {"run": 2}
     with pytest.raises(ConfigurationError, match="the end of its log"):
         runner.run(["CartPole-v1-seed-0", NAME], 1)
@@ -138,7 +138,7 @@ def test_refused_configuration_ends_the_suite(tmp_path: Path) -> None:
 
 def test_jobs_at_a_time_are_bounded(tmp_path: Path) -> None:
     plan = replace(PLAN, seeds=list(range(6)))
-    runner = Runner(opened(tmp_path, plan), tmp_path, *[("max_time", 100.0)] * 6)
+    runner = Runner(open_record(tmp_path, plan), tmp_path, *[("max_time", 100.0)] * 6)
     lock, both, most = threading.Lock(), threading.Barrier(2), [0, 0]
 
     def meanwhile() -> None:

@@ -80,7 +80,7 @@ def test_control_c_ends_the_command_but_not_the_training(nodes: RayNodes, proces
     watching.wait_for_line("environments connect to", 180.0)
     watching.interrupt_group()
     assert watching.wait(60.0) == 130
-    assert any("goes on; relaax cluster stop" in line for line in watching.lines)
+    assert any("continues; relaax cluster stop" in line for line in watching.lines)
     assert nodes.relaax("cluster", "status").stdout.startswith(f"{CARTPOLE}: running")
     assert nodes.relaax("cluster", "stop", CARTPOLE).returncode == 0
 

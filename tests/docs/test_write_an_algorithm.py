@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.cli.new.command import ALGORITHM, filled
+from relaax.cli.new.command import ALGORITHM, fill_template
 from support.pages import DOCS, parts
 from support.run import Runs
 
@@ -37,11 +37,11 @@ def test_it_is_one_short_file() -> None:
 
 @pytest.mark.parametrize("suffix", [".py", ".yaml"])
 def test_it_is_what_relaax_new_writes(suffix: str) -> None:
-    assert listing(f"reinforce{suffix}") == filled(ALGORITHM, suffix, "reinforce")
+    assert listing(f"reinforce{suffix}") == fill_template(ALGORITHM, suffix, "reinforce")
 
 
 def test_its_test_is_what_relaax_new_writes() -> None:
-    assert listing("test_reinforce.py") == filled(ALGORITHM, "_test.py", "reinforce")
+    assert listing("test_reinforce.py") == fill_template(ALGORITHM, "_test.py", "reinforce")
 
 
 def test_its_tests_pass_without_tensorflow(extracted: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import relaax.policy
 from relaax.algorithm_base import AgentBase, Box, Dict, Discrete, Space, StepResult, load_algorithm
-from relaax.cli.new.command import ALGORITHM, filled
+from relaax.cli.new.command import ALGORITHM, fill_template
 from relaax.policy import Policy, PolicyError
 from support.policy_files import bundled, write
 
@@ -114,7 +114,7 @@ def test_greedy_defaults_to_the_run_configuration(tmp_path: Path) -> None:
 
 def test_own_algorithm_is_loaded_by_its_path(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
-    source.write_text(filled(ALGORITHM, ".py", "mine"), encoding="utf-8")
+    source.write_text(fill_template(ALGORITHM, ".py", "mine"), encoding="utf-8")
     path, agent, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
     seen = observations(VECTOR)
     policy = relaax.policy.load(path, algorithm=source)

@@ -25,7 +25,7 @@ class CatalogueError(Exception):
 class Entry:
     """A checkpoint as its manifest describes it.
 
-    `damaged` is the reason why no server can resume from it, or None. `set_aside`: a server has recorded this.
+    `damaged`: the reason why no server can resume from it, or None. `set_aside`: whether a server has recorded this.
     """
 
     checkpoint_id: str
@@ -40,7 +40,7 @@ class Entry:
     set_aside: bool = False
 
 
-def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: bool = False) -> Store:
+def open_store(location: str, aws_keys: str | None, aws_endpoint: str | None, new: bool = False) -> Store:
     """Return the store at a folder, in a run directory or in S3. A folder must exist unless `new` is set.
 
     Raises CatalogueError, StoreError and ConfigurationError.
@@ -61,7 +61,7 @@ def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: b
 
 
 def entries(store: Store) -> list[Entry]:
-    """Return all checkpoints, newest first, then those set aside; omit any deleted concurrently.
+    """Return all checkpoints: newest first, then checkpoints that are set aside. Omit concurrently deleted ones.
 
     Parts are not read, only checked for existence.
     """
@@ -101,9 +101,9 @@ def newest(found: Sequence[Entry]) -> Entry | None:
 
 
 def best(found: Sequence[Entry]) -> Entry | None:
-    """Return the best checkpoint by evaluation, if none was evaluated by mean return; None if none has any.
+    """Return the best checkpoint by evaluation, or by mean return if no checkpoint was evaluated; or None.
 
-    Of equals it is the newest.
+    The newest of equal checkpoints is the best. None: no checkpoint has an evaluation or a mean return.
     """
     good = {entry.checkpoint_id: entry for entry in found if entry.damaged is None}
     means = {one: Evaluation(0, 0.0, entry.evaluation) for one, entry in good.items()}
@@ -111,18 +111,23 @@ def best(found: Sequence[Entry]) -> Entry | None:
     return good[best_first[0]] if best_first else None
 
 
-def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool) -> list[Entry]:
-    """Return the named entries, the newest, the best, or all. Raises CatalogueError if there is none."""
+def no_checkpoints(store: Store) -> str:
+    """Return the message about an empty store."""
+    return f"there are no checkpoints in {store.location}"
+
+
+def select_entries(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool) -> list[Entry]:
+    """Return the named entries, the newest, the best, or all. Raises CatalogueError if an entry does not exist."""
     if sum([bool(ids), only_newest, only_best]) > 1:
         raise CatalogueError("give checkpoint ids, --newest or --best: only one of the three")
     found = entries(store)
     if not found:
-        raise CatalogueError(f"there are no checkpoints in {store.location}")
+        raise CatalogueError(no_checkpoints(store))
     if only_newest or only_best:
         one = newest(found) if only_newest else best(found)
         if one is None:
             what = "is intact" if only_newest else "has a mean return: no episode had ended"
-            raise CatalogueError(f"none of the checkpoints in {store.location} {what}")
+            raise CatalogueError(f"no checkpoint in {store.location} {what}")
         return [one]
     by_id = {entry.checkpoint_id: entry for entry in found}
     for wanted in ids:
@@ -131,20 +136,20 @@ def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool)
     return [by_id[wanted] for wanted in dict.fromkeys(ids)] if ids else found
 
 
-def loaded(store: Store, checkpoint_id: str | None, only_best: bool) -> Checkpoint:
-    """Return the checkpoint of this id, or the best, else the newest. Raises CatalogueError, Damaged and StoreError."""
+def load_checkpoint(store: Store, checkpoint_id: str | None, only_best: bool) -> Checkpoint:
+    """Return the checkpoint of this id, the best or the newest. Raises CatalogueError, Damaged and StoreError."""
     ids = [] if checkpoint_id is None else [checkpoint_id]
-    (entry,) = chosen(store, ids, only_newest=not ids and not only_best, only_best=only_best)
+    (entry,) = select_entries(store, ids, only_newest=not ids and not only_best, only_best=only_best)
     return CheckpointManager(store).load(entry.checkpoint_id)
 
 
 def is_gone(store: Store, checkpoint_id: str) -> bool:
-    """Return whether a checkpoint was deleted concurrently: a server that saves keeps only some."""
+    """Return whether a checkpoint was deleted concurrently: a server keeps a limited number of checkpoints."""
     return manifest_key(checkpoint_id) not in store.list(f"{checkpoint_id}/")
 
 
 def damages(store: Store, wanted: Sequence[Entry], advance: Advance) -> dict[str, str | None]:
-    """Return the damage of each checkpoint by id, None if it is intact. Omit those deleted concurrently."""
+    """Return the damage of each checkpoint by id, None if it is intact. Omit concurrently deleted ones."""
     result: dict[str, str | None] = {}
     for entry in wanted:
         try:
@@ -157,11 +162,12 @@ def damages(store: Store, wanted: Sequence[Entry], advance: Advance) -> dict[str
 
 
 def copy(source: Store, target: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]:
-    """Write checkpoints to another store: parts, which are read back, then the manifest. Nothing is overwritten.
+    """Copy checkpoints to another store, and return their ids. Existing checkpoints are not overwritten.
 
-    Returns the ids of the copied ones; those deleted from the source concurrently are omitted. Takes the lease of the
-    target, so that no server writes there during the copy, but not that of the source. Raises CatalogueError, Damaged,
-    StoreError and LeaseLost; then the target lacks the checkpoint being copied, but has those before it.
+    Parts are written and read back, then the manifest is written. Checkpoints that are deleted from the source
+    concurrently are omitted. The target's lease is held during the copy, so that no server writes there. The source's
+    lease is not held. Raises CatalogueError, Damaged, StoreError and LeaseLost. After an error, the target has all
+    checkpoints before the failed one.
     """
     manager = CheckpointManager(target)
     present = {*manager.published(), *manager.aside()}

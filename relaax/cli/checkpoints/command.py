@@ -37,7 +37,8 @@ LocationArgument = Annotated[
 ]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Checkpoints; by default all.")]
 KeysOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; otherwise what boto3 finds.")
+    str | None,
+    typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; by default the keys that boto3 finds."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -46,11 +47,11 @@ class CheckpointCommands(typer.core.TyperGroup):
     """Treat `relaax checkpoints LOCATION` as `relaax checkpoints list LOCATION`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in [*self.commands, *ctx.help_option_names] and not self._misspelt(args[0]):
+        if args and args[0] not in [*self.commands, *ctx.help_option_names] and not self._is_misspelt(args[0]):
             args = [LIST, *args]
         return super().parse_args(ctx, args)
 
-    def _misspelt(self, word: str) -> bool:
+    def _is_misspelt(self, word: str) -> bool:
         return not Path(word).exists() and nearest(word, self.commands, 0.75) is not None
 
 
@@ -58,8 +59,8 @@ checkpoints = command_app(
     cls=CheckpointCommands,
     no_args_is_help=True,
     help="List, verify, copy, export and remove checkpoints. They are on disk or in S3. `relaax checkpoints LOCATION` "
-    "lists them. A server may write at the same time. Exit code 0: done; 1: damaged, or the store failed; 2: the "
-    "request cannot be carried out.",
+    "lists them. A server may write at the same time. Exit code 0: done; 1: a checkpoint is damaged, or the store "
+    "failed; 2: the request cannot be carried out.",
 )
 
 
@@ -73,8 +74,8 @@ def list_(
     """List checkpoints, newest first. Only manifests are read; `verify` checks the parts."""
     from relaax.cli.checkpoints import catalogue
 
-    with _reported():
-        store = catalogue.opened(location, aws_keys, aws_endpoint)
+    with _exit_on_errors():
+        store = catalogue.open_store(location, aws_keys, aws_endpoint)
         found = catalogue.entries(store)
         ends = {"newest": catalogue.newest(found), "best": catalogue.best(found)}
         notes = [{name: entry is one for name, one in ends.items()} for entry in found]
@@ -85,7 +86,7 @@ def list_(
         elif found:
             _show(store.location, found, notes)
         else:
-            print(f"there are no checkpoints in {store.location}")
+            print(catalogue.no_checkpoints(store))
 
 
 @checkpoints.command()
@@ -98,13 +99,13 @@ def verify(
 ) -> None:
     """Compare every byte of checkpoints with their manifests.
 
-    Exit code 1: one is damaged.
+    Exit code 1: a checkpoint is damaged.
     """
     from relaax.cli.checkpoints import catalogue
 
-    with _reported():
-        store = catalogue.opened(location, aws_keys, aws_endpoint)
-        wanted = catalogue.chosen(store, ids or [], False, False)
+    with _exit_on_errors():
+        store = catalogue.open_store(location, aws_keys, aws_endpoint)
+        wanted = catalogue.select_entries(store, ids or [], False, False)
         with _progress("verifying", wanted) as advance:
             damages = catalogue.damages(store, wanted, advance)
     if as_json:
@@ -134,14 +135,15 @@ def copy(
 ) -> None:
     """Copy checkpoints between folders and S3, in any direction. Each is verified, and published once complete.
 
-    None is overwritten; no server may write to TO during the copy. --aws-keys and --aws-endpoint apply to both sides.
+    Existing checkpoints are not overwritten. No server may write to TO during the copy. --aws-keys and --aws-endpoint
+    apply to both sides.
     """
     from relaax.cli.checkpoints import catalogue
 
-    with _reported():
-        source = catalogue.opened(location, aws_keys, aws_endpoint)
-        target = catalogue.opened(to, aws_keys, aws_endpoint, new=True)
-        chosen = catalogue.chosen(source, ids or [], newest, best)
+    with _exit_on_errors():
+        source = catalogue.open_store(location, aws_keys, aws_endpoint)
+        target = catalogue.open_store(to, aws_keys, aws_endpoint, new=True)
+        chosen = catalogue.select_entries(source, ids or [], newest, best)
         wanted = [entry for entry in chosen if ids or not entry.set_aside]
         with _progress("copying", wanted) as advance:
             copied = catalogue.copy(source, target, wanted, advance)
@@ -152,21 +154,21 @@ def copy(
 @checkpoints.command()
 def remove(
     location: LocationArgument,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Their ids.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of the checkpoints.")],
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete checkpoints that no server can use.
 
-    They are damaged, set aside, or of a later version. This cannot be undone. If any of them is intact, exit with code
-    2 and delete none.
+    Such checkpoints are damaged, set aside, or of a later version. This cannot be undone. If one of them is intact, no
+    checkpoint is deleted, and the exit code is 2.
     """
     from relaax.cli.checkpoints import catalogue
 
-    with _reported():
-        store = catalogue.opened(location, aws_keys, aws_endpoint)
-        wanted = catalogue.chosen(store, ids, False, False)
+    with _exit_on_errors():
+        store = catalogue.open_store(location, aws_keys, aws_endpoint)
+        wanted = catalogue.select_entries(store, ids, False, False)
         with _progress("verifying", wanted) as advance:
             removed = catalogue.remove(store, wanted, advance)
     facts = {"location": store.location, "removed": removed}
@@ -182,7 +184,9 @@ def export(
     algorithm: Annotated[
         str | None, typer.Option(metavar="PATH", help="For .onnx: the algorithm, if it does not come with RELAAX.")
     ] = None,
-    checkpoint_id: Annotated[str | None, typer.Option("--id", help="Its id; by default the newest.")] = None,
+    checkpoint_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the checkpoint; by default the newest.")
+    ] = None,
     best: Annotated[bool, typer.Option("--best", help="The best: by evaluation, or else by mean return.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     aws_keys: KeysOption = None,
@@ -191,23 +195,23 @@ def export(
 ) -> None:
     """Write the parameters to a safetensors or ONNX file.
 
-    `relaax.policy.load(FILE)` acts with a safetensors file, without the service. It holds parameters, statistics, the
-    configuration without secrets, spaces and the algorithm's name. A FILE that ends with .onnx holds the network and
-    its normalisation, for programs without Python: the page Checkpoints says its inputs and outputs.
+    `relaax.policy.load(FILE)` acts with a safetensors file, without the service. The file has parameters, statistics,
+    the configuration without secrets, spaces and the algorithm's name. A FILE that ends with .onnx has the network and
+    its normalisation, for programs without Python. The page Checkpoints documents its inputs and outputs.
     """
     from relaax.cli.checkpoints import catalogue
     from relaax.policy.file import description_of, policy_of
 
-    with _reported():
+    with _exit_on_errors():
         if checkpoint_id is not None and best:
-            raise catalogue.CatalogueError("--id or --best: only one of the two")
+            raise catalogue.CatalogueError("--id and --best cannot be combined")
         meant = nearest(file.suffix, SUFFIXES, cutoff=0.7)
         if meant is not None and meant != file.suffix:
             raise catalogue.CatalogueError(f"{file} ends with {file.suffix}; did you mean {meant}?")
         if file.exists() and not force:
             raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
-        store = catalogue.opened(location, aws_keys, aws_endpoint)
-        checkpoint = catalogue.loaded(store, checkpoint_id, best)
+        store = catalogue.open_store(location, aws_keys, aws_endpoint)
+        checkpoint = catalogue.load_checkpoint(store, checkpoint_id, best)
         content = policy_of(checkpoint)
         if file.suffix == ".onnx":
             content = [_onnx(content, algorithm)]
@@ -235,8 +239,8 @@ def _onnx(policy: Sequence[memoryview], algorithm: str | None) -> memoryview:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
-    """Turn errors that the user can act on into a one-line message, and exit."""
+def _exit_on_errors() -> Iterator[None]:
+    """Print an error of the block as one sentence, and exit."""
     from relaax.checkpoint import Damaged, StoreError
     from relaax.checkpoint.lease import LeaseLost
     from relaax.cli.checkpoints.catalogue import CatalogueError
@@ -251,7 +255,7 @@ def _reported() -> Iterator[None]:
 
 
 def _show(location: str, found: Sequence[Entry], notes: Sequence[Mapping[str, bool]]) -> None:
-    """Print the table. `notes`: names of what an entry is, such as the newest."""
+    """Print the table. `notes`: for each entry, whether it is the newest and the best."""
     from rich.filesize import decimal
 
     from relaax.cli.fitting import Column, FittingTable
@@ -284,7 +288,7 @@ def _show(location: str, found: Sequence[Entry], notes: Sequence[Mapping[str, bo
 
 @contextlib.contextmanager
 def _progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar over the bytes of the parts on a terminal; without one, show nothing."""
+    """Show a progress bar over the bytes of the parts on a terminal; without one, do nothing."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from relaax.plain_console import PlainConsole

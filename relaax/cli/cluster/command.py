@@ -19,6 +19,7 @@ from rich.text import Text
 
 from relaax.cli import completion
 from relaax.cli.fitting import Column, FittingTable
+from relaax.cli.options import FreshOption
 from relaax.cli.reporting import console_of, exit_on_errors
 from relaax.configuration import ConfigurationError
 from relaax.libraries import named
@@ -29,16 +30,16 @@ if TYPE_CHECKING:
     from relaax.cluster.trainings import Training, Trainings
 
 POLL_SECONDS = 0.5
-BEGIN_SECONDS = 120.0
-"""Longest time for the checks of a configuration and of one environment."""
+START_SECONDS = 120.0
+"""Maximum seconds for the checks of a configuration and of one environment."""
 WIDTH = 160
-"""Width of tables that no terminal shows."""
+"""Width of tables without a terminal."""
 _PROGRESS = re.compile(r"^ *\d+ s  ")
 
 cluster = command_app(
     no_args_is_help=True,
-    help="Train on the machines of a Ray cluster. A training there is started, watched, resized and stopped. Ray "
-    "places the ordinary processes of RELAAX; no step goes through it.",
+    help="Train on the machines of a Ray cluster: start, watch, resize and stop trainings. Ray places the ordinary "
+    "processes of RELAAX. Steps of environments do not pass through Ray.",
 )
 
 AddressOption = Annotated[
@@ -46,10 +47,10 @@ AddressOption = Annotated[
     typer.Option(
         metavar="HOST:PORT",
         envvar="RAY_ADDRESS",
-        help="The cluster: HOST:PORT of its head, or auto for the one that this machine belongs to.",
+        help="The cluster: HOST:PORT of its head, or auto for the cluster of this machine.",
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(help="The training: the name of its configuration, or what --name said.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the training, by default of its configuration.")]
 
 
 @cluster.command()
@@ -63,27 +64,27 @@ def start(
     ],
     address: AddressOption = "auto",
     name: Annotated[
-        str | None, typer.Option(help="What to call the training; by default as its configuration.")
+        str | None, typer.Option(help="Name of the training; by default the name of its configuration.")
     ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Its directory, with logs and metrics. Checkpoints go there too, if all machines see it, or "
-            "to S3. [default: runs/NAME]"
+            help="Directory of logs and metrics. Checkpoints are also there, if all machines share it, or in "
+            "S3. [default: runs/NAME]"
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; a previous run is moved aside.")] = False,
+    fresh: FreshOption = False,
     set_: SetOption = None,
     attach_: Annotated[
-        bool, typer.Option("--attach", help="Watch it at once, as `relaax cluster attach` does.")
+        bool, typer.Option("--attach", help="Also show its progress, as `relaax cluster attach` does.")
     ] = False,
 ) -> None:
-    """Start a training that goes on when this command has ended. An unfinished run in the same directory is resumed."""
-    with _reported():
-        begin(config, list(set_ or []), address, name, run_dir, fresh, attach_)
+    """Start a training that continues after this command. An unfinished run in the same directory is resumed."""
+    with _exit_on_errors():
+        start_training(config, list(set_ or []), address, name, run_dir, fresh, attach_)
 
 
-def begin(
+def start_training(
     config: str,
     overrides: list[str],
     address: str,
@@ -94,9 +95,9 @@ def begin(
     summary: Path | None = None,
     progress: bool = True,
 ) -> None:
-    """Start a training, and show how it goes if `attached`, with its numbers if `progress`.
+    """Start a training. If `attached`, show its progress, with its numbers if `progress`.
 
-    Raises ConfigurationError, and typer.Exit in the end.
+    Raises ConfigurationError, and typer.Exit at the end.
     """
     from relaax.cli.cluster.controller import Options, plan_of
 
@@ -110,38 +111,38 @@ def begin(
         address,
         None if summary is None else str(summary.resolve()),
     )
-    training = _connected(address).start(called, options)
+    training = _connect(address).start(called, options)
     if attached:
         raise typer.Exit(follow(training, called, progress))
-    code = wait_begun(training)
+    code = wait_until_started(training)
     if code is not None:
         training.close()
         raise typer.Exit(code)
-    _say(f"{called} is started; its directory is {place}")
-    _say(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it")
+    _print(f"{called} has started; its directory is {place}")
+    _print(f"relaax cluster attach {called} shows its progress, relaax cluster stop {called} ends it")
 
 
 @cluster.command()
 def attach(name: NameArgument, address: AddressOption = "auto") -> None:
-    """Show how a training goes until it ends. Ctrl-C ends this command, and not the training."""
-    with _reported():
-        raise typer.Exit(follow(_connected(address).find(name), name))
+    """Show the progress of a training until it ends. Ctrl-C ends only this command."""
+    with _exit_on_errors():
+        raise typer.Exit(follow(_connect(address).find(name), name))
 
 
 @cluster.command()
 def status(
     name: Annotated[
-        str | None, typer.Argument(help="A training, whose processes are shown; by default all, in short.")
+        str | None, typer.Argument(help="The training whose processes are shown; by default all trainings are listed.")
     ] = None,
     address: AddressOption = "auto",
-    json_: Annotated[bool, typer.Option("--json", help="Print what a program reads.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
 ) -> None:
     """List the trainings of a cluster, or the processes of one.
 
-    A training is shown with its last line, a process with its machine and how full it is.
+    A training is listed with its last line of output, a process with its machine and its free places.
     """
-    with _reported():
-        trainings = _connected(address)
+    with _exit_on_errors():
+        trainings = _connect(address)
         if name is None:
             show_trainings(trainings, json_)
         else:
@@ -151,19 +152,19 @@ def status(
 @cluster.command()
 def scale(
     name: NameArgument,
-    rlx_servers: Annotated[int | None, typer.Option(min=1, help="Number of RLX servers from now on.")] = None,
-    clients: Annotated[int | None, typer.Option(min=0, help="Number of environment programs from now on.")] = None,
+    rlx_servers: Annotated[int | None, typer.Option(min=1, help="New number of RLX servers.")] = None,
+    clients: Annotated[int | None, typer.Option(min=0, help="New number of environment programs.")] = None,
     address: AddressOption = "auto",
 ) -> None:
     """Change a training's number of servers and environments.
 
-    RLX servers and environment programs that are too many end in order: connections of a server move to others with
-    the end of their episodes.
+    Surplus RLX servers and environment programs end in order: the connections of such a server move to others at the
+    end of their episodes.
     """
-    with _reported():
+    with _exit_on_errors():
         if rlx_servers is None and clients is None:
             raise ConfigurationError("scale needs --rlx-servers or --clients")
-        training = _connected(address).find(name)
+        training = _connect(address).find(name)
         scaling = scaling_of(training)
         if rlx_servers is not None and scaling != "fixed":
             raise ConfigurationError(
@@ -172,22 +173,22 @@ def scale(
             )
         numbers = {"rlx-server": rlx_servers, "client": clients}
         training.scale({role: number for role, number in numbers.items() if number is not None})
-        _say(f"{name} is asked; relaax cluster status {name} shows it")
+        _print(f"the new numbers of {name} are requested; relaax cluster status {name} shows the processes")
 
 
 @cluster.command()
 def stop(name: NameArgument, address: AddressOption = "auto") -> None:
     """End a training with a last checkpoint."""
-    with _reported():
-        training = _connected(address).find(name)
+    with _exit_on_errors():
+        training = _connect(address).find(name)
         training.terminate()
         code = follow(training, name)
         training.close()
         raise typer.Exit(0 if code in (0, 130) else code)
 
 
-def _connected(address: str) -> Trainings:
-    """Return the trainings of a cluster. Raises ConfigurationError if there is none."""
+def _connect(address: str) -> Trainings:
+    """Connect to a cluster, and return its trainings. Raises ConfigurationError if it is not reachable."""
     from relaax.cluster.trainings import Trainings
 
     own_output()
@@ -195,44 +196,44 @@ def _connected(address: str) -> Trainings:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
-    """Turn errors of the configuration and the cluster into a sentence and exit code 2."""
+def _exit_on_errors() -> Iterator[None]:
+    """Print an error of the configuration or the cluster as one sentence, and exit with code 2."""
     with named("relaax cluster"), exit_on_errors("relaax cluster"):
         yield
 
 
 @functools.cache
 def own_output() -> TextIO:
-    """Return standard output, which from then on is ours alone: Ray prints at any time, now to standard error."""
+    """Return standard output, and redirect other output to standard error, because Ray prints at any time."""
     ours, sys.stdout = sys.stdout, sys.stderr
     return ours
 
 
-def _say(text: str, end: str = "\n") -> None:
+def _print(text: str, end: str = "\n") -> None:
     print(text, end=end, flush=True, file=own_output())
 
 
 def follow(training: Training, name: str, progress: bool = True) -> int:
-    """Print what a training says until it ends; return its exit code. A terminal gets its panel, too.
+    """Print the output of a training until it ends; return its exit code. A terminal also shows its panel.
 
     `progress`: whether to show its numbers.
     """
     console = PlainConsole(file=own_output(), soft_wrap=True, highlight=False)
     try:
         if not progress or not console.is_terminal:
-            return _followed(training, None, progress)
+            return _follow(training, None, progress)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            return _followed(training, live, False)
+            return _follow(training, live, False)
     except KeyboardInterrupt:
-        _say(f"\n{name} goes on; relaax cluster stop {name} ends it")
+        _print(f"\n{name} continues; relaax cluster stop {name} ends it")
         return 130
 
 
-def wait_begun(training: Training) -> int | None:
-    """Wait until a training places its processes, and return None; if it ends before, print why, and return its exit
-    code.
+def wait_until_started(training: Training) -> int | None:
+    """Wait until a training starts its processes, and return None. If it ends before, print its log, and return its
+    exit code.
     """
-    deadline = time.monotonic() + BEGIN_SECONDS
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and not training.status:
         snapshot = training.snapshot(0)
         if snapshot.exit_code is not None:
@@ -242,8 +243,8 @@ def wait_begun(training: Training) -> int | None:
     return None
 
 
-def _followed(training: Training, live: Live | None, numbers: bool) -> int:
-    """`numbers`: whether to print the lines with the training's numbers, which the panel has, too."""
+def _follow(training: Training, live: Live | None, numbers: bool) -> int:
+    """Follow a training. `numbers`: whether to print lines with the training's numbers, which the panel also has."""
     end = 0
     while True:
         snapshot = training.snapshot(end)
@@ -251,7 +252,7 @@ def _followed(training: Training, live: Live | None, numbers: bool) -> int:
             if not numbers and _PROGRESS.match(line):
                 continue
             if live is None:
-                _say(line, end="")
+                _print(line, end="")
             else:
                 live.console.print(line.rstrip("\n"))
         moved, end = snapshot.log_end > end, snapshot.log_end
@@ -279,20 +280,20 @@ def show_trainings(trainings: Trainings, as_json: bool) -> None:
         lines = snapshot.log.decode(errors="replace").splitlines()
         found.append({"name": name, "exit_code": snapshot.exit_code, "said": lines[-1].strip() if lines else ""})
     if as_json:
-        _say(json.dumps(found))
+        _print(json.dumps(found))
         return
     for each in found:
         how = "running" if each["exit_code"] is None else f"ended ({each['exit_code']})"
-        _say(f"{each['name']}: {how}: {each['said'] or 'nothing said yet'}")
+        _print(f"{each['name']}: {how}: {each['said'] or 'no output yet'}")
     if not found:
-        _say("no training; relaax cluster start CONFIG starts one")
+        _print("no training; relaax cluster start CONFIG starts one")
 
 
 def show_processes(training: Training, as_json: bool) -> None:
     """Print a training's processes and the machines. Raises ConfigurationError."""
     status = _status(training)
     if as_json:
-        _say(json.dumps(status))
+        _print(json.dumps(status))
     else:
         console_of(WIDTH, file=own_output(), highlight=False).print(status_tables(status))
 

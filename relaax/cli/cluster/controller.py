@@ -1,6 +1,6 @@
-"""The process that keeps a training on a cluster: `relaax run` whose processes are on its machines.
+"""The controller of a training on a cluster: `relaax run` with processes on the machines of the cluster.
 
-`python -m relaax.cli.cluster.controller JSON FOLDER`: the options, as `Options` has them, and its keeper's folder.
+`python -m relaax.cli.cluster.controller JSON FOLDER`. JSON: the fields of `Options`. FOLDER: the folder of its keeper.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from relaax.supervision.process import StartError
 
 TOKEN_BYTES = 24
 DRAIN = 60.0
-"""Seconds in which clients of an RLX server that ends may end their episodes and move."""
+"""Seconds in which clients of an ending RLX server may end their episodes and move to another server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is trained, and where it is kept. `overrides`: as --set has them. `address`: of the cluster. `summary`: a
-    file that gets the summary too.
+    """The options of a training.
+
+    `overrides`: as for --set. `address`: of the cluster. `summary`: a file that also receives the summary.
     """
 
     config: str
@@ -51,14 +52,15 @@ class Options:
 
 
 def tokens_of(plan: Plan) -> RunTokens:
-    """Return the tokens of a run whose ports others can reach: made up where the configuration has none."""
+    """Return the tokens of a run whose ports other machines can reach: random ones if the configuration has none."""
     made = {name: secrets.token_hex(TOKEN_BYTES) for name in TOKENS}
     return RunTokens({**made, **run_tokens(plan).tokens})
 
 
 def plan_of(config: str, overrides: list[str]) -> Plan:
-    """Return the plan of a training on a cluster: its RLX servers let clients move before they end, if nothing else is
-    said. Raises ConfigurationError.
+    """Return the plan of a training on a cluster. Raises ConfigurationError.
+
+    If the configuration has no `drain`, RLX servers let clients move for DRAIN seconds before they end.
     """
     plan = make_plan(config, overrides, here=False)
     names = [role.name for role in ROLES]
@@ -71,7 +73,7 @@ def plan_of(config: str, overrides: list[str]) -> Plan:
 
 
 def main(options: Options, folder: Path) -> int:
-    """Train, and return the exit code. `folder`: of the files by which it is controlled."""
+    """Train, and return the exit code. `folder`: of the control files."""
     try:
         plan = plan_of(options.config, options.overrides)
         server = plan.configuration.parameter_server

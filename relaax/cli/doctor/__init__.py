@@ -1,1 +1,4 @@
-"""`relaax doctor`: what is wrong with an installation, a configuration and a machine, each in a sentence."""
+"""The command `relaax doctor`: check an installation, a configuration and a machine for problems.
+
+Begin with command.py, which lists the checks.
+"""

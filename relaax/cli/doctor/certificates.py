@@ -30,11 +30,11 @@ from relaax.server.security.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER,
 from relaax.server.security.tokens import read_token
 
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
-_WHO = {RLX_SERVER: "workers", LEARNER: "learners"}
+_CALLERS = {RLX_SERVER: "workers", LEARNER: "learners"}
 
 
 def tokens(subject: Subject) -> Iterator[Finding]:
-    """Check the token of each port, and those that workers and learners send."""
+    """Check the token of each port, and the tokens that workers and learners send."""
     found = subject.configuration
     known: dict[str, str | None] = {}
     ports = _ports(found)
@@ -52,19 +52,21 @@ def tokens(subject: Subject) -> Iterator[Finding]:
             continue
         if known[key] is not None:
             yield _permissions(key, file) or ok(f"{key}: a token is set")
-    yield from _named(found.rlx_server)
+    yield from _named_clients(found.rlx_server)
     for port in ports:
         own = f"{port.section}.token_file"
         for section, _ in port.used_by:
-            told = f"{section}.{port.prefix}_token_file"
-            if known.get(own) is not None and told in known and known[own] != known[told]:
-                way_out = f"set {told} to the file that {own} names"
-                yield wrong(f"{port.title} requires a token, and {_WHO[section]} would send another or none", way_out)
+            sent = f"{section}.{port.prefix}_token_file"
+            if known.get(own) is not None and sent in known and known[own] != known[sent]:
+                way_out = f"set {sent} to the file that {own} names"
+                yield wrong(
+                    f"{port.title} requires a token, and {_CALLERS[section]} would send another or none", way_out
+                )
 
 
 @dataclass(frozen=True)
 class _Port:
-    """A gRPC port, and the sections of those that call it, whose keys for it begin with `prefix`."""
+    """A gRPC port, and the sections of its clients. Their keys for this port begin with `prefix`."""
 
     section: str
     title: str
@@ -75,7 +77,7 @@ class _Port:
 
 
 def _ports(found: Configuration) -> list[_Port]:
-    """Return the parameter server's port, and that of replay servers if there are any."""
+    """Return the port of the parameter server and, if there are any, of replay servers."""
     users: list[tuple[str, RlxServerSection | LearnerSection]] = [(RLX_SERVER, found.rlx_server)]
     if found.learner.learners:
         users.append((LEARNER, found.learner))
@@ -86,7 +88,7 @@ def _ports(found: Configuration) -> list[_Port]:
     return ports
 
 
-def _named(rlx: RlxServerSection) -> Iterator[Finding]:
+def _named_clients(rlx: RlxServerSection) -> Iterator[Finding]:
     """Check the file of named clients."""
     if rlx.clients_file is None:
         return
@@ -118,13 +120,13 @@ def certificates(subject: Subject) -> Iterator[Finding]:
         yield from _pair(f"{port.section}.tls_certificate", its.tls_certificate, its.tls_key, its.bind)
         yield from _authority(f"{port.section}.tls_client_ca", its.tls_client_ca)
         for section, settings in port.used_by:
-            yield from _caller(port, f"{section}.{port.prefix}", _WHO[section], settings)
+            yield from _caller(port, f"{section}.{port.prefix}", _CALLERS[section], settings)
     yield from _authority("relaax-parameter-server.tls_ca", server.tls_ca, server.tls_certificate)
-    yield from _apart(found)
+    yield from _dependent_keys(found)
 
 
 def _caller(port: _Port, keys: str, who: str, settings: RlxServerSection | LearnerSection) -> Iterator[Finding]:
-    """Check what workers or learners show to a port, and what they trust it by. `keys`: what its keys begin with."""
+    """Check the certificate and the authority of workers or learners for a port. `keys`: prefix of their keys."""
     authority = getattr(settings, f"{port.prefix}_ca")
     own, secret = (getattr(settings, f"{port.prefix}_{key}") for key in ("certificate", "key"))
     yield from _authority(f"{keys}_ca", authority, port.settings.tls_certificate)
@@ -138,8 +140,8 @@ def _caller(port: _Port, keys: str, who: str, settings: RlxServerSection | Learn
         yield warning(f"{port.title} uses TLS, and {who} would not", way_out)
 
 
-def _apart(found: Configuration) -> Iterator[Finding]:
-    """Check for keys that are refused without another one."""
+def _dependent_keys(found: Configuration) -> Iterator[Finding]:
+    """Check for keys that require another key."""
     server = found.parameter_server
     for port in _ports(found):
         if port.settings.tls_client_ca is not None and port.settings.tls_certificate is None:
@@ -192,7 +194,7 @@ def _covers(names: list[str], host: str) -> bool:
     except ValueError:
         parent = host.partition(".")[2]
         return host in names or f"*.{parent}" in names
-    return address.is_unspecified or str(address) in names  # nobody connects to 0.0.0.0
+    return address.is_unspecified or str(address) in names  # 0.0.0.0 is not an address to connect to
 
 
 def _authority(key: str, file: str | None, signed: str | None = None) -> Iterator[Finding]:

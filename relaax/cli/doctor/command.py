@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from relaax.cli import completion
-from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
+from relaax.cli.doctor.finding import Check, Finding, MissingPrerequisite, Severity, Subject, wrong
 from relaax.console import log_to_stderr
 from relaax.plain_console import PlainConsole, visible
 from relaax.server.command.options import SetOption
@@ -32,15 +32,15 @@ def doctor(
     """Check a configuration and this machine for problems.
 
     Reports whether the servers can run, in one line per finding: ok, warning or wrong, a sentence, and a remedy.
-    The last line sums up. Servers may be running; nothing is changed, except that a value is written to the checkpoint
+    The last line is a summary. Servers may be running. The only change is a value that is written to the checkpoint
     store and removed again.
 
-    Exit code 0: nothing is wrong (there may be warnings); 1: something is.
+    Exit code 0: no finding is wrong (there may be warnings); 1: a finding is wrong.
     """
     log_to_stderr("relaax doctor: %(message)s")
     console = PlainConsole(highlight=False, soft_wrap=True)
     found = []
-    for name, finding in examined(Subject(config, set_ or ())):
+    for name, finding in run_checks(Subject(config, set_ or ())):
         found.append((name, finding))
         if not as_json:
             shown = Text(visible(line(name, finding)))
@@ -59,8 +59,8 @@ def doctor(
 
 
 def summary(found: Sequence[tuple[str, Finding]]) -> str:
-    """Return the closing line: whether the servers can run, and which checks to look at."""
-    problems, warnings = (_counted(found, level) for level in (Severity.WRONG, Severity.WARNING))
+    """Return the closing line: whether the servers can run, and the checks with problems or warnings."""
+    problems, warnings = (_count_text(found, level) for level in (Severity.WRONG, Severity.WARNING))
     if problems:
         return f"{problems}; {warnings}" if warnings else problems
     passed = len({name for name, _ in found} - {name for name, one in found if one.level is not Severity.OK})
@@ -68,27 +68,27 @@ def summary(found: Sequence[tuple[str, Finding]]) -> str:
     return f"ready: {checks_passed}; {warnings}" if warnings else f"ready: {checks_passed}"
 
 
-def _counted(found: Sequence[tuple[str, Finding]], level: Severity) -> str:
-    """Return how many findings have this level, and the names of their checks; an empty string if none has."""
+def _count_text(found: Sequence[tuple[str, Finding]], level: Severity) -> str:
+    """Return the number of findings of this level and the names of their checks; an empty string without findings."""
     names = [name for name, finding in found if finding.level is level]
     word = "problem" if level is Severity.WRONG else level.value
     return f"{len(names)} {word}{'s' * (len(names) != 1)}: {', '.join(dict.fromkeys(names))}" if names else ""
 
 
-def examined(subject: Subject) -> Iterator[tuple[str, Finding]]:
+def run_checks(subject: Subject) -> Iterator[tuple[str, Finding]]:
     """Yield the findings of each check, in order."""
     for check in checks():
         try:
-            for finding in check.look(subject):
+            for finding in check.run(subject):
                 yield check.name, finding
-        except Unusable:
+        except MissingPrerequisite:
             continue
         except Exception as error:  # a failing check must not hide the others
             yield check.name, wrong(f"this could not be checked: {type(error).__name__}: {error}", "please report it")
 
 
 def line(name: str, finding: Finding) -> str:
-    """Return a finding as text; a sentence of several lines stays one finding."""
+    """Return a finding as one line, even if its sentence has several."""
     text = finding.sentence.replace("\n", "; ")
     if finding.way_out:
         text += f"{'' if text.endswith('?') else '.'} {finding.way_out[0].upper()}{finding.way_out[1:]}"
@@ -96,7 +96,7 @@ def line(name: str, finding: Finding) -> str:
 
 
 def checks() -> tuple[Check, ...]:
-    """Return all checks: those that others depend on first, and forking before anything starts a thread."""
+    """Return all checks. Prerequisites are first, and forking is before the first check that starts a thread."""
     from relaax.cli.doctor import certificates, installation, machine, network, storage
 
     return (

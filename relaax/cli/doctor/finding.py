@@ -22,11 +22,15 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`sentence` states a fact, `way_out` a remedy if one is needed. Neither quotes a secret."""
+    """A result of a check. `sentence`: a fact. `way_out`: a remedy, if one is needed. Neither quotes a secret."""
 
     level: Severity
     sentence: str
     way_out: str = ""
+
+
+FIX = "fix the named key, file or setting"
+"""The remedy for an error that names its cause."""
 
 
 def ok(sentence: str) -> Finding:
@@ -44,13 +48,13 @@ def wrong(sentence: str, way_out: str) -> Finding:
     return Finding(Severity.WRONG, sentence, way_out)
 
 
-class Unusable(Exception):
-    """A prerequisite of a check is missing. Another check has reported why."""
+class MissingPrerequisite(Exception):
+    """A prerequisite of a check is missing, which another check has reported."""
 
 
 @dataclass
 class Subject:
-    """The subject of the checks. The check of the configuration fills in what later ones need."""
+    """The subject of the checks. The first checks set the fields that later checks need."""
 
     name: str
     overrides: Sequence[str] = ()
@@ -58,19 +62,19 @@ class Subject:
     algorithm: Any = None
     config: Any = None
     spaces: tuple[Space, Space] | None = None
-    """Of the environment's observations and actions, if they are known."""
+    """Spaces of the environment's observations and actions, or None."""
 
     @property
     def configuration(self) -> Configuration:
-        """Return the configuration. Raises Unusable if there is none."""
+        """Return the configuration. Raises MissingPrerequisite if it could not be read."""
         if self.found is None:
-            raise Unusable
+            raise MissingPrerequisite
         return self.found
 
 
 @dataclass(frozen=True)
 class Check:
-    """A named check. `look` yields findings, none if there is nothing to check. It may raise Unusable."""
+    """A named check. `run` yields its findings, if it applies. It may raise MissingPrerequisite."""
 
     name: str
-    look: Callable[[Subject], Iterable[Finding]]
+    run: Callable[[Subject], Iterable[Finding]]

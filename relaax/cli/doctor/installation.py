@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 
 from relaax import __version__
-from relaax.cli.doctor.finding import Finding, Subject, Unusable, ok, warning, wrong
+from relaax.cli.doctor.finding import FIX, Finding, MissingPrerequisite, Subject, ok, warning, wrong
 from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck, check_spaces
 from relaax.cli.run.plan import plan_of
 from relaax.configuration import ConfigurationError
 from relaax.supervision.process import StartError
 
-_OLDEST_PYTHON, _FIRST_UNTRIED_PYTHON = (3, 10), (3, 14)
+_OLDEST_PYTHON, _FIRST_UNTESTED_PYTHON = (3, 10), (3, 14)
 _SHOWN = ("tensorflow", "grpcio", "protobuf", "numpy")
 
 
@@ -43,7 +43,7 @@ def versions(subject: Subject) -> Iterator[Finding]:
             yield wrong(f"{requirement.name} {version} is not known to work", f"pip install '{wanted}'")
     if sys.version_info[:2] < _OLDEST_PYTHON:
         yield wrong(f"Python {platform.python_version()} is too old", "3.10 to 3.13 are tested")
-    elif sys.version_info[:2] >= _FIRST_UNTRIED_PYTHON:
+    elif sys.version_info[:2] >= _FIRST_UNTESTED_PYTHON:
         yield warning(f"Python {platform.python_version()} is not tested", "3.10 to 3.13 are")
     elif good:
         installed = ((name, _version_of(name)) for name in _SHOWN)
@@ -59,7 +59,7 @@ def _version_of(library: str) -> str | None:
 
 
 def configuration(subject: Subject) -> Iterator[Finding]:
-    """Check the file with variables and overrides, and the rule for ports that other machines reach."""
+    """Check the file with variables and overrides, and the protection of ports that other machines can reach."""
     from relaax.server.address import AddressError
     from relaax.server.command.configuration import configured, require_private_ports
 
@@ -93,7 +93,7 @@ def algorithm(subject: Subject) -> Iterator[Finding]:
             check_bridge(found.rlx_server, subject.config)
             subject.algorithm.prepare(subject.config, device_of(found.rlx_server, subject.config))
     except ConfigurationError as error:
-        yield wrong(str(error), "fix what is named")
+        yield wrong(str(error), FIX)
     else:
         yield ok(f"{subject.algorithm.name} from {subject.algorithm.source}")
 
@@ -106,7 +106,7 @@ def forking(subject: Subject) -> Iterator[Finding]:
         yield ok("workers are fresh processes (worker_start: spawn)")
         return
     if subject.algorithm is None:
-        raise Unusable
+        raise MissingPrerequisite
     threads = thread_count()
     if sys.platform == "darwin":
         yield wrong("a process cannot be forked safely on macOS", "set relaax-rlx-server.worker_start to spawn")
@@ -122,7 +122,7 @@ def forking(subject: Subject) -> Iterator[Finding]:
 def environment(subject: Subject) -> Iterator[Finding]:
     """Check whether an environment can be made, if the configuration names one.
 
-    A failure is only a warning: servers run without, and their environments may be on other machines.
+    A failure is only a warning: servers run without environments, which may be on other machines.
     """
     run = subject.configuration.run
     if run.environment is None or run.name is None:
@@ -133,7 +133,7 @@ def environment(subject: Subject) -> Iterator[Finding]:
             spaces = check.wait()
         check_spaces(plan, spaces)
     except (ConfigurationError, StartError) as error:
-        way_out = "fix what is named; servers run without environments"
+        way_out = f"{FIX}; servers run without environments"
         yield warning(f"`relaax run` cannot start its environments: {error}", way_out)
         return
     if spaces is not None:

@@ -1,4 +1,4 @@
-"""Check the machine: memory, open files, and whether a worker and a parameter server on it can share memory."""
+"""Check the machine: memory, open files, and memory shared by a worker and a parameter server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIZE = 1024
 
 
 def memory(subject: Subject) -> Iterator[Finding]:
-    """Check how many workers fit beside a server, by the RLX server's estimate for one."""
+    """Check how many workers fit into memory besides a server, by the RLX server's estimate for a worker."""
     found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients
     need = (SPAWNED if settings.worker_start == "spawn" else FORKED).bytes
@@ -38,23 +38,23 @@ def memory(subject: Subject) -> Iterator[Finding]:
 
 
 def descriptors(subject: Subject) -> Iterator[Finding]:
-    """Check the limit on open files: each connection of an RLX server takes some."""
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Check the limit of open files: each connection of an RLX server needs several."""
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = subject.configuration.rlx_server.max_workers
     needed = 3 * workers + 64
     if limit < needed:
-        way_out = f"ulimit -n {needed} (the hard limit is {most}), or a lower relaax-rlx-server.max_workers"
+        way_out = f"ulimit -n {needed} (the hard limit is {hard_limit}), or a lower relaax-rlx-server.max_workers"
         yield warning(f"{limit} open files are too few for {workers} workers, which take {needed}", way_out)
     else:
         yield ok(f"{limit} open files are enough for {workers} workers")
 
 
 def shared_memory(subject: Subject) -> Iterator[Finding]:
-    """Check that memory can be passed through a Unix socket, by doing so, unless workers always use gRPC."""
+    """Pass memory through a Unix socket as a test, unless workers always use gRPC."""
     bridge = subject.configuration.rlx_server.bridge
     if bridge == "grpc":
         return
-    why = _obstacle()
+    why = _sharing_error()
     if why is None:
         yield ok(f"a worker and a parameter server on this machine can share memory (bridge: {bridge})")
     elif bridge == "auto":
@@ -65,12 +65,12 @@ def shared_memory(subject: Subject) -> Iterator[Finding]:
         yield wrong(sentence, "use another machine, or set relaax-rlx-server.bridge to auto or grpc")
 
 
-def _obstacle() -> str | None:
+def _sharing_error() -> str | None:
     """Return why memory cannot be shared; None if it can."""
     if not segments.SUPPORTED:
         return "this system cannot pass memory between processes; Linux is required"
     try:
-        _share()
+        _share_memory()
     except OSError as error:
         return error.strerror or str(error)
     except (BrokenFrame, ValueError) as error:
@@ -78,8 +78,8 @@ def _obstacle() -> str | None:
     return None
 
 
-def _share() -> None:
-    """Act as a shard and a worker in this thread. Raises OSError, BrokenFrame and ValueError."""
+def _share_memory() -> None:
+    """Pass memory from a shard to a worker, both in this thread. Raises OSError, BrokenFrame and ValueError."""
     name = b"\0relaax-doctor-" + secrets.token_hex(16).encode()
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,

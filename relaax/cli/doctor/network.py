@@ -1,4 +1,4 @@
-"""Check listening addresses, which are free or held, and the servers that workers and learners would use."""
+"""Check that listening addresses are free, and that the servers of workers and learners are reachable."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ from relaax.supervision.process import open_directly
 from relaax.transport.channel import Target, authentication_trouble, open_channel
 
 SECONDS = 5.0
-_NO_HELLO = b"\xff\xff\xff\xff"
-"""An invalid length of a hello: an RLX server answers it at once and admits nobody."""
-_BY = "`relaax run` names replay servers by itself"
-_SAME_VERSION = "servers of one run need the same version"
+_INVALID_HELLO = b"\xff\xff\xff\xff"
+"""An invalid length of a hello. An RLX server answers it at once, without admission."""
+_BY = "`relaax run` names replay servers itself"
 
 
 def ports(subject: Subject) -> Iterator[Finding]:
@@ -60,7 +59,7 @@ def _port(found: Configuration, section: str, key: str, address: str) -> Finding
         who = _relaax_at(found, section, key, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
         if who is not None:
             return ok(f"{section}.{key}: {who} answers at {address} already")
-        holder = _holder(port)
+        holder = _listening_process(port)
         if holder is None:
             reason = str(error).partition("; ")[0]
             return wrong(f"{section}.{key}: {reason}", "choose another address, or port 0 for a free one")
@@ -70,7 +69,7 @@ def _port(found: Configuration, section: str, key: str, address: str) -> Finding
 
 
 def _relaax_at(found: Configuration, section: str, key: str, host: str, port: int) -> str | None:
-    """Return a description of RELAAX's server at a port; None if another program holds it."""
+    """Return a description of the RELAAX server at a port; None if another program listens there."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if key == "status_bind":
         return _status_at(address)
@@ -80,7 +79,7 @@ def _relaax_at(found: Configuration, section: str, key: str, host: str, port: in
         with contextlib.suppress(ConfigurationError):
             return _replay_server_at(replay_target(found.rlx_server).at(address))
         return None
-    # With the credentials of another shard or, if none are set, of workers.
+    # Use the credentials of another shard or, if these are not set, of workers.
     with contextlib.suppress(ConfigurationError):
         return _parameter_server_at(shard_target(found.parameter_server, address))
     with contextlib.suppress(ConfigurationError):
@@ -97,7 +96,7 @@ def _parameter_server_at(target: Target) -> str | None:
 
 
 def _replay_server_at(target: Target) -> str | None:
-    (view,) = _asked([target])
+    (view,) = _poll([target])
     if view.refused:
         return "a server that requires another token"
     status = view.status
@@ -112,7 +111,7 @@ def _is_rlx_server(place: tuple[str, int], tls: bool) -> bool:
             context = ssl.create_default_context()
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no secret is sent to it
             sock = stack.enter_context(context.wrap_socket(sock))
-        sock.sendall(_NO_HELLO)
+        sock.sendall(_INVALID_HELLO)
         # This hello is not sent, but lets the connection read an answer.
         connection.send(rlx.Hello(observation_space=rlx.Discrete(1), action_space=rlx.Discrete(1)))
         while data := sock.recv(4096):
@@ -133,12 +132,12 @@ def _status_at(address: str) -> str | None:
     except (OSError, ValueError, http.client.HTTPException):
         return None
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        said = json.loads(body)
-        return f"{said['server']} ({'it serves' if said['serving'] else 'it does not serve'})"
+        health = json.loads(body)
+        return f"{health['server']} ({'serving' if health['serving'] else 'not serving'})"
     return None
 
 
-def _holder(port: int) -> str | None:
+def _listening_process(port: int) -> str | None:
     """Return the process that listens on a port, if this user may see it."""
     with contextlib.suppress(psutil.Error, OSError):
         for link in psutil.net_connections("tcp"):
@@ -148,7 +147,7 @@ def _holder(port: int) -> str | None:
 
 
 def parameter_server(subject: Subject) -> Iterator[Finding]:
-    """Check each shard that the workers would use; there is none if they act from checkpoints."""
+    """Check each shard that the workers would use. Workers that act from checkpoints use none."""
     found = subject.configuration
     if found.rlx_server.checkpoint is not None:
         return
@@ -163,33 +162,41 @@ def parameter_server(subject: Subject) -> Iterator[Finding]:
     for target in all_targets:
         where = f"parameter server {target.address}"
         if target.address.endswith(":0"):
-            yield ok(f"{where}: its port is not picked yet")
+            yield ok(f"{where}: its port is not known yet")
             continue
         try:
             status = _status(target)
         except grpc.RpcError as error:
-            yield _silence(where, error, target)
+            yield _status_error(where, error, target)
             continue
-        yield from _agreement(subject, where, status)
+        yield from _compare_settings(subject, where, status)
         if not _serves(target):
             yield warning(f"{where} is not serving", "see its log: it is stopping, or waits for another shard")
 
 
-def _silence(where: str, error: grpc.RpcError, target: Target) -> Finding:
-    """Return a finding about a parameter server that did not tell its status."""
+def _status_error(where: str, error: grpc.RpcError, target: Target) -> Finding:
+    """Return a finding about a parameter server that did not return its status."""
     refused = authentication_trouble(error, target)
     if refused is not None:
         return wrong(str(refused), "both servers need the same token, and certificates of one authority")
     details = str(error.details() or "no details")
     details = details.rpartition("Failed to connect to remote host: ")[2] or details
     if error.code() is grpc.StatusCode.UNAVAILABLE:
-        return warning(f"{where} is unreachable: {details}", "start it, or use `relaax run`, which starts its own")
+        return _unreachable(where, details, "start it, or use `relaax run`, which starts its own")
     return wrong(f"{where} answers {error.code().name}: {details}", "is it a parameter server?")
 
 
-def _agreement(subject: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
+def _unreachable(where: str, why: str, way_out: str) -> Finding:
+    return warning(f"{where} is unreachable: {why}", way_out)
+
+
+def _other_version(where: str, version: str) -> Finding:
+    return wrong(f"{where} is relaax {version}, this is {__version__}", "servers of one run need the same version")
+
+
+def _compare_settings(subject: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
     if status.version and status.version != __version__:
-        yield wrong(f"{where} is relaax {status.version}, this is {__version__}", _SAME_VERSION)
+        yield _other_version(where, status.version)
     difference = None
     if status.description and subject.config is not None:
         ours = description(subject.algorithm.name, subject.config)
@@ -223,24 +230,24 @@ def replay_server(subject: Subject) -> Iterator[Finding]:
     found, algorithm = subject.configuration, subject.algorithm
     if algorithm is None or algorithm.Replay is None or subject.config is None or found.rlx_server.only_acts:
         return
-    yield from _numbers(found)
+    yield from _server_counts(found)
     try:
         all_targets = replay_targets(found.rlx_server)
     except ConfigurationError:
         return  # reported by the checks of tokens and certificates
     if any(target.address.endswith(":0") for target in all_targets):
-        yield ok("the ports of replay servers are not picked yet")
+        yield ok("the ports of replay servers are not known yet")
         return
-    for number, view in enumerate(_asked(all_targets)):
+    for number, view in enumerate(_poll(all_targets)):
         yield _replay_shard(f"replay server {view.address}", number, len(all_targets), view)
 
 
-def _numbers(found: Configuration) -> Iterator[Finding]:
-    """Check how many replay servers and learners there are, and how many are named."""
+def _server_counts(found: Configuration) -> Iterator[Finding]:
+    """Check the numbers of replay servers and learners, and the addresses of replay servers."""
     try:
         check_replay(found)
     except ConfigurationError as error:
-        yield warning(str(error), "`relaax run` refuses that; by hand any number may be started")
+        yield warning(str(error), "`relaax run` refuses these numbers; by hand, any number may be started")
     shards, named = found.replay_server.shards, found.rlx_server.replay_server
     if not named:
         way_out = f"set it to their addresses in the order of their shards; {_BY}"
@@ -249,11 +256,11 @@ def _numbers(found: Configuration) -> Iterator[Finding]:
         sentence = f"relaax-replay-server.shards is {shards}, relaax-rlx-server.replay_server names {len(named)}"
         yield warning(sentence, f"name them all, shard 0 first; {_BY}")
     if named and found.learner.learners and list(named) != list(found.learner.replay_server):
-        sentence = f"workers and learners name other replay servers: {', '.join(named)}; "
+        sentence = f"workers and learners name different replay servers: {', '.join(named)}; "
         yield warning(sentence + ", ".join(found.learner.replay_server), "name the same ones, in one order")
 
 
-def _asked(asked: list[Target]) -> list[ReplayShardView]:
+def _poll(asked: list[Target]) -> list[ReplayShardView]:
     with contextlib.closing(ReplayShards(asked)) as shards:
         return shards.poll()
 
@@ -264,22 +271,20 @@ def _replay_shard(where: str, number: int, count: int, view: ReplayShardView) ->
         return wrong(str(view.error), "servers, workers and learners need the same token, and one authority")
     if status is None:
         why = view.error or "it does not answer"
-        return warning(f"{where} is unreachable: {why}", "start it; workers and learners wait for it a while")
+        return _unreachable(where, why, "start it; workers and learners wait some time for it")
     if (status.shard, status.shards) != (number, count):
         sentence = f"{where} is shard {status.shard} of {status.shards}, and named as shard {number} of {count}"
         return wrong(sentence, "name all of them, in the order of their shards")
     if status.version != __version__:
-        return wrong(f"{where} is relaax {status.version}, this is {__version__}", _SAME_VERSION)
-    held = view.sum
-    tables = "1 table" if held.tables == 1 else f"{held.tables} tables"
-    room = f"{held.bytes / GIGABYTE:.3g} of {status.memory / GIGABYTE:.3g} GB"
-    return ok(
-        f"{where} answers, shard {number} of {count}: {held.size} items in {tables}, for which {room} are set aside"
-    )
+        return _other_version(where, status.version)
+    total = view.sum
+    tables = "1 table" if total.tables == 1 else f"{total.tables} tables"
+    room = f"{total.bytes / GIGABYTE:.3g} of {status.memory / GIGABYTE:.3g} GB"
+    return ok(f"{where} answers, shard {number} of {count}: {total.size} items in {tables}, which reserve {room}")
 
 
 def replay_memory(subject: Subject) -> Iterator[Finding]:
-    """Check whether the tables fit into what replay servers may take, if the environment's spaces are known."""
+    """Check whether the tables fit into the memory of replay servers, if the environment's spaces are known."""
     algorithm, config, spaces = subject.algorithm, subject.config, subject.spaces
     if algorithm is None or algorithm.Replay is None or config is None or spaces is None:
         return

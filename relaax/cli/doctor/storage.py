@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
+from relaax.cli.doctor.finding import FIX, Finding, Subject, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.configuration.sections import CheckpointKeys
 
@@ -26,7 +26,7 @@ _SKEW_SECONDS = 60
 
 
 def store(subject: Subject) -> Iterator[Finding]:
-    """Do what a parameter server does there, with a temporary value, and replay servers if they keep their memory."""
+    """Write a temporary value as a parameter server does, and as replay servers do if they save their memory."""
     section, replay = subject.configuration.parameter_server, subject.configuration.replay_server
     if section.checkpoint_aws_s3 is None and section.checkpoint_dir is None:
         yield warning("no checkpoint store is configured", "set checkpoint_dir or checkpoint_aws_s3")
@@ -42,17 +42,17 @@ def _store(section: CheckpointKeys) -> Iterator[Finding]:
 
     try:
         if section.checkpoint_dir is not None and not Path(section.checkpoint_dir).is_dir():
-            yield _can_be_made(Path(section.checkpoint_dir))
+            yield _check_creation(Path(section.checkpoint_dir))
             return
         opened = checkpoint_store(section, quick=True)
         assert opened is not None, "a location is configured"
         _probe(opened)
     except ConfigurationError as error:
-        yield wrong(str(error), "fix what is named")
+        yield wrong(str(error), FIX)
     except ModuleNotFoundError as error:
         yield wrong(f"{error.name} is not installed", "pip install 'relaax[s3]'")
     except StoreError as error:
-        yield wrong(str(error), "fix what is named; the server would exit, or checkpoints would be late")
+        yield wrong(str(error), f"{FIX}; the server would exit, or checkpoints would be late")
     else:
         yield ok(f"{opened.location} can be written, read, written conditionally and cleared")
         with contextlib.suppress(StoreError):
@@ -61,7 +61,7 @@ def _store(section: CheckpointKeys) -> Iterator[Finding]:
         yield from _lease(opened)
 
 
-def _can_be_made(folder: Path) -> Finding:
+def _check_creation(folder: Path) -> Finding:
     parent = _nearest(folder)
     try:
         with tempfile.TemporaryDirectory(dir=parent):
@@ -110,11 +110,11 @@ def _lease(opened: object) -> Iterator[Finding]:
         yield warning(f"{opened.location}/{KEY} is not a lease", "remove it if no parameter server uses this store")
         return
     if released:
-        yield ok(f"nobody holds the lease; {holder} released it")
+        yield ok(f"the lease is free: {holder} released it")
     elif holder.is_dead():
-        yield ok(f"{holder}, which holds the lease, is dead: the next server takes it over at once")
+        yield ok(f"{holder} holds the lease and has ended: the next server takes it over at once")
     else:
-        way_out = f"a second server is refused while it lives; its lease ends {TTL:g} s after its death"
+        way_out = f"a second server is refused while it runs; its lease expires {TTL:g} s after its end"
         yield warning(f"{holder} holds the lease on {opened.location}", way_out)
 
 
@@ -125,7 +125,7 @@ def disk(subject: Subject) -> Iterator[Finding]:
         kept = section.checkpoints_kept + section.best_checkpoints_kept + 1
         yield from _disk(Path(section.checkpoint_dir), "*", kept, "keep fewer (checkpoints_kept)")
     if replay.checkpoint_dir is not None:
-        kept = 2 * max(1, replay.shards)  # the next one of each shard is written beside the last
+        kept = 2 * max(1, replay.shards)  # the next one of each shard is written next to the last one
         yield from _disk(Path(replay.checkpoint_dir), "*/*", kept, "use another folder (checkpoint_dir)")
 
 
@@ -144,7 +144,7 @@ def _disk(folder: Path, checkpoints: str, kept: int, way_out: str) -> Iterator[F
 
 
 def clock(subject: Subject) -> Iterator[Finding]:
-    """Compare this machine's clock with the store's. Otherwise only the validity of certificates uses clocks."""
+    """Compare this machine's clock with the store's. Apart from this, only certificates depend on clocks."""
     section = subject.configuration.parameter_server
     if section.checkpoint_aws_s3 is None and section.metrics_aws_s3 is None:
         return

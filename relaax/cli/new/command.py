@@ -51,25 +51,26 @@ def algorithm(
     With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: CartPole with da3c,
     Pendulum with da3c_cont.
 
-    Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
+    Existing files are never overwritten. Exit code 2: no file was written, for the reason in the message.
     """
     with exit_on_errors("relaax new algorithm", (ScaffoldError,)):
         check_name(name, "algorithms")
         if source is None:
             where, test = f"{name}.py", f"test_{name}.py"
             files = {
-                Path(f"{name}{suffix}"): filled(ALGORITHM, suffix, name) for suffix in (".py", ".yaml", ".Procfile")
+                Path(f"{name}{suffix}"): fill_template(ALGORITHM, suffix, name)
+                for suffix in (".py", ".yaml", ".Procfile")
             }
-            write({**files, Path(test): filled(ALGORITHM, "_test.py", name)})
+            write({**files, Path(test): fill_template(ALGORITHM, "_test.py", name)})
             written, more = f"{where}, {test}", {f"python -m pytest {test}": "tests it: pip install pytest"}
         else:
             where, more = f"{name}/", {}
-            write(copied(source, name))
+            write(copy_algorithm(source, name))
             written = where
     print(f"wrote {written}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
         print("it needs gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
-    _say_next(name, "the algorithm", where, more=more)
+    _print_next_steps(name, "the algorithm", where, more=more)
 
 
 @new.command()
@@ -85,9 +86,9 @@ def environment(
     NAME.Procfile is for honcho; NAME/main HOST:PORT NAME connects it to running servers.
 
     With --browser, NAME/ is a page with a game on a canvas, NAME/game.js, and the client for JavaScript. `relaax run
-    NAME.yaml` serves it at http://localhost:8900/ to browsers of this computer, and it learns while one watches.
+    NAME.yaml` serves it at http://localhost:8900/ to browsers of this computer, and it learns while you watch.
 
-    Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
+    Existing files are never overwritten. Exit code 2: no file was written, for the reason in the message.
     """
     folder = Path(name)
     with exit_on_errors("relaax new environment", (ScaffoldError,)):
@@ -95,20 +96,24 @@ def environment(
         if browser:
             write(browser_game(name), executables=[folder / "main.py"])
             print(f"wrote {name}/, {name}.yaml and {name}.Procfile")
-            _say_next(name, "the game", f"{name}/game.js", "learns what is played at http://localhost:8900/: open it")
+            _print_next_steps(
+                name, "the game", f"{name}/game.js", "trains the game that is played at http://localhost:8900/: open it"
+            )
             return
-        files = {folder / "main.py": filled(ENVIRONMENT, ".py", name)}
-        files |= {Path(f"{name}{suffix}"): filled(ENVIRONMENT, suffix, name) for suffix in (".yaml", ".Procfile")}
+        files = {folder / "main.py": fill_template(ENVIRONMENT, ".py", name)}
+        files |= {
+            Path(f"{name}{suffix}"): fill_template(ENVIRONMENT, suffix, name) for suffix in (".yaml", ".Procfile")
+        }
         write(files, executables=[folder / "main.py"], links={folder / "main": "main.py"})
     print(f"wrote {name}/main.py, {name}.yaml and {name}.Procfile")
     more = {
         f"relaax check {name}.yaml": "plays it at random and reports its faults and mean return",
         f"relaax eval runs/{name}": "scores what a run has learned",
     }
-    _say_next(name, "the environment", f"{name}/main.py", more=more)
+    _print_next_steps(name, "the environment", f"{name}/main.py", more=more)
 
 
-def _say_next(
+def _print_next_steps(
     name: str,
     what: str,
     file: str,
@@ -129,13 +134,13 @@ def _say_next(
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 GAME = "orchard"
-"""The templates, by the names that they have in their own text."""
+"""Names of the templates, which also occur in their text."""
 _SHARED = {"_value_based.agent": ("agent.py", "model.py"), "_actor_critic.loss": ("loss.py",)}
-"""What algorithms share that is to be changed in a copy too: the files that it needs, by the import that shows it."""
+"""Files of shared modules to copy with an algorithm, by the module that the algorithm imports."""
 
 
 class ScaffoldError(Exception):
-    """Nothing was written. The message gives the reason and a remedy."""
+    """No file was written. The message has the reason and a remedy."""
 
 
 def check_name(name: str, kind: str) -> None:
@@ -159,13 +164,17 @@ def check_name(name: str, kind: str) -> None:
         raise ScaffoldError(f"{name!r} is a module of Python, which the new file would hide: choose another name")
 
 
-def filled(template: str, suffix: str, name: str) -> str:
+def _exists_error(paths: Sequence[str]) -> ScaffoldError:
+    return ScaffoldError(f"already exists: {' and '.join(paths)}; nothing is overwritten: choose another name")
+
+
+def fill_template(template: str, suffix: str, name: str) -> str:
     """Return the text of a template with `name` inserted."""
     file = importlib.resources.files("relaax.cli.new.templates") / f"{template}{suffix}"
     return re.sub(rf"\b{template}\b", name, file.read_text(encoding="utf-8"))
 
 
-def copied(algorithm: str, name: str) -> dict[Path, str]:
+def copy_algorithm(algorithm: str, name: str) -> dict[Path, str]:
     """Return the files of a bundled algorithm in a directory `name`, with a configuration and a Procfile for the copy.
 
     Raises ScaffoldError if there is no such algorithm, or the directory's path is taken.
@@ -175,7 +184,7 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     if algorithm not in EXAMPLES:
         raise ScaffoldError(unknown("bundled algorithm", algorithm, EXAMPLES))
     if Path(name).exists():
-        raise ScaffoldError(f"already exists: {name}; nothing is overwritten: choose another name")
+        raise _exists_error([name])
     source = bundled_folder("algorithms") / algorithm
     paths = sorted(path for path in source.rglob("*") if path.suffix in (".py", ".md"))
     files = {Path(name) / path.relative_to(source): path.read_text(encoding="utf-8") for path in paths}
@@ -188,10 +197,10 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
 
     example = EXAMPLES[algorithm]
     text = (bundled_folder("config") / f"{example}.yaml").read_text(encoding="utf-8")
-    text = re.sub(r"^# yaml-language-server: .*\n", "", text)  # the schema is not beside the copy
+    text = re.sub(r"^# yaml-language-server: .*\n", "", text)  # the schema is not in the folder of the copy
     text = re.sub(r"(?m)^  path: .*$", f"  path: {name}", text).replace(example, name)
     environment = parse_yaml(text, example)["relaax-run"]["name"]
-    procfile = filled(ALGORITHM, ".Procfile", name).replace("CartPole-v1", environment)
+    procfile = fill_template(ALGORITHM, ".Procfile", name).replace("CartPole-v1", environment)
     servers = (bundled_folder("config") / f"{example}.Procfile").read_text(encoding="utf-8")
     procfile = re.sub(r"(?m)(^\S*server: .*\n)+", servers.replace(f"config/{example}.yaml", f"{name}.yaml"), procfile)
     return {**files, Path(f"{name}.yaml"): text, Path(f"{name}.Procfile"): procfile}
@@ -202,13 +211,13 @@ def browser_game(name: str) -> dict[Path, str]:
     folder = Path(name)
     client = sorted((bundled_folder("protocol") / "clients" / "javascript" / "src").iterdir())
     return {
-        folder / "index.html": filled(GAME, ".html", name),
-        folder / "game.js": filled(GAME, ".game.js", name),
-        folder / "page.js": filled(GAME, ".page.js", name),
-        folder / "main.py": filled(GAME, ".py", name),
+        folder / "index.html": fill_template(GAME, ".html", name),
+        folder / "game.js": fill_template(GAME, ".game.js", name),
+        folder / "page.js": fill_template(GAME, ".page.js", name),
+        folder / "main.py": fill_template(GAME, ".py", name),
         **{folder / "rlx" / file.name: file.read_text(encoding="utf-8") for file in client},
-        Path(f"{name}.yaml"): filled(GAME, ".yaml", name),
-        Path(f"{name}.Procfile"): filled(GAME, ".Procfile", name),
+        Path(f"{name}.yaml"): fill_template(GAME, ".yaml", name),
+        Path(f"{name}.Procfile"): fill_template(GAME, ".Procfile", name),
     }
 
 
@@ -217,7 +226,7 @@ def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Ma
     links = links or {}
     taken = [str(path) for path in (*files, *links) if path.exists() or path.is_symlink()]
     if taken:
-        raise ScaffoldError(f"already exists: {' and '.join(taken)}; nothing is overwritten: choose another name")
+        raise _exists_error(taken)
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)

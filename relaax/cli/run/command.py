@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from relaax.cli import completion
-from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
+from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, FreshOption, SeedOption
 from relaax.cli.reporting import exit_on_errors, resilient
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.console import log_to_stderr
@@ -87,7 +87,7 @@ def run(
         ),
     ] = "here",
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start a new run; a previous run is moved aside.")] = False,
+    fresh: FreshOption = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,7 +138,7 @@ def run(
             plan, remark = make_plan(config, overrides, here=not on_ray), ""
         place = run_dir if run_dir is not None else Path("runs") / plan.name
         if on_ray:
-            from relaax.cli.cluster.command import begin
+            from relaax.cli.cluster.command import start_training
 
             if config is None:
                 from relaax.cli.run.without_file import write_file
@@ -147,7 +147,7 @@ def run(
                 if not no_progress:
                     print(remark, file=resilient(sys.stdout), flush=True)
             address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
-            begin(config, overrides, address, None, place, fresh, True, summary, progress)
+            start_training(config, overrides, address, None, place, fresh, True, summary, progress)
         if print_config or check_config:
             from relaax.cli.run.run_directory import RunDirectory
             from relaax.server.command.configuration import check_all, show

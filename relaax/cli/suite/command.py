@@ -32,11 +32,11 @@ def suite(
         list[str], typer.Argument(metavar="NAME", help="Environments, as relaax-run.name: pong boxing breakout.")
     ],
     seeds: Annotated[
-        str, typer.Option(metavar="N|A,B,...", help="So many seeds, from 0 on; or these, as in 7,8 or 7,.")
+        str, typer.Option(metavar="N|A,B,...", help="Number of seeds, from 0 on; or a list of seeds, as in 7,8 or 7,.")
     ] = "1",
-    max_steps: Annotated[float | None, typer.Option(help="Train each for so many environment steps.")] = None,
+    max_steps: Annotated[float | None, typer.Option(help="Environment steps of each training.")] = None,
     max_time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Train each for so long, interruptions not counted: 5m, 2h.")
+        str | None, typer.Option(metavar="TIME", help="Time of each training, without interruptions: 5m, 2h.")
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 30,
     protocol: Annotated[str | None, typer.Option(metavar="[noop|none]", help="As for `relaax eval`.")] = None,
@@ -46,27 +46,27 @@ def suite(
     ] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Trainings at a time; by default as many as cores suffice for."),
+        typer.Option(min=1, metavar="N", help="Number of concurrent trainings; by default as many as the cores allow."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--dir", help="Folder of the suite; by default runs/suite-CONFIG.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older suite is moved aside.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start a new suite; a previous suite is moved aside.")] = False,
     set_: OverridesOption = None,
 ) -> None:
     """Train and evaluate in several environments and seeds.
 
-    The result is one table: it has medians over the seeds and, for Atari, human-normalised scores beside those of the
-    papers, as their Tables 1. It is printed, and written as table.md and table.csv. Ctrl-C ends what runs with a
-    checkpoint; the same command goes on, and further environments and seeds may be added. A target_return of the
-    configuration is not looked at: unless --max-steps or --max-time says less, each trains up to max_global_step.
+    The result is one table with medians over the seeds and, for Atari, human-normalised scores next to the scores of
+    the papers' Tables 1. It is printed, and written as table.md and table.csv. Ctrl-C stops the running trainings with
+    a checkpoint. The same command resumes them, and may add environments and seeds. A target_return of the
+    configuration is ignored: each training ends at max_global_step, or before it at --max-steps or --max-time.
 
-    Exit code 0: all is done; 1: some failed, and the same command tries them again; 2: this cannot be done; 130:
+    Exit code 0: all jobs are done; 1: some failed, and the same command retries them; 2: the request is invalid; 130:
     interrupted.
     """
     from relaax.cli.run.environment_check import EnvironmentCheck
     from relaax.cli.run.plan import make_plan
-    from relaax.cli.suite.jobs import SuitePlan, opened
+    from relaax.cli.suite.jobs import SuitePlan, open_record
     from relaax.configuration.sections import RunSection
     from relaax.configuration.validation import validate_section
     from relaax.evaluation import protocols
@@ -81,7 +81,7 @@ def suite(
         evaluation += [] if sticky is None else ["--sticky", str(sticky)]
         names = list(dict.fromkeys(environments))
         wanted = SuitePlan(config, names, _seeds(seeds), set_ or [], max_steps, seconds, episodes, evaluation)
-        for environment in names:  # make one of each
+        for environment in names:  # make one environment of each name
             plan = make_plan(config, [*wanted.overrides, f"run.name={environment}"])
             with EnvironmentCheck(plan) as check:
                 check.wait()
@@ -94,7 +94,7 @@ def suite(
             shutil.move(place, aside)
             print(f"the previous suite is now {aside}")
         place.mkdir(parents=True, exist_ok=True)
-        record = opened(place, wanted)
+        record = open_record(place, wanted)
         at_once = jobs or max(1, cores() // plan.run.clients)
         code = _run(record, place, at_once, max(1, cores() // at_once))
     raise typer.Exit(code)
@@ -105,31 +105,31 @@ def _seeds(text: str) -> list[int]:
         return list(range(int(text)))
     if re.fullmatch(r"\d+(,\d+)*,?", text) and text != "0":
         return list(dict.fromkeys(int(part) for part in text.strip(",").split(",")))
-    raise ConfigurationError(f"--seeds {text}: give how many, such as 3, or which, such as 7,8; one alone is 7,")
+    raise ConfigurationError(f"--seeds must be a number of seeds (3) or a list of seeds (7,8 or 7,), not {text!r}")
 
 
 def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
-    """Do what is to be done, and print the table; return the exit code. Raises ConfigurationError."""
+    """Run the remaining jobs, and print the table; return the exit code. Raises ConfigurationError."""
     from relaax.cli.suite.jobs import JobRunner
 
     start = time.monotonic()
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         done = sum(job.result is not None for job in record.jobs.values())
         print(f"{time.monotonic() - start:7.0f} s  {done} of {len(record.jobs)} done  {text}", flush=True)
 
     def stop(*_: object) -> None:
         if not runner.stopping.is_set():
-            print("ending what runs; the same command goes on from there", flush=True)
+            print("stopping the running jobs; the same command resumes them", flush=True)
         interrupted.append(True)
         runner.stopping.set()
 
-    runner = JobRunner(record, folder, share, say)
+    runner = JobRunner(record, folder, share, report)
     interrupted: list[bool] = []
     names = list(record.plan.names())
     left = [name for name in names if record.jobs[name].result is None]
     print(
-        f"{len(names)} trainings, {len(left)} to be done, {at_once} at a time; logs and results in {folder}", flush=True
+        f"{len(names)} trainings, {len(left)} remaining, {at_once} at a time; logs and results in {folder}", flush=True
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
@@ -143,7 +143,7 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
 
 
 def _tabulate(record: SuiteRecord, folder: Path) -> None:
-    """Write and print the tables of what is there."""
+    """Write and print the tables of the available results."""
     from relaax.evaluation.report import score_tables
     from relaax.files import write_whole
 

@@ -1,4 +1,4 @@
-"""The jobs of a suite: what is to be done, what is done, in one file, and the processes that do it."""
+"""The jobs of a suite: their record in one file, and the processes that run them."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ TRAINED = ("target_reached", "max_steps", "max_time", "environments_done")
 _LINES = 10
 _POLL_SECONDS = 0.2
 _KILL_SECONDS = 120.0
-"""From the first signal on: a last checkpoint may be large."""
+"""Time from SIGTERM to SIGKILL. It is long because a last checkpoint may be large."""
 
 
 class JobFailed(Exception):
-    """A job's process failed. The message has its last words."""
+    """A job's process failed. The message has the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuitePlan:
-    """What decides the numbers: configuration, environments, seeds, how long is trained, how it is evaluated."""
+    """The settings that determine the scores: configuration, environments, seeds, limits and evaluation."""
 
     config: str
     environments: list[str]
@@ -54,9 +54,10 @@ class SuitePlan:
 
 @dataclass(slots=True)
 class JobRecord:
-    """`seconds` of training so far, whether that is `trained` to its end, the `result` of `relaax eval`.
+    """The state of a job.
 
-    `checkpoint`: the last one of what was counted.
+    `seconds`: time of training so far. `trained`: whether training is complete. `checkpoint`: the last checkpoint of
+    the counted time. `result`: of `relaax eval`.
     """
 
     seconds: float = 0.0
@@ -67,7 +68,7 @@ class JobRecord:
 
 @dataclass(slots=True)
 class SuiteRecord:
-    """The file `suite.json` of a suite's folder, by which the same command goes on where it stopped."""
+    """The file `suite.json` of a suite's folder, from which the same command resumes."""
 
     path: Path
     plan: SuitePlan
@@ -78,8 +79,8 @@ class SuiteRecord:
         jobs = {name: asdict(job) for name, job in self.jobs.items()}
         write_whole(self.path, [json.dumps({"plan": asdict(self.plan), "jobs": jobs}, indent=1).encode()])
 
-    def count(self, name: str, summary: Mapping[str, Any]) -> None:
-        """Count what a training says of itself, once: also that of a suite that was killed."""
+    def count_summary(self, name: str, summary: Mapping[str, Any]) -> None:
+        """Count the summary of a training once. If the suite was killed, its next start counts it."""
         job = self.jobs[name]
         if summary and summary["checkpoint"] != job.checkpoint:
             job.seconds += summary["seconds"]
@@ -88,10 +89,10 @@ class SuiteRecord:
             self.save()
 
 
-def opened(folder: Path, plan: SuitePlan) -> SuiteRecord:
-    """Return the record in a folder, new if there is none. Raises ConfigurationError if it is that of another plan.
+def open_record(folder: Path, plan: SuitePlan) -> SuiteRecord:
+    """Return the record in a folder, or a new one. Raises ConfigurationError for the record of another plan.
 
-    Further environments and seeds may be added to a plan: what is done is kept.
+    A plan may add environments and seeds to the record. Finished jobs are kept.
     """
     path = folder / FILE
     jobs = {name: JobRecord() for name in plan.names()}
@@ -117,20 +118,20 @@ def _shown(value: Any) -> str:
 
 
 class JobRunner:
-    """Runs each job as `relaax run`, then `relaax eval`, in processes of their own.
+    """A runner of jobs. Each job is `relaax run`, then `relaax eval`, in processes of their own.
 
-    `say` is told what begins and ends. `share`: cores for the evaluation of one job. Once `stopping` is set nothing
-    more begins, and what runs is told to end.
+    `report` receives the start and the result of each step. `share`: cores for the evaluation of one job. After
+    `stopping` is set, no job starts, and running processes are terminated.
     """
 
-    def __init__(self, record: SuiteRecord, folder: Path, share: int, say: Callable[[str], None]) -> None:
-        self._record, self._folder, self._share, self._say = record, folder, share, say
+    def __init__(self, record: SuiteRecord, folder: Path, share: int, report: Callable[[str], None]) -> None:
+        self._record, self._folder, self._share, self._report = record, folder, share, report
         self._plan = record.plan
         self._lock = threading.Lock()
         self.stopping = threading.Event()
 
     def run(self, names: Sequence[str], at_once: int) -> list[str]:
-        """Run the jobs; return a sentence for each that failed. Raises ConfigurationError if one is refused."""
+        """Run the jobs; return a sentence for each failed job. Raises ConfigurationError if a job is refused."""
         failures: list[str] = []
         refused: list[ConfigurationError] = []
 
@@ -139,7 +140,7 @@ class JobRunner:
                 self._job(name)
             except JobFailed as failure:
                 failures.append(f"{name}: {failure}")
-                self._say(f"{name} failed")
+                self._report(f"{name} failed")
             except ConfigurationError as error:
                 refused.append(error)
                 self.stopping.set()
@@ -156,23 +157,23 @@ class JobRunner:
         run = self._folder / name
         self._count(name, run)
         if not job.trained and not self.stopping.is_set():
-            self._say(f"{name}: training{f', {job.seconds:.0f} s so far' if job.seconds else ''}")
-            code, words = self._process(name, *self._training(name, run, job.seconds))
+            self._report(f"{name}: training{f', {job.seconds:.0f} s so far' if job.seconds else ''}")
+            code, output = self._run_process(name, *self._training(name, run, job.seconds))
             self._count(name, run)
             if not job.trained:
-                self._fail(code, words)
+                self._fail(code, output)
         if job.trained and job.result is None and not self.stopping.is_set():
-            self._say(f"{name}: evaluating")
+            self._report(f"{name}: evaluating")
             file = self._folder / f"{name}.json"
             options = ("--episodes", str(self._plan.episodes), "--jobs", str(self._share), "--json", str(file))
-            code, words = self._process(name, "eval", str(run), *options, *self._plan.evaluation)
+            code, output = self._run_process(name, "eval", str(run), *options, *self._plan.evaluation)
             if code != 0:
-                self._fail(code, words)
+                self._fail(code, output)
                 return
             with self._lock:
                 job.result = _read(file)
                 self._record.save()
-            self._say(f"{name}: mean return {job.result['mean']:g} of {job.result['episodes']} episodes")
+            self._report(f"{name}: mean return {job.result['mean']:g} of {job.result['episodes']} episodes")
 
     def _training(self, name: str, run: Path, seconds: float) -> list[str]:
         plan = self._plan
@@ -186,8 +187,8 @@ class JobRunner:
             command += ["--max-time", str(max(1.0, plan.max_seconds - seconds))]
         return command
 
-    def _process(self, name: str, *arguments: str) -> tuple[int, str]:
-        """Return exit code and last words. What it says goes to NAME.log."""
+    def _run_process(self, name: str, *arguments: str) -> tuple[int, str]:
+        """Run a process with its output in NAME.log; return its exit code and the end of the output."""
         log = self._folder / f"{name}.log"
         with log.open("ab") as file:
             process = subprocess.Popen(
@@ -197,32 +198,32 @@ class JobRunner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            code = self._waited(process)
+            code = self._wait(process)
         return code, "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:])
 
-    def _waited(self, process: subprocess.Popen[bytes]) -> int:
-        """Return the exit code. What is to stop is told so: a training then writes its last checkpoint."""
-        told: float | None = None
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Return the exit code. When `stopping` is set, terminate the process: a training then writes a checkpoint."""
+        terminated_at: float | None = None
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_POLL_SECONDS)
-            if self.stopping.is_set() and told is None:
-                told = time.monotonic()
-                process.terminate()  # SIGINT would be ignored by what was started in the background
-            elif told is not None and time.monotonic() - told > _KILL_SECONDS:
+            if self.stopping.is_set() and terminated_at is None:
+                terminated_at = time.monotonic()
+                process.terminate()  # a process that was started in the background ignores SIGINT
+            elif terminated_at is not None and time.monotonic() - terminated_at > _KILL_SECONDS:
                 process.kill()
 
-    def _fail(self, code: int, words: str) -> None:
-        """Raise for a process that ended with this code, unless it was told to."""
+    def _fail(self, code: int, output: str) -> None:
+        """Raise an error for a process that ended with this code, unless the suite is stopping."""
         if self.stopping.is_set():
             return
         if code == EXIT_REFUSED:
-            raise ConfigurationError(words)
-        raise JobFailed(f"ended with code {code}:\n{words}")
+            raise ConfigurationError(output)
+        raise JobFailed(f"ended with code {code}:\n{output}")
 
     def _count(self, name: str, run: Path) -> None:
         with self._lock:
-            self._record.count(name, _read(run / "summary.json"))
+            self._record.count_summary(name, _read(run / "summary.json"))
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Run worlds of `World` against an RLX server: `main HOST:PORT NAME [N]`.
+"""Run environments of class `World` against an RLX server: `main HOST:PORT NAME [N]`.
 
-It needs only relaax.client and numpy. N worlds share one connection.
+It needs only relaax.client and numpy. N environments share one connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEPS = 100  # at most, per episode
 
 
 class World:
-    """A sledge on a rail must be brought to a mark and kept there.
+    """A sledge on a rail that must reach a mark and stay there.
 
     Replace this class by your own simulator, and let `relaax check docking.yaml` play it before it is trained. The rest
     of this file uses the two spaces, `restart` and `do`. Spaces and their values are as in gymnasium: Box, Discrete,
@@ -43,7 +43,7 @@ class World:
         truncated.
 
         Terminated: the task's own rule ends the episode, and the return beyond it is zero. Truncated: an external limit
-        cuts the episode off, which otherwise would continue. Agents learn different things from the two.
+        cuts the episode off, which would continue otherwise. Agents learn differently from the two.
         """
         self._steps += 1
         self._speed += 0.02 * (int(action) - 1)
@@ -57,11 +57,11 @@ class World:
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the worlds and let the server's agents act in them until training ends."""
+    """Make the environments, and let the server's agents act in them until training ends."""
     settings = command.settings(arguments)
     worlds = Worlds(World, arguments.environments, arguments.seed)
     return run(worlds, environment=arguments.name, **settings)
 
 
 if __name__ == "__main__":
-    command.execute(command.parser("docking/main", "A sledge that is to dock.", "a name for the logs"), main)
+    command.execute(command.parser("docking/main", "A sledge that must dock.", "a name for the logs"), main)

@@ -1,5 +1,5 @@
-// The game orchard: apples are to be caught, stones to be let fall. Replace World by a game of yours, and leave page.js
-// as it is: it needs the four names that are exported here. Nothing in this file knows of learning but `reward`.
+// The game orchard: catch apples, and let stones fall. Replace World by your own game. Do not change page.js, which needs
+// the four names that are exported here. Only `reward` in this file is about learning.
 // An observation is a list of the numbers of its box; an action is a number, or a list of them if its space has several.
 
 import { box, discrete } from "./rlx/rlx.js";
@@ -7,7 +7,7 @@ import { box, discrete } from "./rlx/rlx.js";
 export const OBSERVATION = box("float32", [6]);
 export const ACTION = discrete(3); // left, stay, right
 
-const APPLES = 10; // of an episode: so much is the highest return
+const APPLES = 10; // per episode, and so the highest return
 const REACH = 0.15;
 const FALL = 0.05;
 
@@ -19,7 +19,7 @@ export class World {
     return this.#observe();
   }
 
-  /** One step: what is seen then, its reward, and whether the episode is over by the rules (terminated) or by time (truncated). */
+  /** Take a step: return the observation, the reward, and whether the rules (terminated) or time (truncated) end the episode. */
   do(action) {
     this.speed = 0.6 * this.speed + 0.06 * (action - 1);
     this.basket = Math.max(-1, Math.min(1, this.basket + this.speed));
@@ -46,7 +46,7 @@ export class World {
   }
 }
 
-/** Paint one world into a square of a canvas. */
+/** Draw one game into a square of a canvas. */
 export function draw(context, world, left, top, side) {
   const [across, down] = [(x) => left + ((x + 1.2) / 2.4) * side, (y) => top + (0.9 - 0.8 * y) * side];
   context.fillStyle = "#e8f1e4";

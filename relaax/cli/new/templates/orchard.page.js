@@ -1,4 +1,4 @@
-// Plays N worlds of game.js with the agent of a RELAAX server, and shows how they do. It is the same for every game.
+// Plays N games of game.js with the agent of a RELAAX server, and shows the results. It is the same for every game.
 
 import { Client, Finished, Interrupted } from "./rlx/rlx.js";
 import { ACTION, OBSERVATION, World, draw } from "./game.js";
@@ -6,12 +6,12 @@ import { ACTION, OBSERVATION, World, draw } from "./game.js";
 const MEAN = 100; // episodes
 const KEPT = 4000; // points of the curve
 const UNAUTHENTICATED = 5;
-const OUTCOME = ["observation", "reward", "terminated", "truncated"]; // what do() of a world returns
+const OUTCOME = ["observation", "reward", "terminated", "truncated"]; // fields of the result of do()
 
 const element = (id) => document.getElementById(id);
 const settings = await (await fetch("settings.json")).json();
 const servers = settings.servers.join(", ");
-// What a reload does not lose: of another game or another run, which are at this address too, the token alone.
+// State that a reload keeps. If it belongs to another game or run at this address, only its token is used.
 const before = JSON.parse(sessionStorage.rlx ?? "{}");
 const { run } = settings;
 const kept = { run, steps: 0, episodes: 0, last: [], curve: [], sessionId: "", token: before.token ?? "" };
@@ -27,7 +27,7 @@ function say(sentence, kind = "") {
 
 const numbers = (one) => (one !== null && typeof one === "object" ? Array.from(one).flatMap(numbers) : [one]);
 
-/** One world's observation as a list of numbers. `source`: what returned it. */
+/** Return the observation of one game as a list of numbers. `source`: the function that returned it. */
 function checked(observation, source) {
   const [list, size] = [numbers(observation), OBSERVATION.shape?.reduce((product, axis) => product * axis, 1)];
   const wrong = list.findIndex((one) => !["number", "bigint", "boolean"].includes(typeof one) || Number.isNaN(one));
@@ -37,7 +37,7 @@ function checked(observation, source) {
   return list;
 }
 
-/** What `do` of a world returned, if it has all that is needed and nothing else. */
+/** Return the result of `do` if it has exactly the required fields. */
 function outcome(result) {
   const missing = OUTCOME.find((name) => result?.[name] === undefined);
   const unknown = Object.keys(result ?? {}).find((name) => !OUTCOME.includes(name));
@@ -49,22 +49,22 @@ function outcome(result) {
 
 const begin = (world) => checked(world.restart(), "restart()");
 
-/** An error's message, with the file and line where it was thrown if it is no refusal of this page or the client. */
+/** Return an error's message, with the line of game.js if the error was thrown there. */
 function placed(error) {
   const place = /(game\.js:\d+)/.exec(error.stack?.split("\n").find((line) => /\.js:\d/.test(line)) ?? "");
   return place ? `${place[1]}: ${error.message}` : error.message;
 }
 
-/** The action of one world: a number, or the numbers of its vector. */
+/** Return the action of one game: a number, or the numbers of its vector. */
 function actionOf(actions, i) {
   const size = actions[0].length / worlds.length;
   return size === 1 ? actions[0][i] : actions[0].slice(i * size, (i + 1) * size);
 }
 
-/** Until the next picture: a page that is watched plays as fast as pictures come. A hidden one is given none. */
+/** Wait for the next frame of a visible page. A hidden page gets no frames. */
 const picture = () => new Promise((resolve) => (document.hidden ? setTimeout(resolve, 20) : requestAnimationFrame(resolve)));
 
-/** Steps of all worlds, for as long as the connection lasts. */
+/** Step all games until the connection ends. */
 async function play() {
   const returns = worlds.map(() => 0);
   const first = worlds.map(begin);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Serve the game to browsers of this computer: `main.py HOST:PORT NAME [N]`, where HOST:PORT is the RLX server.
 
-The page connects to that server by itself and plays N games. It asks for a token where the server wants one. Of several
-servers, with commas between or in a file (@FILE), it takes the next one after each failure.
+The page connects to that server and plays N games. If the server requires a token, the page asks for it. HOST:PORT may
+be several servers, separated by commas or in a file (@FILE). The page uses the next one after each failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_SERVERS = ("check", "local", "probe", "random")  # instead of an address
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """The files of this folder, and the settings of the page. `address`: of the RLX servers, as it was given."""
+    """A handler for the files of this folder and the settings of the page. `address`: of the RLX servers."""
 
     def __init__(self, *arguments: object, address: str, settings: dict[str, object]) -> None:
         self._address, self._settings = address, settings
@@ -34,7 +34,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             return
         try:
             settings = json.dumps({"servers": urls(self._address), **self._settings}).encode()
-        except OSError as error:  # the file may come
+        except OSError as error:  # the file may be written later
             self.send_error(503, str(error))
             return
         self.send_response(200)
@@ -44,21 +44,21 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(settings)
 
     def end_headers(self) -> None:
-        self.send_header("Cache-Control", "no-store")  # so that a reload shows what was edited
+        self.send_header("Cache-Control", "no-store")  # a reload must show edited files
         super().end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of single requests."""
+        """Do not log requests."""
 
 
 def urls(address: str) -> list[str]:
-    """Return where the page connects. Raises OSError if the file that has it cannot be read."""
+    """Return the URLs of the RLX servers. Raises OSError if the file of addresses cannot be read."""
     listed = Path(address[1:]).read_text("utf-8").split() if address.startswith("@") else address.split(",")
     return [url(one.strip()) for one in listed]
 
 
 def url(address: str) -> str:
-    """Return the URL of HOST[:PORT]; over TLS if the environment's variables ask for it, as of RLX in Python."""
+    """Return the URL of HOST[:PORT]. RELAAX_TLS or RELAAX_TLS_CA selects TLS, as for the client in Python."""
     if "://" in address:
         return address
     safe = os.environ.get("RELAAX_TLS") == "1" or os.environ.get("RELAAX_TLS_CA")
@@ -67,7 +67,7 @@ def url(address: str) -> str:
 
 
 def main() -> None:
-    """Serve until a signal comes. Exit code 2: the port cannot be had, or there is no server to connect to."""
+    """Serve until a signal. Exit code 2: the port is not available, or the address names no server."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", help="the RLX server")
     parser.add_argument("name", help="for logs and metrics")

@@ -20,7 +20,7 @@ from relaax.nn.specification import NetworkSpec
 
 
 class Config(ConfigBase):
-    """The keys of the section `algorithm`, besides those of every algorithm."""
+    """The keys of the section `algorithm`, besides the keys of every algorithm."""
 
     rewards_gamma: Free[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
     episodes_per_update: Free[int] = Field(8, ge=1, description="Whole episodes per gradient.")
@@ -38,7 +38,7 @@ class ParameterServer(ParameterServerBase):
 
     def initial_parameters(self, seed: int) -> Any:
         spec = policy_network(self.config, self.observation_space, self.action_space)
-        return orthogonal_parameters(spec, seed, {"policy": 0.01})  # so small a head prefers no action
+        return orthogonal_parameters(spec, seed, {"policy": 0.01})  # a small head prefers no action
 
 
 class Agent(AgentBase):
@@ -67,7 +67,7 @@ class Agent(AgentBase):
         return input_refusal(observation_space)
 
     def reset(self, observations: Leaves) -> Leaves:
-        self._under_way: list[list[Any]] = [[] for _ in range(self.context.environments)]
+        self._running: list[list[Any]] = [[] for _ in range(self.context.environments)]
         return self._act(self._encoder.reset(observations))
 
     def step(self, step: StepResult) -> Leaves:
@@ -86,10 +86,10 @@ class Agent(AgentBase):
     def _record(self, step: StepResult) -> None:
         self._exchange.env_steps += step.env_steps
         for i in np.flatnonzero(~step.first):  # the first observation follows no action
-            self._under_way[i].append((self._inputs[i], self._actions[i], step.rewards[i]))
+            self._running[i].append((self._inputs[i], self._actions[i], step.rewards[i]))
             if step.ended[i]:
-                self._ended.append(self._under_way[i])
-                self._under_way[i] = []
+                self._ended.append(self._running[i])
+                self._running[i] = []
         if len(self._ended) >= self.config.episodes_per_update:
             self._update()
 
