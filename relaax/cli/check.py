@@ -135,7 +135,7 @@ def _is_configuration(word: str) -> bool:
         return True
     guess = nearest(word, bundled_names("config", ".yaml"), _MIN_SIMILARITY)
     if guess is not None:
-        raise ConfigurationError(f"no configuration {word!r}; did you mean {guess!r}?")
+        raise ConfigurationError(f"there is no configuration {word!r}; did you mean {guess!r}?")
     return False
 
 

@@ -171,7 +171,7 @@ def _check_reachable(address: Endpoint, text: str, settings: Settings) -> None:
     except ssl.SSLError as error:
         _refuse(f"no TLS connection to {text}: {reason_of(error) or error}")
     except OSError as error:
-        _refuse(f"cannot connect to {text}: {error.strerror or error}")
+        _refuse(f"no TCP connection to {text}: {error.strerror or error}")
 
 
 def _command(text: str) -> list[str]:

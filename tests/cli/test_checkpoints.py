@@ -211,7 +211,7 @@ def test_a_file_that_is_there_is_replaced_with_force_only(run: Path, tmp_path: P
     ("arguments", "code", "sentence"),
     [
         (("{}/none",), 2, "no such folder"),
-        (("{}/file",), 2, "is not a folder"),
+        (("{}/file",), 2, "is a file, not a folder"),
         (("ftp://x/y",), 2, "is not a location"),
         (("s3://bucket",), 2, "use s3://BUCKET/KEY"),
         (("copy", "{}/run", ""), 2, "'' is not a location"),

@@ -57,7 +57,7 @@ def test_the_list_names_every_rule() -> None:
         ((), "give either --client COMMAND or --server HOST:PORT"),
         (("--client", "true", "--server", "h:1"), "give either"),
         (("--server", "localhost:"), "the port must be a number"),
-        (("--server", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
+        (("--server", "127.0.0.1:1"), "no TCP connection to 127.0.0.1:1"),
         (("--server", "h:1", "--only", "nothing"), "--list shows them"),
         (("--server", "h:1", "--codec", "xml"), "--codec must be protobuf or json, not xml"),
         (("--server", "h:1", "--action-space", "{}"), "must be given together"),

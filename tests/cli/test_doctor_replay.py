@@ -78,7 +78,7 @@ def test_replay_servers_that_answer(tmp_path: Path) -> None:
         findings = found(config, "replay server")
         fine, late, bad = (said(findings, level) for level in LEVELS)
         assert (len(fine), late, bad) == (2, [], [])
-        assert f"{shards[0].address} answers, shard 0 of 2: 0 items in 1 table, for which" in fine[0]
+        assert f"{shards[0].address} answers, shard 0 of 2: 0 items in 1 table, which reserve" in fine[0]
         assert f"{shards[1].address} answers, shard 1 of 2: 3 items" in fine[1]
 
 

@@ -198,14 +198,14 @@ def test_one_of_each_kind_cannot_have_the_same_name() -> None:
 
 def test_a_file_where_the_directory_should_be() -> None:
     Path("mine").write_text("precious")
-    expect_refused("environment", "mine", "cannot write mine")
+    expect_refused("environment", "mine", "cannot write the file mine")
     assert files()["mine"] == "precious"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_help_teaches(kind: str) -> None:
     shown = CliRunner().invoke(app, ["new", kind, "--help"], prog_name="relaax").stdout
-    for words in ("relaax run NAME.yaml", "NAME.Procfile", "Nothing is ever overwritten", "Exit code 2"):
+    for words in ("relaax run NAME.yaml", "NAME.Procfile", "Existing files are never overwritten", "Exit code 2"):
         assert words in " ".join(shown.split())
 
 

@@ -82,7 +82,9 @@ def test_a_run_directory_on_a_disk_that_is_read_only_is_refused_in_a_sentence(di
     directory.write_summary({"status": "interrupted"}, None)
     directory.close()
     disk.protect()
-    with pytest.raises(ConfigurationError, match=r"run directory .*/run: Read-only file system"):
+    with pytest.raises(
+        ConfigurationError, match=r"run directory .*/run cannot be (opened|prepared): Read-only file system"
+    ):
         RunDirectory(disk.path / "run").open(fresh=False, max_steps=1)
 
 

@@ -122,7 +122,7 @@ def test_failed_job_does_not_stop_the_others(tmp_path: Path, fails: str) -> None
 
     runner.meanwhile = once
     failures = runner.run(names, 1)
-    assert failures == ["CartPole-v1-seed-0: ended with code 1:\nthe end of its log"]
+    assert failures == ["CartPole-v1-seed-0: ended with exit code 1:\nthe end of its log"]
     record = open_record(tmp_path, PLAN)
     assert record.jobs[NAME].result == {"mean": 9.0, "episodes": 5}
     assert record.jobs["CartPole-v1-seed-0"].result is None

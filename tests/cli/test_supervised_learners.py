@@ -50,9 +50,9 @@ def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.
     assert running._host.server_addresses() == addresses
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "shard 1 of the replay server has died (-9); restarting it",
-        "learner has ended (0); restarting it",
-        "learner-1 has ended (-9); restarting it",
+        "shard 1 of the replay server has died (-9); restarting the process",
+        "learner has ended (0); restarting the process",
+        "learner-1 has ended (-9); restarting the process",
     ]
     watch_until_ready(running, learners)
     running.stop_training()

@@ -158,7 +158,7 @@ class Programs:
             for process in self._processes:
                 code = process.exit_code()
                 if code is not None:
-                    raise process.start_error(f"has ended ({code})")
+                    raise process.start_error(f"ended during the measurement ({code})")
             if condition():
                 return True
             left = deadline - time.monotonic()

@@ -54,7 +54,7 @@ def open_store(location: str, aws_keys: str | None, aws_endpoint: str | None, ne
         raise CatalogueError(f"{location!r} is not a location: use a folder, a run directory or s3://BUCKET/KEY")
     folder = checkpoints_of(Path(location))
     if folder.exists() and not folder.is_dir():
-        raise CatalogueError(f"{location} is not a folder")
+        raise CatalogueError(f"{location} is a file, not a folder")
     if not folder.exists() and not new:
         raise CatalogueError(f"{location}: no such folder")
     return open_location(str(folder))

@@ -218,7 +218,7 @@ def export(
         try:
             write_whole(file, content)
         except OSError as error:
-            exit_with_error(COMMAND, f"{file} cannot be written: {error.strerror or error}", 1)
+            exit_with_error(COMMAND, f"the policy file {file} cannot be written: {error.strerror or error}", 1)
         described = description_of(checkpoint)
     step, source = described.global_step, checkpoint.checkpoint_id
     algorithm = described.fingerprint.get("algorithm")

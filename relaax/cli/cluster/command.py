@@ -38,8 +38,8 @@ _PROGRESS = re.compile(r"^ *\d+ s  ")
 
 cluster = command_app(
     no_args_is_help=True,
-    help="Train on the machines of a Ray cluster: start, watch, resize and stop trainings. Ray places the ordinary "
-    "processes of RELAAX. Steps of environments do not pass through Ray.",
+    help="Train on the machines of a Ray cluster. The commands start, watch, resize and stop trainings. Ray places the "
+    "ordinary processes of RELAAX. Steps of environments do not pass through Ray.",
 )
 
 AddressOption = Annotated[

@@ -90,7 +90,7 @@ def _probe(opened: object) -> None:
         opened.put_if(key, value * 2, tag)
         opened.put(key, value)
         if opened.get(key) != value:
-            raise StoreError(f"{opened.location} returns something other than what was written")
+            raise StoreError(f"{opened.location} returns another value than the written one")
     finally:
         with contextlib.suppress(StoreError):
             opened.delete(key)

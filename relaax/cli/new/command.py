@@ -237,7 +237,7 @@ def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Ma
         for path, target in links.items():
             path.symlink_to(target)
     except OSError as error:
-        raise ScaffoldError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise ScaffoldError(f"cannot write the file {error.filename}: {error.strerror}") from None
 
 
 def _is_installed(name: str) -> bool:

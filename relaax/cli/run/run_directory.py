@@ -125,7 +125,9 @@ class RunDirectory:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             self._lock = os.fdopen(os.open(self.path / ".lock", flags, 0o666), "w")
         except OSError as error:
-            raise ConfigurationError(f"run directory {self.path}: {error.strerror}; --run-dir names another") from None
+            raise ConfigurationError(
+                f"run directory {self.path} cannot be opened: {error.strerror}; --run-dir names another"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

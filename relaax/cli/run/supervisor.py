@@ -223,7 +223,9 @@ class Supervisor:
         what = f"shard {number} of {role.title}" if several and role.reserved else role.title
         if not role.listens:
             what = process.name
-        _log.warning("%s has %s (%s); restarting it", what, "died" if code and role.reserved else "ended", code)
+        _log.warning(
+            "%s has %s (%s); restarting the process", what, "died" if code and role.reserved else "ended", code
+        )
 
     def _with_log(self, error: StartError, process: Supervised) -> StartError:
         """Return the error with the path of the log that has more about it."""

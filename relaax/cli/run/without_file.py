@@ -127,7 +127,7 @@ def named_environment(text: str) -> NamedEnvironment:
     program = find_program(first)
     if program is None:
         if first.endswith(".py") or first.startswith((".", "/", "~")):
-            raise ConfigurationError(f"environment {text!r}: no file {first}")
+            raise ConfigurationError(f"environment {text!r}: there is no file {first}")
         if options != rest:
             if shutil.which(first):
                 raise _not_python_error(text)

@@ -219,7 +219,7 @@ class JobRunner:
             return
         if code == EXIT_REFUSED:
             raise ConfigurationError(output)
-        raise JobFailed(f"ended with code {code}:\n{output}")
+        raise JobFailed(f"ended with exit code {code}:\n{output}")
 
     def _count(self, name: str, run: Path) -> None:
         with self._lock:
