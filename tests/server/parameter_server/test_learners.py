@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from relaax.cli.top import ServiceWatcher, picture
+from relaax.cli.top import ServiceWatcher, service_tables
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import EXPLOIT, LEARN, TRAIN, ParameterServerError, TrainingEnded
 from relaax.server.parameter_server.service.registry import Registry
@@ -185,7 +185,7 @@ def test_who_looks_at_the_service_sees_learners_apart() -> None:
         assert [(one["mode"], one["actor"]) for one in seen["workers"]] == [("train", 0), ("learn", None)]
         assert [one["server"] for one in seen["servers"]] == ["here:7001"], "a learner is of no RLX server"
         console = Console(file=io.StringIO(), width=140)
-        console.print(picture(seen))
+        console.print(service_tables(seen))
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
         assert "workers: 1 train, 0 exploit, 1 learn" in text

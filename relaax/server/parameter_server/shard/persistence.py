@@ -92,7 +92,7 @@ def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkp
     check_parts(checkpoint, "parameters")
     try:
         if vector_length(manifest) != parameters:
-            raise ValueError(f"the model has {parameters} parameters, the checkpoint {vector_length(manifest)}")
+            raise ValueError(f"the model has {parameters} parameters, but the checkpoint has {vector_length(manifest)}")
         if len(manifest["shards"]) == position.count:
             snapshot = _snapshot(manifest["shards"][position.index], position.range(parameters), checkpoint)
         else:
