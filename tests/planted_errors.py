@@ -2180,7 +2180,7 @@ SOAK_ERRORS = (
     planted(
         "cut-not-held",
         "updates go on while the shards take their snapshots",
-        [(GATE_PY, "while update and not self._closed and (left", "while False and (left")],
+        [(GATE_PY, "while update and not self.closed and (left", "while False and (left")],
     ),
     planted(
         "statistics-doubled",
