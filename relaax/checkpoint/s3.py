@@ -40,7 +40,7 @@ from relaax.checkpoint.store import (
     is_key,
 )
 from relaax.configuration import ConfigurationError, nearest
-from relaax.configuration.key_types import with_home
+from relaax.configuration.key_types import expand_home
 from relaax.configuration.validation import unknown
 from relaax.configuration.yaml_file import read_yaml
 
@@ -59,7 +59,7 @@ class AwsKeys:
 
 def read_keys(path: Path | str) -> AwsKeys:
     """Read the keys from a file. Raises ConfigurationError, whose message contains no value of the file."""
-    file = with_home(path, "aws_keys")
+    file = expand_home(path, "aws_keys")
     try:
         value = read_yaml(file)
     except ConfigurationError as error:

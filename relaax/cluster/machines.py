@@ -187,7 +187,8 @@ class RayMachines(Host):
 
     def server_addresses(self) -> Addresses:
         return {
-            role.name: [f"@{FOLDER}/{role.name}"] if self._processes.get(role.name) else [] for role in roles.servers()
+            role.name: [f"@{FOLDER}/{role.name}"] if self._processes.get(role.name) else []
+            for role in roles.listening_roles()
         }
 
     def configuration(self, file: Path) -> str:

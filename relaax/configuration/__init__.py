@@ -1,4 +1,7 @@
-"""Read configurations from files, environment variables and command lines; check, print and describe them."""
+"""Configurations from files, environment variables and command lines: loaded, checked, printed and described.
+
+Begin with `load_configuration` in `configuration`; `sections` declares the keys.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
         find_configuration,
         load_configuration,
     )
-    from relaax.configuration.layers import printed, without_variables
+    from relaax.configuration.layers import format_configuration, without_variables
     from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
     from relaax.configuration.roles import SECTIONS
     from relaax.configuration.sections import (
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "configuration": "ALGORITHM COMMAND_LINE HERE Configuration assemble_configuration find_configuration "
     "load_configuration",
-    "layers": "printed without_variables",
+    "layers": "format_configuration without_variables",
     "resuming": "Fixed Free Resume resume_rules",
     "roles": "SECTIONS",
     "sections": "LearnerSection ParameterServerSection ReplayServerSection RlxServerSection RunSection "
@@ -66,7 +69,7 @@ __all__ = [
     "load_configuration",
     "nearest",
     "overrides_of",
-    "printed",
+    "format_configuration",
     "redacted",
     "resume_rules",
     "unknown",

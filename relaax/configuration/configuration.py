@@ -12,7 +12,7 @@ import pydantic
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.errors import nearest_file, unknown_configuration
 from relaax.configuration.layers import Layers, path_of, text_of, value_of, variables_of, warn_of_misspelt
-from relaax.configuration.roles import SECTIONS, own
+from relaax.configuration.roles import SECTIONS, relaax_roles
 from relaax.configuration.sections import (
     ClusterSection,
     LearnerSection,
@@ -36,7 +36,7 @@ from relaax.configuration.yaml_file import read_yaml
 ALGORITHM = "algorithm"
 COMMAND_LINE = "command line"
 HERE = "${here}"
-"""Stands for the folder of the file at the beginning of a path in the servers' sections."""
+"""A placeholder at the beginning of a path in the servers' sections: the folder of the configuration file."""
 
 
 ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
@@ -47,8 +47,8 @@ ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
 class Configuration:
     """A checked configuration.
 
-    `algorithm` is that section as given, `algorithm_config` the same as the algorithm's Config, or None if read without
-    its algorithm. `origins` maps keys to the sources of their values; a key not in it has its default.
+    `algorithm` is the section as given. `algorithm_config` is its Config; None if the algorithm was not loaded.
+    `origins` maps keys to the sources of their values; other keys have their defaults.
     """
 
     sections: Mapping[str, Section]
@@ -60,37 +60,37 @@ class Configuration:
 
     @property
     def parameter_server(self) -> ParameterServerSection:
-        """Return the section `relaax-parameter-server`."""
+        """The section `relaax-parameter-server`."""
         return cast(ParameterServerSection, self.sections["relaax-parameter-server"])
 
     @property
     def replay_server(self) -> ReplayServerSection:
-        """Return the section `relaax-replay-server`."""
+        """The section `relaax-replay-server`."""
         return cast(ReplayServerSection, self.sections["relaax-replay-server"])
 
     @property
     def rlx_server(self) -> RlxServerSection:
-        """Return the section `relaax-rlx-server`."""
+        """The section `relaax-rlx-server`."""
         return cast(RlxServerSection, self.sections["relaax-rlx-server"])
 
     @property
     def learner(self) -> LearnerSection:
-        """Return the section `relaax-learner`."""
+        """The section `relaax-learner`."""
         return cast(LearnerSection, self.sections["relaax-learner"])
 
     @property
     def tensorboard(self) -> TensorBoardSection:
-        """Return the section `relaax-tensorboard`."""
+        """The section `relaax-tensorboard`."""
         return cast(TensorBoardSection, self.sections["relaax-tensorboard"])
 
     @property
     def cluster(self) -> ClusterSection:
-        """Return the section `relaax-cluster`."""
+        """The section `relaax-cluster`."""
         return cast(ClusterSection, self.sections["relaax-cluster"])
 
     @property
     def run(self) -> RunSection:
-        """Return the section `relaax-run`."""
+        """The section `relaax-run`."""
         return cast(RunSection, self.sections["relaax-run"])
 
     def with_keys(self, keys: Mapping[str, Mapping[str, Any]], origin: str) -> Configuration:
@@ -101,16 +101,14 @@ class Configuration:
 
     @property
     def algorithm_path(self) -> str:
-        """Return the path of the algorithm as the file gives it. Raises ConfigurationError if it gives none."""
+        """The path of the algorithm, as given. Raises ConfigurationError if it is missing."""
         path = self.algorithm.get("path")
         if not isinstance(path, str) or not path:
             raise ConfigurationError("algorithm.path: required: the name or the path of an algorithm, such as da3c")
         return path
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the effective configuration in a file's form, with the servers' and, if known, the algorithm's
-        defaults.
-        """
+        """Return the effective configuration in a file's form, with the defaults of all loaded sections."""
         config = self.algorithm_config
         return {
             **{name: section.model_dump(by_alias=True) for name, section in self.sections.items()},
@@ -121,12 +119,12 @@ class Configuration:
 def find_configuration(name: str) -> Path:
     """Return the path of a file or of a bundled configuration. Raises ConfigurationError.
 
-    A name with a folder means exactly that file: no bundled configuration replaces it.
+    A name with a folder is only a path: it never finds a bundled configuration.
     """
     path = Path(name)
     if path.is_file():
         if path.suffix == ".py":
-            raise ConfigurationError(f"{name} is a Python file, not a configuration; {_way_to_train(path)}")
+            raise ConfigurationError(f"{name} is a Python file, not a configuration; {_training_hint(path)}")
         return path
     if (path / "configuration.yaml").is_file():
         raise ConfigurationError(f"{name} is the directory of a run; the command that started it resumes it")
@@ -142,7 +140,7 @@ def find_configuration(name: str) -> Path:
     raise ConfigurationError(f"no file {name}, and {unknown_configuration(name, known)}")
 
 
-def _way_to_train(program: Path) -> str:
+def _training_hint(program: Path) -> str:
     configuration = program.with_suffix(".yaml")
     if configuration.is_file():
         return f"did you mean {str(configuration)!r}?"
@@ -189,7 +187,7 @@ def _assembled(
     environ: Mapping[str, str] | None,
     config_of: ConfigOf | None,
 ) -> Configuration:
-    given = [_target(override) for override in overrides]
+    given = [_parse_override(override) for override in overrides]
     variables = variables_of(environ or {})
     config = None if config_of is None else _config(config_of, layers, variables, given, folder)
     models = SECTIONS if config is None else SECTIONS | {ALGORITHM: config}
@@ -199,15 +197,15 @@ def _assembled(
         layers.put(target, value_of(text, target, models, variable), variable)
     for target, text, override in given:
         layers.put(target, value_of(text, target, models, f"--set {override}"), COMMAND_LINE)
-    for section in (role.section for role in own()):
-        layers.data[section] = {key: _placed(value, folder) for key, value in layers.data[section].items()}
+    for section in (role.section for role in relaax_roles()):
+        layers.data[section] = {key: _resolve_here(value, folder) for key, value in layers.data[section].items()}
     checked: dict[str, Any] = {}
     wrong: list[str] = []
     for section, model in models.items():
         try:
             checked[section] = validate_section(model, layers.data[section], section, models)
         except ConfigurationError as error:
-            wrong += [_with_variable(line, layers.origins) for line in str(error).splitlines()]
+            wrong += [_name_variable(line, layers.origins) for line in str(error).splitlines()]
     if wrong:
         raise ConfigurationError("\n".join(wrong))
     return Configuration(
@@ -241,10 +239,10 @@ def _sections_of(document: Any, name: str) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _target(override: str) -> tuple[KeyPath, str, str]:
-    """Return the key that an override sets, the text behind the equals sign, and the override.
+def _parse_override(override: str) -> tuple[KeyPath, str, str]:
+    """Return the key path of an override, its value as text, and the override.
 
-    In `a.b.c=value`, a is the section; the prefix `relaax-` of a server may be omitted.
+    In `a.b.c=value`, a is the section; its prefix `relaax-` may be omitted.
     """
     target, equals, text = override.partition("=")
     first, *keys = [part.strip().lstrip("-") for part in target.split(".")]
@@ -257,7 +255,7 @@ def _target(override: str) -> tuple[KeyPath, str, str]:
     return (section, *(key.replace("-", "_") for key in keys)), text, override
 
 
-def _placed(value: Any, folder: Path) -> Any:
+def _resolve_here(value: Any, folder: Path) -> Any:
     """Return `value` with a leading `HERE` replaced by `folder`."""
     if isinstance(value, str) and Path(value).parts[:1] == (HERE,):
         return str(folder.joinpath(*Path(value).parts[1:]))
@@ -271,7 +269,7 @@ def _config(
     given: Sequence[tuple[KeyPath, str, str]],
     folder: Path,
 ) -> type[pydantic.BaseModel] | None:
-    """Return the Config of the algorithm that the layers name; None if they name none, which is reported elsewhere."""
+    """Return the Config of the algorithm that the layers name; None if they name none, which is an error elsewhere."""
     place = (ALGORITHM, "path")
     texts = [text for target, text, _ in given if target == place] or [
         text for variable, text in variables.items() if variable == "RELAAX_ALGORITHM__PATH"
@@ -280,8 +278,8 @@ def _config(
     return config_of(path, folder) if isinstance(path, str) and path else None
 
 
-def _with_variable(line: str, origins: Mapping[KeyPath, str]) -> str:
-    """Add the environment variable that a wrong value comes from to the message: the file may look right."""
+def _name_variable(line: str, origins: Mapping[KeyPath, str]) -> str:
+    """Add to an error the environment variable of the wrong value: the file may be right."""
     for path, origin in origins.items():
         if origin.startswith("RELAAX_") and line.startswith(f"{'.'.join(path)}: "):
             return f"{line} (it comes from {origin})"

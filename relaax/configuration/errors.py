@@ -1,6 +1,6 @@
-"""The error of a configuration, and suggestions in its message: keys, files and bundled configurations that were meant.
+"""The error of a configuration, with suggestions of similar keys, files and bundled configurations.
 
-Nothing slow is imported: completion needs this.
+Shell completion imports this module, so it must not import slow modules.
 """
 
 from __future__ import annotations
@@ -39,40 +39,40 @@ def overrides_of(given: Mapping[str, Any]) -> list[str]:
 
 
 _FAMILIES = {"gym", "ale", "minatar", "miniwob", "miniworld", "vizdoom", "lab"}
-_ALIKE = 0.75
+_SIMILARITY = 0.75
 _ID = re.compile(r".+-v\d+|[\w.]+:\w+")
 
 
 def unknown_configuration(name: str, known: Sequence[str]) -> str:
     """Return a message that rejects the name of a configuration and suggests others."""
-    like = _alike(name, known)
-    if not like and (guess := nearest(name, known)):
-        like = [guess]
+    similar = _similar(name, known)
+    if not similar and (guess := nearest(name, known)):
+        similar = [guess]
     sentence = f"unknown configuration {name!r}"
     if _ID.fullmatch(name):
         sentence += f"; an environment needs no configuration: relaax run --algorithm da3c --environment {name}"
         if ":" in name:
             return sentence
-    if len(like) == 1:
-        return f"{sentence}; did you mean {like[0]!r}?"
-    if like:
-        return f"{sentence}; alike are {', '.join(like)}"
+    if len(similar) == 1:
+        return f"{sentence}; did you mean {similar[0]!r}?"
+    if similar:
+        return f"{sentence}; similar names: {', '.join(similar)}"
     return f"{sentence}; `relaax list configurations` shows the bundled ones"
 
 
 def nearest_file(path: Path, suffix: str) -> str | None:
     """Return the file next to `path` with the most similar name, given without or with `suffix`; None if none is."""
     files = {file.stem: str(file) for file in sorted(path.parent.glob(f"*{suffix}")) if file.is_file()}
-    guess = nearest(path.name.removesuffix(suffix), files, _ALIKE)
+    guess = nearest(path.name.removesuffix(suffix), files, _SIMILARITY)
     return files[guess] if guess else None
 
 
-def _alike(name: str, known: Sequence[str]) -> list[str]:
-    """Return the known names that share most words with `name`, a family's counting least."""
+def _similar(name: str, known: Sequence[str]) -> list[str]:
+    """Return the known names that share most words with `name`; words of environment families count least."""
     words = {word for one in known for word in _words(one)}
     own = _words(name)
     joined = [first + second for first, second in itertools.pairwise(own)]  # lunar_lander, da3c_ale
-    meant = {nearest(word, words, _ALIKE) for word in (*own, *joined)} - {None}
+    meant = {nearest(word, words, _SIMILARITY) for word in (*own, *joined)} - {None}
     scores = {one: _score(meant & set(_words(one))) for one in known}
     best = max(scores.values(), default=(0, 0))
     return [one for one, score in scores.items() if score == best] if best[0] else []
@@ -83,6 +83,6 @@ def _words(name: str) -> list[str]:
 
 
 def _score(shared: Iterable[str | None]) -> tuple[int, int]:
-    """Return how many words are shared that are no family's, and how many that are."""
+    """Return the number of shared words that are not names of environment families, and of those that are."""
     counted = [word in _FAMILIES for word in shared]
     return counted.count(False), counted.count(True)

@@ -1,4 +1,4 @@
-"""Types of configuration keys, which check what a file, a variable or a command line gives."""
+"""Types of configuration keys. They validate the values of files, variables and command lines."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from pydantic import Field
 from relaax.configuration.validation import ConfigurationError
 
 
-class NoHome(ConfigurationError, ValueError):
-    """A path names a home directory that is unknown: a container may have neither HOME nor an entry of the user."""
+class UnknownHomeError(ConfigurationError, ValueError):
+    """A path with an unknown home directory. A container may have neither HOME nor an entry for the user."""
 
 
-def with_home(path: str | Path, key: str = "") -> Path:
-    """Replace `~` and `~USER` at the beginning. Raises NoHome, whose message begins with `key`; otherwise a folder
-    called `~` would be made.
-    """
+def expand_home(path: str | Path, key: str = "") -> Path:
+    """Replace `~` and `~USER` at the beginning of a path. Raises UnknownHomeError, whose message begins with `key`."""
     text = str(path)
     expanded = os.path.expanduser(text)
     if expanded.startswith("~"):
         user = text[1:].partition("/")[0]
         whose = f"of {user} is unknown" if user else "is unknown: set HOME"
         named = f"{key}: " if key else ""
-        raise NoHome(f"{named}{text}: the home directory {whose}; or give an absolute path")
+        raise UnknownHomeError(f"{named}{text}: the home directory {whose}; or give an absolute path")
     return Path(expanded)
 
 
 _ORIGIN = r"null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+"
-_USUAL_PORTS = {"http": ":80", "https": ":443"}
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -44,12 +42,12 @@ def _address(value: str) -> str:
 
 
 def _origin(value: str) -> str:
-    if value.endswith(_USUAL_PORTS.get(value.partition(":")[0], " ")):
-        raise ValueError("browsers leave out the port where it is the usual one: leave it out here too")
+    if value.endswith(_DEFAULT_PORTS.get(value.partition(":")[0], " ")):
+        raise ValueError("browsers omit the default port of a scheme: omit it here too")
     if re.fullmatch(_ORIGIN, value) is None:
         raise ValueError(
-            "an origin is scheme://host or scheme://host:port, in lower case and with nothing behind it, such as "
-            "https://games.example.org; null stands for pages without one, such as files"
+            "an origin is scheme://host or scheme://host:port in lower case, without a path, such as "
+            "https://games.example.org; null means pages without an origin, such as files"
         )
     return value
 
@@ -58,9 +56,9 @@ def _server(value: str) -> str:
     return value if value.startswith("@") and value[1:] else _address(value)
 
 
-def _one_file(value: list[str]) -> list[str]:
+def _check_single_file(value: list[str]) -> list[str]:
     if len(value) > 1 and any(address.startswith("@") for address in value):
-        raise ValueError("a file names all addresses, one on each line: give @FILE alone")
+        raise ValueError("@FILE lists all addresses, one on each line, and must be given alone")
     return value
 
 
@@ -72,14 +70,14 @@ def _device(value: str) -> str:
 
 
 def _addresses(value: object) -> object:
-    """Split a text of addresses separated by commas; leave a list as it is."""
+    """Split a text of addresses at its commas; return a list unchanged."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _folder(value: str) -> str:
     if "://" in value:
         raise ValueError("the path of a folder is needed; for S3, use the key that ends in _aws_s3")
-    return str(with_home(value)) if value.startswith("~") else value
+    return str(expand_home(value)) if value.startswith("~") else value
 
 
 _AMOUNT = r"\d+(?:\.\d+)?"
@@ -88,7 +86,7 @@ _DURATION = "".join(rf"(?:({_AMOUNT}){unit})?" for unit in _UNITS)
 
 
 def _seconds(value: object) -> object:
-    """Convert a text such as 90s or 1h30m to seconds; leave a number as it is."""
+    """Convert a text such as 90s or 1h30m to seconds; return a number unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip().lower()
@@ -101,7 +99,7 @@ def _seconds(value: object) -> object:
 
 
 def _wrapper(value: object) -> object:
-    """Accept a name, or one name with arguments."""
+    """Check that a value is a name, or one name with arguments."""
     given = list(value.values()) if isinstance(value, dict) else [None]
     if isinstance(value, str | dict) and len(given) == 1 and isinstance(given[0], dict | None):
         return value
@@ -123,7 +121,7 @@ Device = Annotated[
     pydantic.AfterValidator(_device),
     pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
 ]
-# The address of a server that is connected to, or @FILE, which is followed where the server moves.
+# The address of a server to connect to, or @FILE with it, which is read again when the server moves.
 ServerAddress = Annotated[
     str,
     pydantic.AfterValidator(_server),
@@ -132,7 +130,7 @@ ServerAddress = Annotated[
 NoneOrAddresses = Annotated[
     list[ServerAddress],
     pydantic.BeforeValidator(_addresses),
-    pydantic.AfterValidator(_one_file),
+    pydantic.AfterValidator(_check_single_file),
     pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Addresses = Annotated[NoneOrAddresses, Field(min_length=1)]

@@ -1,7 +1,4 @@
-"""Layered values: the command line over environment variables over a file.
-
-A key's variable: `RELAAX_ALGORITHM__ENTROPY_BETA=0.02`.
-"""
+"""Values in layers: the command line over environment variables, such as RELAAX_RUN__CLIENTS, over a file."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ class Layers:
         self.origins = {path: origin for section, values in sections.items() for path in _leaves(values, (section,))}
 
     def put(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Set one key; discard its former value, including the keys below it."""
+        """Set one key, and discard its previous value with the keys below it."""
         node = self.data[path[0]]
         for part in path[1:-1]:
             inner = node.get(part)
             node[part] = dict(inner) if isinstance(inner, Mapping) else {}
             node = node[part]
         node[path[-1]] = value
-        kept = {known: came for known, came in self.origins.items() if known[: len(path)] != path}
+        kept = {known: source for known, source in self.origins.items() if known[: len(path)] != path}
         self.origins = kept | dict.fromkeys(_leaves(value, path), origin)
 
 
@@ -57,7 +54,7 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 def value_of(text: str, path: KeyPath, models: Models, name: str) -> Any:
     """Parse a text as the value of a key: as YAML, or literally if the key expects a text.
 
-    An environment may thus be called 1943, no or #1. Raises ConfigurationError with `name`.
+    So an environment may have the name 1943, no or #1. Raises ConfigurationError with `name`.
     """
     field = field_at(path, models)
     if field is not None and kinds_of(field.annotation) <= {str, type(None)}:
@@ -82,7 +79,7 @@ def text_of(text: str, name: str) -> str | None:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         try:
             quoted = parse_yaml(text, name)
-        except ConfigurationError:  # such as 'a' or 'b': the quotes do not surround the whole
+        except ConfigurationError:  # such as 'a' or 'b'
             quoted = text
         text = quoted if isinstance(quoted, str) else text
     if not text:
@@ -94,8 +91,8 @@ def _no_value(name: str) -> ConfigurationError:
     return ConfigurationError(f"{name}: a value is missing; write null for none, if the key allows it")
 
 
-def printed(document: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:
-    """Return a configuration file with these values, each with a comment that names its origin."""
+def format_configuration(document: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:
+    """Return the text of a configuration file with these values, each with a comment that names its origin."""
     return "\n".join(_lines(document, (), origins)) + "\n"
 
 
@@ -115,11 +112,11 @@ def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, s
 
 PREFIX = "RELAAX_"
 SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN)
-"""Variables for secrets: not keys, because they must not be in a file."""
+"""Variables of secrets. They are not keys, because secrets must not be in a file."""
 
 _SECTIONS = [name.removeprefix("relaax-").replace("-", "_").upper() for name in (*SECTIONS, "algorithm")]
 _KEY = re.compile(f"{PREFIX}(?:RELAAX_)?(?:{'|'.join(_SECTIONS)})__")
-_NEAR = 0.8  # of 1: variables that Kubernetes derives from Services, such as RELAAX_RLX_SERVER_PORT, score lower
+_NEAR = 0.8  # Kubernetes' variables of Services, such as RELAAX_RLX_SERVER_PORT, score lower
 
 
 def variable_of(path: KeyPath) -> str:
@@ -129,7 +126,7 @@ def variable_of(path: KeyPath) -> str:
 
 
 def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that set keys or are meant to: those with two underscores after a section's name."""
+    """Return the variables with two underscores after a section's name: they set keys, or are misspelt."""
     return {name: text for name, text in environ.items() if _KEY.match(name)}
 
 
@@ -147,7 +144,7 @@ def warn_of_misspelt(environ: Mapping[str, str], models: Models) -> None:
 
 
 def _meant(name: str, known: list[str]) -> str | None:
-    """Return the known variable closest to `name`, or None. The prefix that a section's keys share is not compared."""
+    """Return the known variable most similar to `name`, ignoring a section's prefix; None if none is similar."""
     section = next((f"{PREFIX}{section}_" for section in _SECTIONS if name.startswith(f"{PREFIX}{section}_")), PREFIX)
     rests = {variable.removeprefix(section).lstrip("_"): variable for variable in known if variable.startswith(section)}
     guess = nearest(name.removeprefix(section), rests, _NEAR)
@@ -162,7 +159,7 @@ def without_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def path_of(variable: str, models: Models, open_section: str | None = None) -> KeyPath:
     """Return the key that a variable sets. Raises ConfigurationError that names the nearest variable.
 
-    `open_section` is a section whose keys are not all known: it accepts any key, in lower case.
+    `open_section` is a section with unknown keys: any key is accepted, in lower case.
     """
     paths = {variable_of(path): path for path in all_paths(models)}
     if variable in paths:

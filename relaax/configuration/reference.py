@@ -1,4 +1,4 @@
-"""Descriptions of all keys, generated from their declarations: a reference as Markdown tables, and a JSON schema."""
+"""References of all keys, generated from their declarations: Markdown tables and a JSON schema."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _table(title: str, text: str, rows: Sequence[tuple[str, ...]], columns: Sequ
 
 
 def _with_rules(model: type[pydantic.BaseModel]) -> list[tuple[str, ...]]:
-    """Return the rows of an algorithm's keys, with their rules on resume."""
+    """Return the rows of an algorithm's keys, with their resume rules."""
     rules = {f"`{'.'.join(path)}`": rule.value for path, rule in resume_rules(model)}
     # The keys of a model in a list follow the list's rule.
     return [(*row[:4], rules.get(row[0]) or rules[f"{row[0].partition('[]')[0]}`"], row[4]) for row in _rows(model)]
 
 
 def _rows(model: type[pydantic.BaseModel], dashes: bool = False, prefix: str = "") -> list[tuple[str, ...]]:
-    """Return key, type, default, bounds and meaning; the keys of a nested model follow its own."""
+    """Return rows of key, type, default, bounds and meaning, including the keys of nested models."""
     rows: list[tuple[str, ...]] = []
     properties = model.model_json_schema()["properties"]
     for name, field in model.model_fields.items():
@@ -100,7 +100,7 @@ def _number(value: float) -> str:
 
 
 def _choices(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the members of a union; of any other node, the node itself."""
+    """Return the members of a union, or the node itself."""
     if "anyOf" not in node:
         return [node]
     return [choice for member in node["anyOf"] for choice in _choices(member)]
@@ -128,16 +128,16 @@ def _bounds(node: Mapping[str, Any]) -> str:
 
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
-# RELAAX reads these as numbers, YAML 1.1 as texts.
+# RELAAX reads these texts as numbers; YAML 1.1 does not.
 _NUMBER = {"type": "string", "pattern": r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"}
 _COMBINED = ("anyOf", "allOf", "oneOf")
 _ANNOTATIONS = ("description", "default")
 
 
 def schema_of(algorithms: Models, base: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """Return the schema of files with one of these algorithms, by name, or with another whose keys extend `base`.
+    """Return the JSON schema of files with these algorithms, by name, or with others whose keys extend `base`.
 
-    With a single algorithm, return the schema of files with that one, whatever its path.
+    With a single algorithm, the schema is for that one, with any path.
     """
     definitions: dict[str, Any] = {}
     sections = {name: _defined(model, name, definitions) for name, model in SECTIONS.items()}
@@ -178,7 +178,7 @@ def _defined(model: type[pydantic.BaseModel], name: str, definitions: dict[str, 
 
 
 def _loosened(node: Any, place: str, dashes: bool = False) -> Any:
-    """Return a schema that accepts all that RELAAX accepts. `dashes`: suggest keys with dashes, as in the files."""
+    """Return a schema that accepts all spellings that RELAAX accepts. `dashes`: suggest keys with dashes."""
     if isinstance(node, list):
         return [_loosened(item, place, dashes) for item in node]
     if not isinstance(node, Mapping):
@@ -200,7 +200,7 @@ def _loosened(node: Any, place: str, dashes: bool = False) -> Any:
 
 
 def _any_spelling(properties: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return properties as suggested, and patterns for other spellings: leading dashes, dashes for underscores."""
+    """Return the properties, and patterns for other spellings: leading dashes, dashes for underscores."""
     patterns = {}
     for name in properties:
         spelt = "[-_]".join(re.escape(part) for part in re.split("[-_]", name))

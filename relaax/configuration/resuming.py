@@ -1,4 +1,4 @@
-"""Rules for keys when a run is resumed, declared at the key as `Fixed[int]` or `Free[float]`."""
+"""Rules for keys when a run is resumed: a key is declared as `Fixed[int]` or `Free[float]`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ class Resume(enum.Enum):
 
 
 Fixed = Annotated[T, Resume.FIXED]
-"""The key must keep its value: the saved parameters, slots or statistics depend on it."""
+"""A key that must not change: the saved parameters, slots or statistics depend on it."""
 
 Free = Annotated[T, Resume.FREE]
-"""The key may get another value when a run is resumed, which applies from then on."""
+"""A key that may change when a run is resumed. The new value applies from then on."""
 
 
 def resume_rules(model: type[pydantic.BaseModel], prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Resume]]:
     """Yield each key that holds a value, including keys of nested models, with its rule.
 
-    A class that redeclares a key without a rule inherits its parent's rule. A key of a nested model without a rule
-    takes that of the key that holds the model. A key without any declared rule is fixed: refusing loses nothing, while
-    resuming with another meaning may waste a week. A list is compared as a whole.
+    A key that a class redeclares without a rule inherits the parent's rule. In a nested model, it has the rule of the
+    key with the model. Otherwise it is fixed, because a wrong resume may waste a week. A list is compared as a whole.
     """
     yield from _rules(model, prefix, Resume.FIXED)
 

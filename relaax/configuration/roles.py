@@ -1,7 +1,7 @@
-"""The roles: the kinds of processes of a training run.
+"""The table of roles: the kinds of processes of a training run.
 
-All code that starts, configures, checks or shows processes reads this one table. A further kind of process is a row
-here, with a section and a command of its own.
+All code that starts, configures, checks or shows processes reads it. To add a kind of process, add a row, a section and
+a command.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Restart(enum.Enum):
     """When to restart a process that has ended."""
 
     ALWAYS = enum.auto()
-    """Whatever its exit code."""
+    """With any exit code."""
     IF_FAILED = enum.auto()
-    """Unless its exit code is 0, which means that it is done."""
+    """Unless its exit code is 0."""
     UNTIL_DONE = enum.auto()
-    """Unless it has said that it is done: exit code 0 alone may mean that somebody has ended it."""
+    """Unless it has printed `... done`: with exit code 0 alone, it may have been stopped by a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Role:
     """One kind of process."""
 
     name: str
-    """The name of its first process and log; further ones append their number."""
+    """The name of its first process and log; further processes append their number."""
     title: str
     """The name in messages."""
     section: str
@@ -61,10 +61,12 @@ class Role:
     model: type[Section]
     """The section's keys."""
     command: str | None
-    """The command that starts one by hand; None for the user's programs, which the plan of a run knows."""
+    """The command that starts a process by hand; None for the user's programs, which are in the plan of a run."""
     module: str | None
-    """The module to run, which prints `... listening on HOST:PORT`, or `... ready` if it does not listen, when it is
-    ready, and `... done` at the end of training if it is to be restarted until then; None for the user's programs.
+    """The module to run; None for the user's programs.
+
+    When it is ready, it prints `... listening on HOST:PORT`, or `... ready` if it does not listen. If its `restart` is
+    UNTIL_DONE, it prints `... done` at the end of training.
     """
     count: Callable[[Sections], int]
     """The number of processes."""
@@ -72,28 +74,26 @@ class Role:
     stop_seconds: Callable[[Sections], float] = lambda sections: 10.0
     """Seconds from SIGTERM until a process is killed."""
     stop_key: str | None = None
-    """The key that sets this time; None if no key does."""
+    """The key that sets `stop_seconds`; None if there is none."""
     tokens: tuple[str, ...] = ()
-    """The environment variables of the tokens that it needs."""
+    """The environment variables of its tokens."""
     arguments: Callable[[Addresses, int, int], list[str]] = lambda addresses, number, count: []
-    """Return the options of the process of this number, of so many, given the addresses of those it connects to."""
+    """Return the options of a process, given the addresses to connect to, its number, and the number of processes."""
     needs: tuple[str, ...] = ()
-    """The names of the roles, above it in the table, that its processes connect to: without them they neither become
-    ready nor fail.
+    """The names of the roles, above it in the table, that its processes connect to. Until those are ready, its
+    processes wait.
     """
     reserved: bool = False
-    """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
+    """Whether the addresses are chosen before the processes start and never change, because others store them."""
     led: bool = False
-    """Whether the first of several processes leads: it starts and ends before the others, and its exit code 0 means
-    that training is over.
-    """
+    """Whether the first process leads: it starts and ends before the others, and its exit code 0 ends the training."""
 
     vital: bool = True
-    """Whether training cannot do without it. What is not is left out if it fails repeatedly."""
+    """Whether training needs it. If it fails repeatedly and is not vital, it is no longer restarted."""
 
     @property
     def listens(self) -> bool:
-        """Whether it has a port, and the key `bind`."""
+        """Whether it has a port and the key `bind`."""
         return "bind" in self.model.model_fields
 
 
@@ -123,14 +123,14 @@ def _of(sections: Sections, model: type[_Section]) -> _Section:
 
 
 def _services(addresses: Addresses) -> list[str]:
-    """Return the options that say where the parameter server is, and the replay servers if there are any."""
+    """Return the options with the addresses of parameter servers and, if there are any, replay servers."""
     options = ["--parameter-server", ",".join(addresses["parameter-server"])]
     replay = addresses["replay-server"]
     return [*options, "--replay-server", ",".join(replay)] if replay else options
 
 
 _LAST_CHECKPOINT = 120.0
-"""Seconds to stop with one: it is retried for a minute, and the last attempt may be slow."""
+"""Seconds to stop a server that saves a last checkpoint: a save is retried for a minute, and may be slow."""
 
 PARAMETER_SERVER = Role(
     name="parameter-server",
@@ -157,7 +157,7 @@ REPLAY_SERVER = Role(
     module="relaax.server.replay_server.main",
     count=lambda sections: _of(sections, ReplayServerSection).shards,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda sections: _LAST_CHECKPOINT if _of(sections, ReplayServerSection).keeps else 10.0,
+    stop_seconds=lambda sections: _LAST_CHECKPOINT if _of(sections, ReplayServerSection).is_persistent else 10.0,
     tokens=(REPLAY_TOKEN,),
     arguments=_replay_arguments,
     reserved=True,
@@ -174,7 +174,7 @@ RLX_SERVER = Role(
     module="relaax.server.rlx_server.main",
     count=lambda _: 1,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda sections: 10.0 + _of(sections, RlxServerSection).drain,  # at once if it has no workers
+    stop_seconds=lambda sections: 10.0 + _of(sections, RlxServerSection).drain,  # without workers it ends at once
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
     arguments=lambda addresses, _, __: _services(addresses),
     needs=_SERVICES,
@@ -232,16 +232,16 @@ TOKENS = tuple(dict.fromkeys(token for role in ROLES for token in role.tokens))
 """The variables of all tokens."""
 
 
-def own() -> list[Role]:
-    """Return the roles whose programs are RELAAX's own."""
+def relaax_roles() -> list[Role]:
+    """Return the roles whose programs belong to RELAAX: all but clients."""
     return [role for role in ROLES if role.module is not None]
 
 
-def servers() -> list[Role]:
-    """Return those of them that listen on an address."""
-    return [role for role in own() if role.listens]
+def listening_roles() -> list[Role]:
+    """Return the roles of RELAAX that listen on an address."""
+    return [role for role in relaax_roles() if role.listens]
 
 
 def section_of(settings: Section) -> str:
-    """Return the name of the section that these settings are of."""
+    """Return the name of the section with these settings."""
     return next(role.section for role in ROLES if isinstance(settings, role.model))

@@ -1,4 +1,4 @@
-"""Hide secrets from output and storage: TensorBoard pages, figures, checkpoints, the terminal."""
+"""Redaction of secrets for terminals, TensorBoard, figures and checkpoints."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _OPTION = re.compile(r"(?<![\w-])(--?[\w.-]+)([\"']?(?:\s*,\s*|\s+))([^\s,\]}]+)
 def redacted(value: Any) -> Any:
     """Return a configuration, a part of one, or a command line, with possible secrets hidden.
 
-    Hidden are: the value of a key whose name suggests a secret (token, password, auth, api_key, ...), at every depth;
-    the argument after such an option; values assigned to such a name within a text; and passwords in addresses. Only
-    names count: a secret under another name remains.
+    Hidden are values of keys whose names suggest a secret (token, password, auth, api_key, ...), at every depth;
+    arguments of such options; values assigned to such names in a text; and passwords in addresses. Only names count: a
+    secret under another name remains.
     """
     if isinstance(value, Mapping):
         return {key: _hidden(inner) if _SECRET.search(str(key)) else redacted(inner) for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Every configuration key except the algorithm's own, with its default, declared once."""
+"""The sections of a configuration and their keys, except the keys of algorithms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from relaax.configuration.validation import Section
 
 
 class CheckpointKeys(Protocol):
-    """Where checkpoints are kept: in a folder, in S3, or nowhere."""
+    """The keys of the location of checkpoints: a folder, S3, or none."""
 
     @property
     def checkpoint_dir(self) -> str | None:
@@ -53,17 +53,17 @@ class CheckpointKeys(Protocol):
 
     @property
     def aws_keys(self) -> str | None:
-        """The file with the credentials for S3."""
+        """The file with the S3 credentials."""
 
     @property
     def aws_endpoint(self) -> str | None:
-        """The URL of a store that is not Amazon's."""
+        """The URL of an S3-compatible store other than Amazon's."""
 
 
 def require_one_place(keys: CheckpointKeys) -> None:
-    """Raise ValueError for two locations."""
+    """Raise ValueError if both a folder and S3 are given."""
     if keys.checkpoint_dir is not None and keys.checkpoint_aws_s3 is not None:
-        raise ValueError("checkpoint_dir and checkpoint_aws_s3 are both given: checkpoints are kept in one place")
+        raise ValueError("checkpoint_dir and checkpoint_aws_s3 are both given: omit one of them")
 
 
 class ParameterServerSection(Section):
@@ -113,7 +113,7 @@ class ParameterServerSection(Section):
     log_format: LogFormatKey = "text"
 
     @pydantic.model_validator(mode="after")
-    def _one_place(self) -> ParameterServerSection:
+    def _check_checkpoint_place(self) -> ParameterServerSection:
         require_one_place(self)
         return self
 
@@ -226,7 +226,7 @@ class RlxServerSection(Section):
         return self.exploit or self.checkpoint is not None
 
     @pydantic.model_validator(mode="after")
-    def _a_wire_to_be_precise_on(self) -> RlxServerSection:
+    def _check_wire_precision(self) -> RlxServerSection:
         if self.wire_precision != "float32" and self.bridge not in ("auto", "grpc"):
             raise ValueError(
                 f"wire_precision {self.wire_precision} applies to grpc only, and bridge is {self.bridge}: set "
@@ -275,12 +275,12 @@ class ReplayServerSection(Section):
     log_format: LogFormatKey = "text"
 
     @property
-    def keeps(self) -> bool:
-        """Whether the memory outlives the process."""
+    def is_persistent(self) -> bool:
+        """Whether the memory is saved in checkpoints."""
         return self.checkpoint_dir is not None or self.checkpoint_aws_s3 is not None
 
     @pydantic.model_validator(mode="after")
-    def _one_place(self) -> ReplayServerSection:
+    def _check_checkpoint_place(self) -> ReplayServerSection:
         require_one_place(self)
         return self
 
@@ -399,9 +399,9 @@ class RunSection(Section):
     )
 
     @pydantic.model_validator(mode="after")
-    def _evaluations_to_wait_for(self) -> RunSection:
+    def _check_target_evaluation(self) -> RunSection:
         if self.target_evaluation is not None and self.eval_every is None:
-            raise ValueError("target_evaluation waits for evaluations: set eval_every, or omit target_evaluation")
+            raise ValueError("target_evaluation needs evaluations: set eval_every, or omit target_evaluation")
         return self
 
 
@@ -438,7 +438,7 @@ class ClusterSection(Section):
     )
 
     @pydantic.model_validator(mode="after")
-    def _a_number_that_can_change(self) -> ClusterSection:
+    def _check_scaling(self) -> ClusterSection:
         if self.scaling == "fixed" and self.max_rlx_servers is not None:
             raise ValueError("max_rlx_servers has no effect with scaling fixed: set scaling to refusals or timeout")
         if self.scaling != "fixed" and self.max_rlx_servers is None:

@@ -1,4 +1,4 @@
-"""The keys that models declare, at every depth, and the check of untrusted keys and values, with actionable errors."""
+"""The keys of models at every depth, and validation of untrusted values with actionable errors."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _SYNONYMS = {
     "envs_per_client": ("num_envs", "n_envs"),
 }
 """Names of keys in other libraries for which a comparison of letters suggests the wrong key or none."""
-_CALLED = {word: key for key, words in _SYNONYMS.items() for word in words}
+_KEY_OF_SYNONYM = {word: key for key, words in _SYNONYMS.items() for word in words}
 
-_SURE = 0.8  # similarity, of 1, from which on a key of another section is suggested
+_SURE = 0.8  # minimum similarity (0 to 1) to suggest a key of another section
 
 
 def key_of(name: str, field: Any) -> str:
-    """Return the key of a field as it is written in a file."""
+    """Return the name of a field's key in a file."""
     return field.alias or name
 
 
 def inner_model(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """Return the model inside `Model`, `Model | None`, `list[Model]` and the like; None if there is none."""
+    """Return the model in an annotation such as `Model`, `Model | None` or `list[Model]`; None without a model."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
     return next((model for inner in get_args(annotation) if (model := inner_model(inner))), None)
 
 
 def kinds_of(annotation: Any) -> set[Any]:
-    """Return the types that an annotation combines, without looking into lists and the like."""
+    """Return the types in an annotation's union, without those of list elements."""
     if get_origin(annotation) in (Union, types.UnionType):
         return {kind for inner in get_args(annotation) for kind in kinds_of(inner)}
     if get_origin(annotation) is Annotated:
@@ -89,7 +89,7 @@ def unknown_key(word: str, known: Iterable[str], models: Models) -> str:
     `known` are the keys that are valid at this place.
     """
     names = list(known)
-    meant = _CALLED.get(word.lower(), word.lower())
+    meant = _KEY_OF_SYNONYM.get(word.lower(), word.lower())
     places: list[KeyPath] = [(name,) for name in names if name.lower() == meant]
     if not places:
         places = [path for path in all_paths(models) if path[-1].lower() == meant]
@@ -103,22 +103,22 @@ def unknown_key(word: str, known: Iterable[str], models: Models) -> str:
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 FOREIGN = ("kwargs", "resources")
-"""Keys whose values have names of foreign code: arguments of an environment, and roles with the resources of Ray."""
+"""Keys whose values contain foreign names: arguments of an environment, and resources of Ray."""
 
 
 class Section(pydantic.BaseModel):
-    """A part of the configuration that rejects unknown keys; `validate_section` suggests the intended one."""
+    """A part of the configuration. It rejects unknown keys, and `validate_section` suggests the intended ones."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+    def _refuse_bool_for_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         """Refuse bools for numbers: Python and pydantic take True for 1."""
         if isinstance(value, bool) and info.field_name is not None:
             kinds = kinds_of(cls.model_fields[info.field_name].annotation)
             if kinds & {int, float} and not kinds & {bool, Any}:
-                raise ValueError("a number is needed")
+                raise ValueError("a number is required, not a bool")
         return value
 
 
@@ -153,7 +153,7 @@ def validate_section(model: type[Model], data: Any, where: str, models: Models |
     if data is None:
         data = {}
     if not isinstance(data, Mapping):
-        raise ConfigurationError(f"{where}: a mapping of keys to values is needed, not {data!r}")
+        raise ConfigurationError(f"{where}: a mapping of keys to values is expected, not {data!r}")
     try:
         return model.model_validate(normalized(data))
     except pydantic.ValidationError as error:
@@ -198,9 +198,7 @@ def _names(model: type[pydantic.BaseModel]) -> list[str]:
 def _follow(
     model: type[pydantic.BaseModel], location: Iterable[int | str]
 ) -> tuple[list[str], type[pydantic.BaseModel]]:
-    """Return the keys and indices of `location`, without pydantic's names for members of unions, and the innermost
-    model on the way.
-    """
+    """Return the keys and indices of `location`, without pydantic's names of union members, and its innermost model."""
     keys: list[str] = []
     in_model = True
     for part in location:

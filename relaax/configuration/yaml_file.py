@@ -1,4 +1,4 @@
-"""YAML in which `1e8` and `7e-4` are numbers, as users expect."""
+"""YAML files in which `1e8` and `7e-4` are numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from relaax.configuration.validation import ConfigurationError
 from relaax.files import read_bounded_text
 
-# YAML 1.1 requires a dot and a signed exponent in a float; people write neither.
+# YAML 1.1 requires a dot and a signed exponent in a float.
 _NUMBER = re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
@@ -31,7 +31,7 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 class _YamlDumper(yaml.SafeDumper):
-    """Quote texts that `_YamlLoader` would read as numbers."""
+    """A dumper that quotes texts which `_YamlLoader` would read as numbers."""
 
 
 for _side in (_YamlLoader, _YamlDumper):

@@ -94,7 +94,7 @@ class ThisMachine(Host):
         if not self._reserved:
             self._reserved = {
                 role.name: [reserve("127.0.0.1:0") for _ in processes[role.name]]
-                for role in roles.servers()
+                for role in roles.listening_roles()
                 if role.reserved
             }
 
@@ -108,7 +108,7 @@ class ThisMachine(Host):
         return self.actual(role)[number]
 
     def server_addresses(self) -> Addresses:
-        return {role.name: self.actual(role) for role in roles.servers()}
+        return {role.name: self.actual(role) for role in roles.listening_roles()}
 
     def rlx_servers(self) -> str:
         return self.actual(RLX_SERVER)[0]

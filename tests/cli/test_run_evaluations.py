@@ -67,4 +67,4 @@ def test_an_evaluation_that_fails_costs_no_training(runs: Runs, tmp_path: Path) 
 def test_a_target_of_evaluations_needs_evaluations(runs: Runs) -> None:
     run = runs.start(*SMALL, "--target-evaluation", "8")
     assert run.running.wait(PATIENCE) == 2
-    assert "target_evaluation waits for evaluations: set eval_every, or omit" in run.running.stderr
+    assert "target_evaluation needs evaluations: set eval_every, or omit" in run.running.stderr

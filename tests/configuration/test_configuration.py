@@ -210,8 +210,8 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("rlx_server.origins=['https://games.example.org/']", "an origin is scheme://host or scheme://host:port"),
         ("rlx_server.origins=['https://Games.example.org']", "in lower case"),
         ("rlx_server.origins=[games.example.org]", "an origin is scheme://host"),
-        ("rlx_server.origins=['https://games.example.org:443']", "browsers leave out the port"),
-        ("rlx_server.origins=['http://games.example.org:80']", "browsers leave out the port"),
+        ("rlx_server.origins=['https://games.example.org:443']", "browsers omit the default port"),
+        ("rlx_server.origins=['http://games.example.org:80']", "browsers omit the default port"),
         ("run.kwargs={when: 2020-01-01}", "input was not a valid JSON value"),
     ],
 )

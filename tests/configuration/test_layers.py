@@ -1,4 +1,4 @@
-"""Values over values, and how they are printed."""
+"""Values over values, and how they are format_configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relaax.configuration import SECTIONS, ConfigurationError, load_configuration, printed
+from relaax.configuration import SECTIONS, ConfigurationError, format_configuration, load_configuration
 from relaax.configuration.layers import Layers, value_of
 from relaax.configuration.yaml_file import parse_yaml
 
@@ -69,7 +69,9 @@ def test_what_is_printed_is_a_file_with_comments() -> None:
         "relaax-run": {"max_steps": None, "name": "a: b # c", "arguments": ["x, y", "é"]},
         "algorithm": {"entropy_beta": 1e-8, "RMSProp": {"decay": 0.5}, "network": {}},
     }
-    text = printed(document, {("relaax-run", "name"): "command line", ("algorithm", "RMSProp", "decay"): "some.yaml"})
+    text = format_configuration(
+        document, {("relaax-run", "name"): "command line", ("algorithm", "RMSProp", "decay"): "some.yaml"}
+    )
     lines = text.splitlines()
     assert lines[1] == "  max-steps: null  # default"
     assert lines[2] == "  name: 'a: b # c'  # command line"
@@ -87,7 +89,7 @@ def test_arguments_for_gymnasium_keep_their_names_and_are_printed_as_a_file_has_
     found = load_configuration(file, ["run.kwargs.map_name=8x8", "run.kwargs.max-steps=7"])
     assert found.run.kwargs == kwargs | {"map_name": "8x8", "max_steps": 7}
     assert (found.run.wrappers, found.run.register_) == (wrappers, "my_package:tell")
-    text = printed(found.as_dict(), found.origins)
+    text = format_configuration(found.as_dict(), found.origins)
     assert "    is_slippery: false  # some.yaml" in text.splitlines()
     assert "    map_name: 8x8  # command line" in text.splitlines()
     file.write_text(text)

@@ -104,8 +104,8 @@ def test_whole_floats_are_integers() -> None:
                 " part"
             ],
         ),
-        ({"path": "x", "steps": True}, ["algorithm.steps: True cannot be used: a number is needed"]),
-        ({"path": "x", "clip": False}, ["algorithm.clip: False cannot be used: a number is needed"]),
+        ({"path": "x", "steps": True}, ["algorithm.steps: True cannot be used: a number is required, not a bool"]),
+        ({"path": "x", "clip": False}, ["algorithm.clip: False cannot be used: a number is required, not a bool"]),
         ({"path": 3}, ["algorithm.path: 3 cannot be used: input should be a valid string"]),
         (
             {"path": "x", "rate": float("inf")},
@@ -121,8 +121,8 @@ def test_whole_floats_are_integers() -> None:
                 "algorithm.rate: None cannot be used: input should be a valid number",
             ],
         ),
-        ([1], ["algorithm: a mapping of keys to values is needed, not [1]"]),
-        ("text", ["algorithm: a mapping of keys to values is needed, not 'text'"]),
+        ([1], ["algorithm: a mapping of keys to values is expected, not [1]"]),
+        ("text", ["algorithm: a mapping of keys to values is expected, not 'text'"]),
     ],
 )
 def test_one_sentence_for_each_thing_that_is_wrong(data: Any, lines: list[str]) -> None:

@@ -20,7 +20,7 @@ from relaax.configuration import (
     ReplayServerSection,
     RlxServerSection,
 )
-from relaax.configuration.key_types import with_home
+from relaax.configuration.key_types import expand_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.files import read_bounded
 from relaax.server.address import split_address
@@ -103,7 +103,7 @@ def _named_clients(rlx: RlxServerSection) -> Iterator[Finding]:
 def _permissions(key: str, file: str | None) -> Finding | None:
     if file is None:
         return None
-    path = with_home(file)
+    path = expand_home(file)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         return warning(f"{key}: users other than its owner may access {file} (mode {mode:03o})", f"chmod 600 {file}")
@@ -210,7 +210,7 @@ def _authority(key: str, file: str | None, signed: str | None = None) -> Iterato
         yield ok(f"{key}: {file} is an authority")
         return
     try:
-        own = x509.load_pem_x509_certificate(read_bounded(with_home(signed)))
+        own = x509.load_pem_x509_certificate(read_bounded(expand_home(signed)))
     except (OSError, ValueError):
         return  # reported by the check of that certificate
     if any(_signed(own, authority) for authority in x509.load_pem_x509_certificates(pem)):

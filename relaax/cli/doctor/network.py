@@ -19,7 +19,7 @@ from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.cli.run.plan import check_replay
 from relaax.cli.run.progress import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
-from relaax.configuration.roles import REPLAY_SERVER, RLX_SERVER, own
+from relaax.configuration.roles import REPLAY_SERVER, RLX_SERVER, relaax_roles
 from relaax.hosting.fingerprint import first_difference
 from relaax.metrics.system import available_memory
 from relaax.parameters import parameter_server_pb2 as pb
@@ -40,7 +40,7 @@ _BY = "`relaax run` names replay servers itself"
 def ports(subject: Subject) -> Iterator[Finding]:
     """Check every address that the servers would listen on."""
     found = subject.configuration
-    for role in own():
+    for role in relaax_roles():
         if not role.count(found.sections):
             continue
         for key in ("bind", "status_bind"):

@@ -32,7 +32,7 @@ def store(subject: Subject) -> Iterator[Finding]:
         yield warning("no checkpoint store is configured", "set checkpoint_dir or checkpoint_aws_s3")
     else:
         yield from _store(section)
-    if replay.keeps:
+    if replay.is_persistent:
         yield from _store(replay)
 
 

@@ -30,9 +30,9 @@ from relaax.configuration import (
     ConfigurationError,
     ParameterServerSection,
     Section,
-    printed,
+    format_configuration,
 )
-from relaax.configuration.roles import own
+from relaax.configuration.roles import relaax_roles
 from relaax.configuration.yaml_file import read_yaml
 from relaax.files import write_whole
 
@@ -206,9 +206,9 @@ class RunDirectory:
                 **({"bind": "127.0.0.1:0"} if role.listens else {}),
                 **_cleared_tls_keys(given.sections[role.section]),
             }
-            for role in own()
+            for role in relaax_roles()
         }
-        keeps = given.replay_server.keeps
+        keeps = given.replay_server.is_persistent
         sections["relaax-replay-server"] |= {
             "shard": 0,
             "checkpoint_dir": str(self.replay) if keeps and self._s3 is None else None,
@@ -249,7 +249,7 @@ class RunDirectory:
         if plan.algorithm.is_relative_to(path):  # it is resolved relative to the file
             document["algorithm"]["path"] = str(plan.algorithm.relative_to(path))
         try:
-            write_whole(self.configuration, [printed(document, effective.origins).encode()], 0o600)
+            write_whole(self.configuration, [format_configuration(document, effective.origins).encode()], 0o600)
         except OSError as error:
             raise ConfigurationError(f"{self.configuration} cannot be written: {error.strerror}") from None
 

@@ -87,7 +87,7 @@ class Supervisor:
 
     def start_servers(self) -> None:
         """Start all processes but the clients. Raises StartError."""
-        self._start_roles(roles.own())
+        self._start_roles(roles.relaax_roles())
 
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""

@@ -23,7 +23,7 @@ from relaax.bundled import (
     bundled_names,
 )
 from relaax.cli.run.plan import Plan, build_plan, check_managed_keys, find_program
-from relaax.configuration import ConfigurationError, assemble_configuration, nearest, overrides_of, printed
+from relaax.configuration import ConfigurationError, assemble_configuration, format_configuration, nearest, overrides_of
 from relaax.configuration.yaml_file import read_yaml
 from relaax.evaluation.scores import game_of
 from relaax.files import write_whole
@@ -108,7 +108,7 @@ def write_file(plan: Plan, folder: Path) -> Path:
     file = folder / f"{plan.name}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, [printed(document, configuration.origins).encode()], 0o600)
+        write_whole(file, [format_configuration(document, configuration.origins).encode()], 0o600)
     except OSError as error:
         raise ConfigurationError(
             f"{file} cannot be written: {error.strerror}; --run-dir names another folder"

@@ -14,15 +14,15 @@ from typing import Any
 from relaax.checkpoint import Arrays, CheckpointManager, Damaged, LocalStore, StoreError
 from relaax.checkpoint.manager import copy
 from relaax.checkpoint.manifest import age
-from relaax.configuration.key_types import with_home
+from relaax.configuration.key_types import expand_home
 
 _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Return the folder of the spool in the user's state folder (XDG Base Directory). Raises NoHome."""
+    """Return the folder of the spool in the user's state folder (XDG Base Directory). Raises UnknownHomeError."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    state = given if os.path.isabs(given) else with_home("~/.local/state")
+    state = given if os.path.isabs(given) else expand_home("~/.local/state")
     return Path(state, "relaax", "spool")
 
 

@@ -16,8 +16,8 @@ from relaax.configuration import (
     RlxServerSection,
     TensorBoardSection,
     find_configuration,
+    format_configuration,
     load_configuration,
-    printed,
     redacted,
 )
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
@@ -94,7 +94,7 @@ def _authenticates(section: ParameterServerSection | ReplayServerSection | RlxSe
 def show(name: str, configuration: Configuration, print_config: bool) -> None:
     """Print a checked configuration without secrets, or one line that it is valid."""
     if print_config:
-        print(printed(redacted(configuration.as_dict()), configuration.origins), end="")
+        print(format_configuration(redacted(configuration.as_dict()), configuration.origins), end="")
     else:
         run = configuration.run
         environment = f", environment {run.environment} {run.name}" if run.environment and run.name else ""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection, RlxServerSection
-from relaax.configuration.key_types import with_home
+from relaax.configuration.key_types import expand_home
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.files import read_bounded
 from relaax.server.security.tokens import read_token
@@ -112,7 +112,7 @@ def _read(file: str, key: str) -> bytes:
 
 def _path(file: str | None, key: str) -> Path:
     assert file is not None
-    return with_home(file, key)
+    return expand_home(file, key)
 
 
 def _no_password() -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
-from relaax.configuration.key_types import with_home
+from relaax.configuration.key_types import expand_home
 from relaax.configuration.layers import SECRETS
 from relaax.files import read_bounded
 
@@ -65,7 +65,7 @@ def read_token(file: str | None, key: str, variable: str) -> str | None:
     Raises ConfigurationError if the token is unusable. The message does not quote it.
     """
     if file is not None:
-        return _checked(_content(with_home(file, key), key), f"{key}: the token in {file}")
+        return _checked(_content(expand_home(file, key), key), f"{key}: the token in {file}")
     secret = os.environ.get(variable)
     return None if secret is None else _checked(secret.strip(), f"the environment variable {variable}: its token")
 

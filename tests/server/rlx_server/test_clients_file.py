@@ -49,7 +49,7 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
     [
         (f"lab: {{token-sha256: {LAB}, step-per-second: 5}}", "did you mean 'steps_per_second'"),
         (f"lab: {{token-sha256: {LAB}, max-connections: 0}}", "max_connections"),
-        (f"lab: {{token-sha256: {LAB}, steps-per-second: true}}", "a number is needed"),
+        (f"lab: {{token-sha256: {LAB}, steps-per-second: true}}", "a number is required, not a bool"),
         ("lab: {token-sha256: the-token-itself-0123}", "64 hexadecimal digits in quotes"),
         ("lab: {token-sha256: 12345678901234567890}", "64 hexadecimal digits in quotes"),
         ("lab: {}", "set exactly one of token-file and token-sha256"),

@@ -20,7 +20,7 @@ import relaax
 from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import Checkpoint, CheckpointManager, StoreUnavailable, open_store, sequence
 from relaax.configuration import Configuration, ParameterServerSection, redacted
-from relaax.configuration.key_types import NoHome
+from relaax.configuration.key_types import UnknownHomeError
 from relaax.hosting.fingerprint import first_difference
 from relaax.hosting.loader import Algorithm
 from relaax.metrics import MetricsWriter
@@ -69,7 +69,7 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
         return None
     try:
         folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
-    except NoHome:
+    except UnknownHomeError:
         _log.warning(
             "the last checkpoint is lost if S3 is unreachable at the end: set checkpoint_spool, XDG_STATE_HOME or HOME"
         )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import Field, model_validator
 
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.configuration.key_types import with_home
+from relaax.configuration.key_types import expand_home
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
 from relaax.server.security.tls import rlx_server_context, rlx_server_token
@@ -130,7 +130,7 @@ class ClientAccounts:
         self, file: str | None, authentication: Authentication, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`file`: None if there are no named clients. Raises ConfigurationError."""
-        self._path = None if file is None else with_home(file, KEY)
+        self._path = None if file is None else expand_home(file, KEY)
         self._authentication = authentication
         self._clock = clock
         self._next_check = clock() + CHECK_SECONDS
@@ -217,7 +217,7 @@ def read_clients(path: Path, authentication: Authentication) -> tuple[list[Clien
             raise ConfigurationError(f"{where}: {name!r} is not a valid client name: use {CLIENT_NAME_RULE}")
         given = validate_section(ClientEntry, entry, f"{where}: {name}")
         if given.token_file is not None:
-            files.append(path.parent / with_home(given.token_file, where))
+            files.append(path.parent / expand_home(given.token_file, where))
             token = _digest_of(files[-1], f"{where}: {name}.token_file")
         else:
             token = str(given.token_sha256)
