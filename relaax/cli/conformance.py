@@ -161,13 +161,13 @@ def _space(option: str, text: str | None) -> Any:
 
 
 def _check_reachable(address: Endpoint, text: str, settings: Settings) -> None:
-    from relaax.conformance.server_talk import connected
-    from relaax.conformance.wire import Wrong
+    from relaax.conformance.server_session import connected
+    from relaax.conformance.wire import RuleViolation
 
     try:
         connected(address, settings).close()
-    except Wrong as wrong:
-        _refuse(f"cannot open a WebSocket to {text}: {wrong}")
+    except RuleViolation as violation:
+        _refuse(f"cannot open a WebSocket to {text}: {violation}")
     except ssl.SSLError as error:
         _refuse(f"no TLS connection to {text}: {reason_of(error) or error}")
     except OSError as error:

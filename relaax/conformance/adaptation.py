@@ -1,6 +1,6 @@
-"""A golden conversation as a server can be asked to hold it: with spaces, a token and limits of its own.
+"""A golden conversation adapted to the spaces, the token, the codec and the limits of the server under test.
 
-If nothing needs to change, the bytes are those of the file. A mistake stays the same mistake in other spaces.
+Messages that need no change are sent as the bytes of the file. A mistake remains the same mistake in other spaces.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from relaax.conformance.values import Array, legal, of_another_dtype, wire_array
+from relaax.conformance.values import Array, random_leaves, wire_array, with_wrong_dtype
 from relaax.conformance.vectors import Conversation, golden
-from relaax.conformance.wire import Wrong, decoded, encoded, framed
+from relaax.conformance.wire import RuleViolation, decoded, encoded, framed
 from relaax.rlx import Space, rlx_pb2, space_from_dict, space_to_dict
 from relaax.rlx.wire.arrays import DTYPES
 
-_DIGITS = 1000  # of an integer that nobody knows; Python reads a few thousand
+_DIGITS = 1000  # an integer in an unknown field is cut to this length; Python refuses integers of over 4,300 digits
 
 
-class Untranslatable(Exception):
-    """The mistake is impossible in this codec or these spaces. The message is a sentence."""
+class ImpossibleMistake(Exception):
+    """A mistake that does not exist in this codec or these spaces. The message is a sentence."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user of the check knows of the server. Spaces are both given or both None."""
+    """The user's description of the server under test. Either both spaces are given or neither."""
 
     observation_space: Space | None = None
     action_space: Space | None = None
@@ -42,12 +42,12 @@ class Settings:
 
 
 class AdaptedConversation:
-    """One conversation, the client's side of it."""
+    """The client's messages of one golden conversation, for the server under test."""
 
     def __init__(self, conversation: Conversation, settings: Settings) -> None:
         self.conversation = conversation
         first = conversation.entries[0]
-        # Before the fifth byte is there, a server does not know the codec, and answers in Protobuf.
+        # A server detects the codec with the fifth byte. Before that, it answers in Protobuf.
         undecided = ("error" in first and len(bytes.fromhex(first["bytes"])) <= 4) or "http" in conversation.name
         self.codec = conversation.codec if undecided else settings.codec or conversation.codec
         self.settings = settings
@@ -64,18 +64,18 @@ class AdaptedConversation:
 
     @property
     def is_opening(self) -> bool:
-        """Whether it ends with a mistake of the client before anything was agreed on: any spaces will do."""
+        """Whether the conversation is a mistake before the hello, which does not depend on spaces."""
         return "error" in self.conversation.entries[0]
 
     def frame(self, entry: dict[str, Any], limits: rlx_pb2.Limits | None) -> bytes:
-        """Return what to send for an entry of the client. `limits`: of the welcome, once it is there.
+        """Return the bytes to send for an entry of the client. `limits`: those of the welcome; None before it.
 
-        Raises Untranslatable.
+        Raises ImpossibleMistake.
         """
         data = bytes.fromhex(entry["bytes"])
         if entry.get("error") == "ERROR_CODE_FRAME_TOO_LARGE":
             if limits is not None and limits.max_frame_bytes >= 2**32 - 1:
-                raise Untranslatable("the server allows frames as long as a length can say")
+                raise ImpossibleMistake("the server allows frames of any length, so none is too large")
             return data if limits is None else struct.pack(">I", limits.max_frame_bytes + 1)
         verbatim = self.codec == self.conversation.codec
         malformed = entry.get("error") == "ERROR_CODE_MALFORMED"
@@ -83,42 +83,42 @@ class AdaptedConversation:
             return data
         try:
             if malformed:
-                raise Wrong("it lies in the bytes, not in what they say")
+                raise RuleViolation("a mistake in the bytes cannot be decoded")
             if "message" in entry:
                 message = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
             else:
                 message = decoded(data[4:], self.conversation.codec, rlx_pb2.ClientMessage)
-        except Wrong:
+        except RuleViolation:
             if verbatim:
                 return data
-            raise Untranslatable(f"a mistake that {self.codec} cannot make") from None
+            raise ImpossibleMistake(f"this mistake does not exist in {self.codec}") from None
         kind = message.WhichOneof("message")
         if kind is None:
             return data if verbatim else framed(b'{"fly":{"high":true}}')
-        changed = False if self.is_opening else self._change(message, kind, "error" in entry, limits)
+        changed = False if self.is_opening else self._adapt(message, kind, "error" in entry, limits)
         if verbatim and not changed:
             return data
         if entry.get("other_bytes") and self.codec == "json":
-            return _edited(data, message)
+            return _edit_hello(data, message)
         return encoded(message, self.codec)
 
-    def _change(self, message: Any, kind: str, mistaken: bool, limits: rlx_pb2.Limits | None) -> bool:
-        """Make the message one of this server's; return whether that changed anything."""
+    def _adapt(self, message: Any, kind: str, is_mistake: bool, limits: rlx_pb2.Limits | None) -> bool:
+        """Adapt a message to the server; return whether it changed."""
         before = message.SerializeToString(deterministic=True)
         if kind == "hello":
-            self._introduce(message.hello)
-        elif kind == "metrics" and mistaken and limits is not None:
-            self._exceed(message.metrics, limits)
+            self._adapt_hello(message.hello)
+        elif kind == "metrics" and is_mistake and limits is not None:
+            self._exceed_limits(message.metrics, limits)
         elif kind in ("init", "step", "reset") and self._own:
             body = getattr(message, kind)
             for field in ("observation", "final_observation"):
                 if field in body.DESCRIPTOR.fields_by_name and getattr(body, field):
-                    arrays = self._translated(list(getattr(body, field)))
+                    arrays = self._translate_leaves(list(getattr(body, field)))
                     getattr(body, field).clear()
                     getattr(body, field).extend(arrays)
         return bool(before != message.SerializeToString(deterministic=True))
 
-    def _introduce(self, hello: Any) -> None:
+    def _adapt_hello(self, hello: Any) -> None:
         if self._own:
             for field, space in zip(("observation_space", "action_space"), self.spaces, strict=True):
                 getattr(hello, field).CopyFrom(json_format.ParseDict(space_to_dict(space), rlx_pb2.Space()))
@@ -127,8 +127,8 @@ class AdaptedConversation:
         if self.settings.exploit:
             hello.mode = rlx_pb2.MODE_EXPLOIT
 
-    def _exceed(self, metrics: Any, limits: rlx_pb2.Limits) -> None:
-        """Turn a mistake about the vectors' limits into one about the server's."""
+    def _exceed_limits(self, metrics: Any, limits: rlx_pb2.Limits) -> None:
+        """Replace scalars that exceed the limits of the vectors by scalars that exceed those of the server."""
         theirs = self.conversation.limits
         scalars = [(scalar.name, scalar.value) for scalar in metrics.scalars]
         if any(len(name.encode()) > theirs.max_metric_name_bytes for name, _ in scalars):
@@ -139,30 +139,30 @@ class AdaptedConversation:
         for name, value in scalars:
             metrics.scalars.add(name=name, value=value)
         if metrics.ByteSize() > min(limits.max_frame_bytes, 2**24) // 2:
-            raise Untranslatable("the server's limit on metrics is larger than a frame")
+            raise ImpossibleMistake("metrics above the server's limit do not fit a frame")
 
-    def _translated(self, arrays: list[Any]) -> list[Any]:
-        """Return leaves of the point's space as leaves of the server's, with the mistake that they hold."""
-        own = legal(self.spaces[0], self.environments, np.random.default_rng(0))
+    def _translate_leaves(self, arrays: list[Any]) -> list[Any]:
+        """Return leaves of the server's observation space with the mistake of `arrays`, which are of the vectors'."""
+        own = random_leaves(self.spaces[0], self.environments, np.random.default_rng(0))
         extra = own[:1] * (len(arrays) - 1)
         array = arrays[0]
         dtype, shape = DTYPES.get(array.dtype), list(array.shape)
         if dtype is None or len(array.data) != math.prod(shape) * dtype.itemsize:
-            return [array, *map(wire_array, own[1:])]  # it is no array in any space
+            return [array, *map(wire_array, own[1:])]  # the array is invalid in every space
         if dtype != np.float32:
-            own = of_another_dtype(own)
+            own = with_wrong_dtype(own)
         elif shape != [self.environments, 2]:
-            own[0] = _reshaped(own[0], fewer_axes=len(shape) < 2)
+            own[0] = _reshape(own[0], fewer_axes=len(shape) < 2)
         elif not np.isfinite(np.frombuffer(array.data, dtype)).all():
             place = next((i for i, leaf in enumerate(own) if leaf.dtype.kind == "f"), None)
             if place is None:
-                raise Untranslatable("observations of these spaces have no element that could be NaN or infinite")
+                raise ImpossibleMistake("these observations have no element that can be NaN or infinite")
             own[place] = np.full_like(own[place], np.nan)
         return [wire_array(leaf) for leaf in own + extra]
 
 
-def _edited(data: bytes, message: Any) -> bytes:
-    """Return a hello in JSON with what was changed in it, and else as it was: its unusual names, its unknown fields."""
+def _edit_hello(data: bytes, message: Any) -> bytes:
+    """Return a JSON hello with the adapted fields. Unusual names and unknown fields of the original are kept."""
     tree = json.loads(data[4:], parse_int=lambda digits: int(digits[:_DIGITS]))
     hello = json_format.MessageToDict(message.hello)
     for field in ("observationSpace", "actionSpace", "token", "mode"):
@@ -172,8 +172,8 @@ def _edited(data: bytes, message: Any) -> bytes:
     return framed(json.dumps(tree, indent=1).encode())
 
 
-def _reshaped(leaf: Array, fewer_axes: bool) -> Array:
-    """Without the axis N; or longer by one element along the last axis, or by an axis."""
+def _reshape(leaf: Array, fewer_axes: bool) -> Array:
+    """Return the leaf without the axis N, or with a longer last axis, or with one more axis."""
     if fewer_axes:
         return leaf[0] if leaf.ndim > 1 else leaf.reshape(())
     return np.concatenate([leaf, leaf[..., :1]], axis=-1) if leaf.ndim > 1 else leaf[..., None].repeat(2, axis=-1)

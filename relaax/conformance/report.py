@@ -1,4 +1,4 @@
-"""What was found, rule by rule."""
+"""The report of a check: one verdict for each rule."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-MOST_CHARACTERS = 240  # of a sentence in the table; the JSON has all of it
-WIDTH = 130  # of a table that no terminal shows
+MAX_CHARACTERS = 240  # of a sentence in the table; the JSON has the whole sentence
+WIDTH = 130  # of the table without a terminal
 
 
 class Verdict(enum.Enum):
-    """How a rule fared."""
+    """The result of a rule."""
 
     PASSED = "passed"
     FAILED = "failed"
-    NOT_APPLICABLE = "not applicable"  # the peer refused for a reason of its own, or the rule is about what it has not
-    NOT_SEEN = "not seen"  # the peer never came to where the rule matters
+    NOT_APPLICABLE = "not applicable"  # the peer refused for a valid reason, or lacks the feature
+    NOT_SEEN = "not seen"  # the peer never reached the point of the rule
 
 
 _STYLES = {
@@ -34,12 +34,12 @@ _STYLES = {
     Verdict.NOT_SEEN: "yellow",
 }
 
-_OTHER_SPACES = ("nested_spaces", "every_dtype")  # about spaces that few servers know
+_OTHER_SPACES = ("nested_spaces", "every_dtype")  # rules about spaces that few servers support
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """One rule: its name, the sections of protocol/RLX.md that say it, the verdict, and a sentence."""
+    """The verdict of one rule, with a sentence. `section`: the sections of protocol/RLX.md that have the rule."""
 
     rule: str
     section: str
@@ -48,7 +48,7 @@ class RuleResult:
 
 
 class Report:
-    """The findings about one peer."""
+    """The verdicts of one client or server."""
 
     def __init__(self, peer: str, findings: list[RuleResult]) -> None:
         self.peer = peer
@@ -61,18 +61,18 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many rules have each verdict."""
+        """The number of rules with each verdict."""
         counts = Counter(finding.verdict for finding in self.findings)
         return {verdict.value: counts[verdict] for verdict in Verdict}
 
     def print(self, console: Console) -> None:
-        """A table, then the totals, then what to do about rules that could not be checked."""
+        """Print a table, the totals, and hints about rules that could not be checked."""
         console.print(Text(f"Conformance of {self.peer} with RLX, version 1"))
         table = Table("rule", "RLX.md", "verdict", "", box=box.SIMPLE_HEAD, pad_edge=False)
         table.columns[0].no_wrap = table.columns[2].no_wrap = True
         for finding in self.findings:
             verdict = Text(finding.verdict.value, style=_STYLES[finding.verdict])
-            sentence = shorten(finding.sentence, MOST_CHARACTERS, placeholder=" ...")
+            sentence = shorten(finding.sentence, MAX_CHARACTERS, placeholder=" ...")
             table.add_row(finding.rule, finding.section, verdict, Text(sentence))
         console.print(table)
         console.print(", ".join(f"{count} {verdict}" for verdict, count in self.totals.items()))
@@ -80,15 +80,14 @@ class Report:
             console.print(Text(hint))
 
     def hints(self) -> list[str]:
-        """Return hints on how to check the rules that could not be checked."""
+        """Return advice on options that make refused rules applicable."""
         refused = [f for f in self.findings if f.verdict is Verdict.NOT_APPLICABLE]
         reasons = " ".join(f.sentence for f in refused if not f.rule.startswith(_OTHER_SPACES))
         hints = []
         if "UNSUPPORTED_SPACE" in reasons or "SPACE_MISMATCH" in reasons:
-            ways = "--observation-space and --action-space"
-            hints.append(f"The server refused spaces: give it those that it knows with {ways}.")
+            hints.append("The server refused spaces: give its own with --observation-space and --action-space.")
         if "UNAUTHENTICATED" in reasons:
-            hints.append("The server asks for a token: give it with --token-file.")
+            hints.append("The server requires a token: give it with --token-file.")
         return hints
 
     def write(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Values of a space, as arrays of `rlx_pb2`: legal ones to play with, and illegal ones to be noticed."""
+"""Random values of a space, and values outside it, as numpy arrays and as arrays of `rlx_pb2`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from relaax.rlx.wire.arrays import DTYPES
 
 Array = npt.NDArray[Any]
 
-_SAFE = 2.0**53  # what float64, in which bounds are kept, counts up to without a gap
+_SAFE = 2.0**53  # float64, the type of bounds, holds every integer up to this one
 
 
 def wire_array(array: Array) -> rlx_pb2.Array:
-    """Return an array as the .proto has it."""
+    """Return an array as a Protobuf object."""
     numbers = {dtype: number for number, dtype in DTYPES.items()}
     little = array.dtype.newbyteorder("<")
     data = array.astype(little).tobytes()
     return rlx_pb2.Array(dtype=numbers[little], shape=array.shape, data=data)  # type: ignore[arg-type]
 
 
-def legal(space: Space, environments: int, random: np.random.Generator) -> list[Array]:
+def random_leaves(space: Space, environments: int, random: np.random.Generator) -> list[Array]:
     """Return leaves of a random value for each environment."""
-    return [_legal(element, (environments, *element.shape), random) for element in space.elements()]
+    return [_random_leaf(element, (environments, *element.shape), random) for element in space.elements()]
 
 
-def _legal(element: ElementarySpace, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+def _random_leaf(element: ElementarySpace, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if isinstance(element, Discrete):
         return np.asarray(element.start + random.integers(0, element.n, shape), np.int64)
     if isinstance(element, MultiDiscrete):
@@ -44,10 +44,10 @@ def _legal(element: ElementarySpace, shape: tuple[int, ...], random: np.random.G
     return values.astype(element.dtype)
 
 
-def out_of_range(space: Space, leaves: list[Array]) -> list[Array] | None:
-    """Return legal leaves with one element that is outside of the space; None if the space has every value."""
+def with_illegal_value(space: Space, leaves: list[Array]) -> list[Array] | None:
+    """Return `leaves` with one element outside the space; None if the space has every value of its dtypes."""
     for index, element in enumerate(space.elements()):
-        value = _beyond(element)
+        value = _illegal_value(element)
         if value is not None:
             changed = leaves[index].copy()
             if changed.dtype == np.bool_:
@@ -58,8 +58,8 @@ def out_of_range(space: Space, leaves: list[Array]) -> list[Array] | None:
     return None
 
 
-def _beyond(element: ElementarySpace) -> float | int | None:
-    """Return a value that element 0 of the leaf must not have."""
+def _illegal_value(element: ElementarySpace) -> float | int | None:
+    """Return a value that element 0 of the leaf must not have; None if there is no such value."""
     if isinstance(element, Discrete):
         return element.start + element.n if element.start + element.n < 2**63 else None
     if isinstance(element, MultiDiscrete):
@@ -75,6 +75,6 @@ def _beyond(element: ElementarySpace) -> float | int | None:
     return low - 1 if low > info.min else None
 
 
-def of_another_dtype(leaves: list[Array]) -> list[Array]:
-    """Return the same numbers, the first leaf in an element type that was not agreed on."""
+def with_wrong_dtype(leaves: list[Array]) -> list[Array]:
+    """Return the leaves with another dtype for the first leaf."""
     return [leaves[0].astype(np.float64 if leaves[0].dtype != np.float64 else np.float32), *leaves[1:]]

@@ -1,4 +1,4 @@
-"""The golden conversations of protocol/vectors: what its README.md describes, read."""
+"""The golden conversations of protocol/vectors, whose README.md describes their format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = bundled_folder("protocol") / "vectors"
 
 @dataclass(frozen=True)
 class Conversation:
-    """One golden conversation, as its file says it. `file` is the file's name without `.json`."""
+    """One golden conversation. `file`: the name of its file without `.json`."""
 
     file: str
     name: str
@@ -29,13 +29,13 @@ class Conversation:
 
     @property
     def limits(self) -> Limits:
-        """The limits that a server under test is to be configured with."""
+        """The limits that the server of this conversation has."""
         wire = json_format.ParseDict(self.server_limits, rlx_pb2.Limits())
         names = [field.name for field in wire.DESCRIPTOR.fields]
         return Limits(**{name: getattr(wire, name) for name in names})
 
     def entry(self, sender: str, kind: str) -> dict[str, Any]:
-        """Return the first message of this kind, by its name in JSON. Raises KeyError if there is none."""
+        """Return the entry of the first message of a kind, named as in JSON. Raises KeyError if it is missing."""
         for entry in self.entries:
             if entry["from"] == sender and kind in entry.get("message", {}):
                 return entry
@@ -44,7 +44,7 @@ class Conversation:
 
 @cache
 def load() -> tuple[Conversation, ...]:
-    """Return all of them, in the order of the files."""
+    """Return all golden conversations, in the order of the files."""
     found = []
     for path in sorted(FOLDER.glob("*.json")):
         for c in json.loads(path.read_text("utf-8"))["conversations"]:
@@ -54,5 +54,5 @@ def load() -> tuple[Conversation, ...]:
 
 
 def golden(name: str) -> Conversation:
-    """Return the conversation of this name. Raises KeyError."""
+    """Return the golden conversation of this name. Raises KeyError if it is missing."""
     return {conversation.name: conversation for conversation in load()}[name]

@@ -205,8 +205,8 @@ def test_clients_that_never_read_their_answers(server: Served, websocket: bool) 
         deaf = [stack.enter_context(connect_to(server.address)) for _ in range(4)]
         for sock in deaf:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.sendall(request() + Masker().masked(hello()) if websocket else hello())
-        pings = Masker().masked(pings) if websocket else pings
+            sock.sendall(request() + Masker().mask(hello()) if websocket else hello())
+        pings = Masker().mask(pings) if websocket else pings
         for sock in deaf:
             sock.settimeout(0.5)
             with contextlib.suppress(TimeoutError):

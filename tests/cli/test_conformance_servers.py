@@ -67,26 +67,26 @@ def test_a_right_server_passes(settings: Settings) -> None:
 
 
 FAULTS = {
-    "wrong_code": ("malformed_json", "the error MALFORMED was due, the error AGENT_FAILED"),
-    "no_sentence": ("space_nothing", "without a sentence"),
+    "wrong_code": ("malformed_json", "the error MALFORMED was expected, not the error AGENT_FAILED"),
+    "no_sentence": ("space_nothing", "has no message"),
     "abrupt": ("rest_is_dropped", ""),
-    "never_ends": ("malformed_empty", "the stream was not ended"),
+    "never_ends": ("malformed_empty", "did not end its stream"),
     "speaks_on": ("unexpected_init", "after its last message the peer sent"),
-    "waits_for_body": ("frame_too_large_hello", "nothing came"),
-    "wrong_returns": ("plain_protobuf", "[3.5]; the rewards since the episodes began add up to [2.5]"),
+    "waits_for_body": ("frame_too_large_hello", "no frame was received"),
+    "wrong_returns": ("plain_protobuf", "[3.5]; the sums of the rewards are [2.5]"),
     "wrong_nonce": ("metrics_ping_bye_json", "the pong's nonce is 5"),
     "illegal_action": ("plain_protobuf", "not a value of Discrete(3)"),
     "wrong_dtype": ("every_dtype", "float16"),
-    "protobuf_only": ("plain_json", "is no json"),
+    "protobuf_only": ("plain_json", "is not json"),
     "known_fields_only": ("unknown_everywhere_protobuf", "MALFORMED"),
-    "blind_to_nan": ("step_nan_reward", "the error INVALID_VALUE was due, actions came"),
+    "blind_to_nan": ("step_nan_reward", "the error INVALID_VALUE was expected, not actions"),
     "welcome_version": ("reconnect", "protocol_version 2"),
     "bad_session_id": ("reconnect", "a/b"),
-    "no_heartbeat": ("reconnect", "heartbeat_seconds is 0"),
+    "no_heartbeat": ("reconnect", "heartbeat_seconds 0"),
     "drops_the_rest": ("joined_frames", ""),
     "packets_are_frames": ("plain_protobuf", "(bytes one by one)"),
     "stays_after_bye": ("plain_protobuf", ""),
-    "patient": ("idle_timeout", "nothing came"),
+    "patient": ("idle_timeout", "no frame was received"),
 }
 
 

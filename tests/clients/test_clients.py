@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from relaax.conformance import scripts
 from relaax.conformance.client import check_client, client_rules
-from relaax.conformance.client_talk import ClientTalk
+from relaax.conformance.client_session import ClientSession
 from relaax.conformance.vectors import golden
 from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, cartpole, placed, require
 from support.findings import not_passed
@@ -267,11 +267,11 @@ class TlsServer:
         sock.settimeout(PATIENCE)
         try:
             with self._context.wrap_socket(sock, server_side=True) as secure:
-                talk = ClientTalk(secure, 0, PATIENCE)
+                session = ClientSession(secure, 0, PATIENCE)
                 try:
-                    scripts.serve()(talk)
+                    scripts.serve()(session)
                 finally:
-                    self.answers = talk.answers
+                    self.answers = session.answers
         except (OSError, Exception):  # a client that does not trust this server
             return
 
@@ -303,7 +303,7 @@ def plays_over_tls(processes: Processes, language: Language, out: Path, server: 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [language.name for language in LANGUAGES.values() if language.tls])
 def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> None:
-    """It plays over TLS; it does not talk to, nor try again at, a server whose authority it does not know."""
+    """It plays over TLS; it does not session to, nor try again at, a server whose authority it does not know."""
     language, out = built(name)
     keys, strange = keys_for(name, tmp_path / "keys"), keys_for(name, tmp_path / "strange")
     for trusted in (keys, strange):
@@ -333,18 +333,18 @@ class BreakingTlsServer(TlsServer):
                 if last is None and self.served == 0:
                     sock.recv(1 << 16)
                 else:
-                    self._talk(sock, last)
+                    self._play(sock, last)
             self.served += 1
 
-    def _talk(self, sock: socket.socket, last: bytes | None) -> None:
+    def _play(self, sock: socket.socket, last: bytes | None) -> None:
         with self._context.wrap_socket(sock, server_side=True) as secure:
-            talk = ClientTalk(secure, 0, PATIENCE)
+            session = ClientSession(secure, 0, PATIENCE)
             if last is None:
-                scripts.serve()(talk)
+                scripts.serve()(session)
                 return
-            talk.welcome()
-            talk.answer()
-            talk.hear()
+            session.welcome()
+            session.answer()
+            session.receive()
             with socket.socket(fileno=secure.detach()) as plain:
                 plain.sendall(last)
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 from relaax import rlx
 from relaax.conformance.websocket import BINARY, CLOSE, PING, PONG, Unframer, message, request
-from relaax.conformance.wire import Wrong
+from relaax.conformance.wire import RuleViolation
 from relaax.rlx import Sender
 from relaax.rlx.wire.codecs import codec_of
 from relaax.server.rlx_server.connection.channel import begins_with_http
@@ -107,7 +107,7 @@ def run_spoiled(address: str, seed: int, number: int, ends: Counter[str]) -> Non
                 heard += data
     try:
         ends[_judged(bytes(heard)) if begins_with_http(asked) else "no HTTP"] += 1
-    except (AssertionError, Wrong, rlx.ProtocolError, UnicodeDecodeError) as error:
+    except (AssertionError, RuleViolation, rlx.ProtocolError, UnicodeDecodeError) as error:
         raise AssertionError(f"{where}: {error}\n{bytes(heard)!r}") from error
 
 
@@ -122,7 +122,7 @@ def _judged(heard: bytes) -> str:
         assert body.decode().endswith(".\n")
         return f"HTTP {head[9:12].decode()}"
     strict, last = Unframer(), "no word"
-    frames = strict.taken(heard)
+    frames = strict.unframe(heard)
     while frames:
         end = 4 + int.from_bytes(frames[:4], "big")
         payload, frames = frames[4:end], frames[end:]

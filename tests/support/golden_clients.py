@@ -18,7 +18,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from relaax.conformance.vectors import Conversation, golden, load
-from relaax.conformance.wire import Line, Over, decoded, encoded, kind_of
+from relaax.conformance.wire import FrameStream, StreamEnded, decoded, encoded, kind_of
 from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.metric_names import normalize_name
@@ -64,7 +64,7 @@ class Player:
                 self._process.stdin.write("".join(f"{one}\n" for one in script))
                 self._process.stdin.flush()
                 with self._accepted(listener) as sock:
-                    _serve(Line(sock, PATIENCE, one_by_one), entries)
+                    _serve(FrameStream(sock, PATIENCE, one_by_one), entries)
             heard, due = self._heard(), _due(entries)
         finally:
             too_long.cancel()
@@ -183,7 +183,7 @@ def _leaves(arrays: Sequence[Any]) -> list[str]:
     return [_hex(array.data) for array in arrays]
 
 
-def _serve(line: Line, entries: list[dict[str, Any]]) -> None:
+def _serve(line: FrameStream, entries: list[dict[str, Any]]) -> None:
     held = b""  # a mistake that is one only if it is there before the client speaks goes with what is before it
     gathered: list[Any] = []  # scalars, names in form: how many come in a frame is the client's choice
     for place, entry in enumerate(entries):
@@ -213,7 +213,7 @@ def _serve(line: Line, entries: list[dict[str, Any]]) -> None:
             said = decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)
             if kind_of(said) not in ("bye", "ping"):
                 raise Different(f"at the end it said {said}")
-    except Over:
+    except StreamEnded:
         pass
 
 

@@ -15,7 +15,7 @@ import threading
 from types import TracebackType
 
 from relaax.conformance.websocket import BINARY, PING, Masker, Unframer, WebSocketWire, message, request
-from relaax.conformance.wire import Wrong
+from relaax.conformance.wire import RuleViolation
 
 PIECE = 1 << 16
 MOST_HELD = 1 << 20  # bytes on their way, per direction, beyond which nothing more is read
@@ -29,7 +29,7 @@ class Fragmenter(Masker):
         super().__init__()
         self._frames = 0
 
-    def whole(self, held: bytearray) -> tuple[bytes, int] | None:
+    def encode_frame(self, held: bytearray) -> tuple[bytes, int] | None:
         length = int.from_bytes(held[:4], "big")
         rng = random.Random(f"{self._frames} {length}")
         self._frames += 1
@@ -142,8 +142,8 @@ class WebSocketRelay:
         try:
             for way in pair.ways():
                 self._move(pair, way)
-        except (OSError, Wrong) as error:
-            if isinstance(error, Wrong):
+        except (OSError, RuleViolation) as error:
+            if isinstance(error, RuleViolation):
                 self.failures.append(str(error))
             self._close(selector, pair)
             return
@@ -164,7 +164,7 @@ class WebSocketRelay:
             with contextlib.suppress(BlockingIOError):
                 data = way.source.recv(PIECE)
                 way.ended = not data
-                way.held += (pair.masker.masked if way is pair.up else pair.unframer.taken)(data)
+                way.held += (pair.masker.mask if way is pair.up else pair.unframer.unframe)(data)
         with contextlib.suppress(BlockingIOError):
             while way.held:
                 del way.held[: way.sink.send(way.held[:PIECE])]
