@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_a_session_that_comes_back_gets_its_actors_again() -> None:
+def test_resumed_session_gets_its_actor_indices() -> None:
     table = ActorTable()
     assert tuple(table.connect("a", 2)) == (0, 1)
     assert tuple(table.connect("b", 1)) == (2,)
@@ -29,18 +29,18 @@ def test_a_session_that_comes_back_gets_its_actors_again() -> None:
     assert tuple(restored.connect("a", 3)) == (0, 1, 3)
 
 
-def test_very_many_sessions_share_the_indices_of_the_longest_absent() -> None:
+def test_full_table_drops_the_longest_disconnected_session() -> None:
     table = ActorTable(capacity=2)
     for session in ("a", "b"):
         table.connect(session, 1)
         table.disconnect(session)
     table.connect("a", 1)
     table.disconnect("a")
-    table.connect("c", 1)  # b goes
+    table.connect("c", 1)  # drops b
     assert tuple(table.connect("d", 1)) == (1,)
 
 
-def test_indices_of_those_that_are_away_are_bounded_together() -> None:
+def test_indices_of_disconnected_sessions_are_bounded() -> None:
     table = ActorTable()
     each = 65_536
     for number in range(2 * actors.MAX_KEPT // each):
@@ -52,7 +52,7 @@ def test_indices_of_those_that_are_away_are_bounded_together() -> None:
     assert len(json.dumps(kept)) < 1000
 
 
-def test_what_it_has_written_is_small_and_what_older_versions_wrote_is_read() -> None:
+def test_table_is_small_as_json_and_is_restored() -> None:
     table = ActorTable()
     for number in range(100):
         table.connect(f"s{number}", 65_536)
@@ -69,21 +69,21 @@ def test_what_it_has_written_is_small_and_what_older_versions_wrote_is_read() ->
     "indices",
     [[-1], [2**32], ["1"], [1.5], [True], [[0, 0]], [[0, -1]], [[0, 1, 2]], [[0, 2**70]], [None], [], 7, [[1, 1], 1]],
 )
-def test_what_no_table_has_written_is_left_out(indices: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_ranges_are_dropped(indices: object, caplog: pytest.LogCaptureFixture) -> None:
     table = ActorTable()
     table.restore({"wrong": indices, "right": [[5, 1]]})  # type: ignore[dict-item]
     assert table.as_json() == {"right": [[5, 1]]}
     assert "dropped 1 sessions of the checkpoint" in caplog.text
 
 
-def test_an_index_of_two_sessions_is_only_one_of_theirs() -> None:
+def test_session_with_an_index_of_another_one_is_dropped() -> None:
     table = ActorTable()
     table.restore({"a": [[0, 4]], "b": [[10, 2], [3, 3]]})
     assert table.as_json() == {"a": [[0, 4]]}
     assert tuple(table.connect("c", 2)) == (4, 5)
 
 
-def test_one_that_grows_again_and_again_has_few_ranges() -> None:
+def test_growing_session_has_few_ranges() -> None:
     table = ActorTable()
     for environments in range(1, 1000):
         table.connect("a", environments)
@@ -91,24 +91,24 @@ def test_one_that_grows_again_and_again_has_few_ranges() -> None:
     assert all(len(ranges) <= actors.MAX_RANGES for ranges in table.as_json().values())
 
 
-def test_no_index_is_ever_two_sessions_and_all_come_back() -> None:
+def test_sessions_never_share_indices_and_all_are_freed() -> None:
     rng, clock = random.Random(3), Clock()
     table = ActorTable(capacity=12, keep=50.0, clock=clock)
-    here: dict[str, Indices] = {}
+    connected: dict[str, Indices] = {}
     for _ in range(5000):
         clock.now += rng.random()
         session = f"s{rng.randrange(20)}"
-        if session in here:
-            del here[session]
+        if session in connected:
+            del connected[session]
             rng.choice((table.disconnect, table.remove))(session)
-        elif len(here) < 10:
-            here[session] = table.connect(session, rng.choice((1, 2, 3, 40)))
+        elif len(connected) < 10:
+            connected[session] = table.connect(session, rng.choice((1, 2, 3, 40)))
         ranges = [each for owned in table.as_json().values() for each in owned]
-        taken = [index for first, count in ranges for index in range(first, first + count)]
-        assert len(taken) == len(set(taken))
-        assert {index for indices in here.values() for index in indices} <= set(taken)
+        used = [index for first, count in ranges for index in range(first, first + count)]
+        assert len(used) == len(set(used))
+        assert {index for indices in connected.values() for index in indices} <= set(used)
         assert len(table.as_json()) <= 12
-    for session in list(here):
+    for session in list(connected):
         table.disconnect(session)
     clock.now += 51.0
     assert table.as_json() and not _expired(table).as_json()

@@ -18,13 +18,13 @@ from support.stores import MemoryStore
 
 
 class Model:
-    """Gives states; `step` is what training has reached."""
+    """A function that returns the state of a model; `step` is its global step."""
 
     def __init__(self) -> None:
         self.step: int | None = 0
 
     def __call__(self) -> ModelState | None:
-        step = self.step  # once: the test may go on in the middle of this
+        step = self.step  # read once: the test changes it in another thread
         if step is None:
             return None
         return ModelState(step, {"shard-0": {"p": np.full(2, step)}}, {"mean_return": None}, step)
@@ -52,7 +52,7 @@ def make(model: Model, store: MemoryStore) -> Callable[..., tuple[Checkpointer, 
 Make = Callable[..., tuple[Checkpointer, "queue.SimpleQueue[Saved]"]]
 
 
-def test_it_saves_on_the_interval_what_is_new(model: Model, store: MemoryStore, make: Make) -> None:
+def test_new_state_is_saved_at_the_interval(model: Model, store: MemoryStore, make: Make) -> None:
     checkpointer, saved = make(0.01)
     checkpointer.start()
     try:
@@ -66,7 +66,7 @@ def test_it_saves_on_the_interval_what_is_new(model: Model, store: MemoryStore, 
     assert len(CheckpointManager(store).published()) == 2
 
 
-def test_steps_bring_a_checkpoint_before_its_time(model: Model, store: MemoryStore) -> None:
+def test_number_of_steps_saves_before_the_interval(model: Model, store: MemoryStore) -> None:
     saved: queue.SimpleQueue[Saved] = queue.SimpleQueue()
     checkpointer = Checkpointer(
         CheckpointManager(store), model, 1000, saved.put, steps=10, step=lambda: model.step or 0
@@ -86,30 +86,30 @@ def test_steps_bring_a_checkpoint_before_its_time(model: Model, store: MemorySto
         checkpointer.stop()
 
 
-def test_nothing_is_saved_before_there_is_a_model(model: Model, store: MemoryStore, make: Make) -> None:
+def test_missing_model_is_not_saved(model: Model, store: MemoryStore, make: Make) -> None:
     model.step = None
     assert make(1000)[0].save()
     assert store.values == {}
 
 
-def test_where_nothing_is_new_nothing_is_taken(model: Model, store: MemoryStore) -> None:
-    taken: list[int | None] = []
+def test_unchanged_state_is_not_copied(model: Model, store: MemoryStore) -> None:
+    copied: list[int | None] = []
 
-    def take() -> ModelState | None:
-        taken.append(model.step)
+    def copy_state() -> ModelState | None:
+        copied.append(model.step)
         return model()
 
     manager = CheckpointManager(store)
-    checkpointer = Checkpointer(manager, take, 1000, lambda saved: None, mark=lambda: model.step, saved=0)
+    checkpointer = Checkpointer(manager, copy_state, 1000, lambda saved: None, mark=lambda: model.step, saved=0)
     assert checkpointer.save()
     model.step = 1
     assert checkpointer.save()
     assert checkpointer.save()
-    assert taken == [1]
+    assert copied == [1]
     assert len(manager.published()) == 1
 
 
-def test_a_failing_store_makes_it_late_and_says_so(
+def test_failing_store_delays_the_checkpoint_and_is_logged(
     model: Model, store: MemoryStore, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.failing = StoreError("no space left")
@@ -125,64 +125,66 @@ def test_a_failing_store_makes_it_late_and_says_so(
         checkpointer.stop()
 
 
-def test_a_mistake_in_taking_does_not_end_saving(model: Model, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_in_the_state_function_does_not_end_saving(
+    model: Model, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpointer, saved = make(0.01, retry=0.01)
     model.step = "none"  # type: ignore[assignment]
     checkpointer.start()
     try:
-        wait_until(lambda: "the checkpoint thread hit an unexpected error" in caplog.text, "the mistake is logged")
+        wait_until(lambda: "the checkpoint thread hit an unexpected error" in caplog.text, "the error is logged")
         model.step = 3
         assert saved.get(timeout=10).global_step == 3
     finally:
         checkpointer.stop()
 
 
-def test_the_last_checkpoint_is_tried_more_than_once(store: MemoryStore, make: Make) -> None:
-    store.failing = StoreError("away")
+def test_last_checkpoint_is_retried(store: MemoryStore, make: Make) -> None:
+    store.failing = StoreError("unreachable")
     checkpointer, _ = make(1000, retry=0.0)
     assert not checkpointer.save(seconds=0.05)
     put, fails = store.put, iter([True, False, False, False])
     store.failing = None
 
-    def sometimes(key: str, value: bytes) -> None:
+    def put_sometimes(key: str, value: bytes) -> None:
         if next(fails):
-            raise StoreError("away")
+            raise StoreError("unreachable")
         put(key, value)
 
-    store.put = sometimes  # type: ignore[method-assign]
+    store.put = put_sometimes  # type: ignore[method-assign]
     assert checkpointer.save(seconds=60)
 
 
-def test_stopping_before_starting_is_fine(make: Make) -> None:
+def test_stop_before_start_is_allowed(make: Make) -> None:
     make(1000)[0].stop()
 
 
-def test_that_there_can_be_no_checkpoint_now_is_said_once_a_minute(
+def test_late_checkpoint_is_logged_once_a_minute(
     model: Model, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    away = True
+    unavailable = True
 
-    def take() -> ModelState | None:
-        if away:
-            raise CheckpointLate("shard 1 of 2 is away")
+    def copy_state() -> ModelState | None:
+        if unavailable:
+            raise CheckpointLate("shard 1 of 2 is unavailable")
         return model()
 
-    checkpointer = Checkpointer(CheckpointManager(store), take, 1000, lambda saved: None)
+    checkpointer = Checkpointer(CheckpointManager(store), copy_state, 1000, lambda saved: None)
     assert [checkpointer.save() for _ in range(3)] == [False] * 3
     store.failing = StoreError("no space left")
-    away = False
+    unavailable = False
     assert not checkpointer.save()
     assert [record.message for record in caplog.records if "is late" in record.message] == [
-        "the checkpoint is late: shard 1 of 2 is away",
+        "the checkpoint is late: shard 1 of 2 is unavailable",
         "the checkpoint at global step 0 is late: no space left",
     ]
 
 
-def test_trouble_that_comes_back_after_a_checkpoint_is_said_at_once(
+def test_store_error_after_a_checkpoint_is_logged_at_once(
     model: Model, store: MemoryStore, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpointer, _ = make(1000)
-    for step in (1, 2):  # within the minute in which the same trouble is said once
+    for step in (1, 2):  # within the minute in which the same error is logged once
         model.step, store.failing = step, StoreError("no space left")
         assert [checkpointer.save() for _ in range(3)] == [False] * 3
         store.failing = None
@@ -193,7 +195,7 @@ def test_trouble_that_comes_back_after_a_checkpoint_is_said_at_once(
 
 
 class Clock:
-    """Waits in no time: `wait` goes on with the minutes, and `during` happens meanwhile."""
+    """A simulated clock in minutes: `wait` advances it and calls `during` with the time."""
 
     def __init__(self, minutes: float, during: Callable[[float], None] = lambda minute: None) -> None:
         self.now = 0.0
@@ -209,12 +211,12 @@ class Clock:
 def minutes_of_checkpoints(
     model: Model, interval: float, until: float, made: int = 0, during: Callable[[float], None] | None = None
 ) -> list[float]:
-    """When there were checkpoints, in minutes, while the model learns all the time or as `during` says."""
+    """Return the minutes of the checkpoints. The model trains all the time, or as `during` sets its step."""
 
-    def learns(minute: float) -> None:
+    def train(minute: float) -> None:
         model.step = int(minute * 60) + 1
 
-    clock, saved = Clock(until, during or learns), []
+    clock, saved = Clock(until, during or train), []
     checkpointer = Checkpointer(
         CheckpointManager(MemoryStore()),
         model,
@@ -228,25 +230,25 @@ def minutes_of_checkpoints(
     return saved
 
 
-def test_the_first_checkpoints_come_early_and_never_later_than_the_interval(model: Model) -> None:
+def test_first_checkpoints_are_earlier_than_the_interval(model: Model) -> None:
     assert minutes_of_checkpoints(model, 900, 60) == [1, 2, 4, 8, 23, 38, 53]
     assert minutes_of_checkpoints(model, 180, 14) == [1, 2, 4, 7, 10, 13]
     assert minutes_of_checkpoints(model, 30, 2.2) == [0.5, 1, 1.5, 2]
 
 
-def test_a_training_that_goes_on_has_no_more_early_checkpoints_than_one_that_ran_on(model: Model) -> None:
+def test_resumed_training_continues_the_early_checkpoints(model: Model) -> None:
     assert minutes_of_checkpoints(model, 900, 25, made=2) == [2, 6, 21]
     assert minutes_of_checkpoints(model, 900, 32, made=7) == [15, 30]
 
 
-def test_the_early_checkpoints_wait_for_training_to_begin(model: Model) -> None:
-    def begins_late(minute: float) -> None:
+def test_early_checkpoints_wait_until_training_starts(model: Model) -> None:
+    def train_late(minute: float) -> None:
         model.step = None if minute < 20.5 else int(minute * 60)
 
-    assert minutes_of_checkpoints(model, 900, 45, during=begins_late) == [21, 22, 24, 28, 43]
+    assert minutes_of_checkpoints(model, 900, 45, during=train_late) == [21, 22, 24, 28, 43]
 
 
-def test_a_kill_soon_after_the_start_leaves_a_checkpoint(
+def test_checkpoint_is_saved_soon_after_the_start(
     model: Model, store: MemoryStore, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointing, "EARLY", (0.01, 0.01))
@@ -273,7 +275,7 @@ def test_last_checkpoint_of_a_failing_store_is_delivered_later(
 ) -> None:
     with leased(store) as manager:
         checkpointer = Checkpointer(manager, model, 1000, lambda saved: None, spool=Spool(tmp_path, manager, None))
-        model.step, store.failing = 3, StoreError("away")
+        model.step, store.failing = 3, StoreError("unreachable")
         assert not checkpointer.save(last=True)
         assert checkpointer.has_local_copy
         store.failing = None
@@ -286,16 +288,14 @@ def test_last_checkpoint_of_a_failing_store_is_delivered_later(
     assert not list(tmp_path.iterdir())
 
 
-def test_copy_is_removed_once_the_store_accepts_the_last_checkpoint(
-    model: Model, store: MemoryStore, tmp_path: Path
-) -> None:
+def test_copy_is_removed_once_the_store_has_the_checkpoint(model: Model, store: MemoryStore, tmp_path: Path) -> None:
     with leased(store) as manager:
         spool = Spool(tmp_path, manager, None)
         checkpointer = Checkpointer(manager, model, 1000, lambda saved: None, retry=0.01, spool=spool)
-        store.failing = StoreError("away")
+        store.failing = StoreError("unreachable")
         saving = threading.Thread(target=checkpointer.save, args=(60.0, True))
         saving.start()
-        wait_until(lambda: spool.has_copy and checkpointer.failures > 5, "a copy is kept, and it is tried again")
+        wait_until(lambda: spool.has_copy and checkpointer.failures > 5, "a copy is kept, and the save is retried")
         store.failing = None
         saving.join(60)
         assert not spool.has_copy and not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Connections of the gRPC port: those that do nothing go, and those of workers stay."""
+"""Connections of the gRPC port: idle ones are closed, and those of workers are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 1000
 
 
 def idle(stack: contextlib.ExitStack, server: Running, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
-    """Connections that say nothing."""
+    """Open connections that send nothing."""
     host, _, port = server.address.rpartition(":")
     return [
         stack.enter_context(socket.create_connection((host, int(port)), PATIENCE, source_address=(source, 0)))
@@ -29,8 +29,8 @@ def idle(stack: contextlib.ExitStack, server: Running, count: int, source: str =
     ]
 
 
-def is_over(connection: socket.socket) -> bool:
-    """Whether the other side ends it, in a minute at most."""
+def is_closed(connection: socket.socket) -> bool:
+    """Return whether the server closes the connection within `PATIENCE` seconds."""
     try:
         while connection.recv(4096):
             pass
@@ -41,8 +41,8 @@ def is_over(connection: socket.socket) -> bool:
     return True
 
 
-def closed(server: Running, why: str) -> int:
-    return server.server.protection.connections.closed[why]
+def closed_count(server: Running, reason: str) -> int:
+    return server.server.protection.connections.closed[reason]
 
 
 def counts(server: Running) -> dict[str, int]:
@@ -51,7 +51,7 @@ def counts(server: Running) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/ports")
-def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
+def test_1000_idle_connections_are_closed_and_a_worker_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     allow_descriptors()
@@ -62,56 +62,58 @@ def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
         client.pull()
         crowd = idle(stack, server, MANY)
         client.push(gradient(1), env_steps=1)
-        assert all(is_over(connection) for connection in crowd)
-        wait_until(lambda: counts(server) == {"proven": 1, "strange": 0}, "the worker's is left", PATIENCE)
+        assert all(is_closed(connection) for connection in crowd)
+        wait_until(
+            lambda: counts(server) == {"proven": 1, "strange": 0}, "only the worker's connection is open", PATIENCE
+        )
         client.push(gradient(1), env_steps=1)
         assert server.version == 2
-        wait_until(lambda: "a connection without a call for 0.5 s" in caplog.text, "it is told", PATIENCE)
-        assert closed(server, "silent") >= MANY
-        assert counts(server) == {"proven": 1, "strange": 0}, "it is the same one"
+        wait_until(lambda: "a connection without a call for 0.5 s" in caplog.text, "it is logged", PATIENCE)
+        assert closed_count(server, "silent") >= MANY
+        assert counts(server) == {"proven": 1, "strange": 0}, "the worker's connection is the same"
     assert "of 127.0.0.1: " in caplog.text
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/ports")
-def test_who_only_asks_whether_it_serves_stays_as_long_as_he_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_health_checks_keep_a_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STRANGER_SECONDS", 1.5)
     with running() as server, contextlib.ExitStack() as stack:
-        asking = stack.enter_context(RawCaller(server.address))
+        checker = stack.enter_context(RawCaller(server.address))
         (silent,) = idle(stack, server, 1)
         silent.settimeout(0.2)
-        while closed(server, "silent") < 1:
-            stream = asking.begin(CHECK)
-            asking.send(stream, b"\0\0\0\0\0", ends=True)
-            assert asking.ended(stream)
+        while closed_count(server, "silent") < 1:
+            stream = checker.begin(CHECK)
+            checker.send(stream, b"\0\0\0\0\0", ends=True)
+            assert checker.ended(stream)
             with contextlib.suppress(TimeoutError):
                 silent.recv(4096)
-        wait_until(lambda: counts(server) == {"proven": 0, "strange": 1}, "he is left", PATIENCE)
+        wait_until(lambda: counts(server) == {"proven": 0, "strange": 1}, "only the checker is connected", PATIENCE)
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/ports")
-def test_of_too_many_strangers_those_of_the_largest_crowd_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_connections_of_the_largest_host_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_STRANGERS", 8)
     monkeypatch.setattr(connections, "NEW_SECONDS", 0.0)
     with running() as server, contextlib.ExitStack() as stack:
         few = idle(stack, server, 3, "127.0.0.2")
-        wait_until(lambda: counts(server)["strange"] == 3, "the first are there", PATIENCE)
+        wait_until(lambda: counts(server)["strange"] == 3, "the first are connected", PATIENCE)
         crowd = idle(stack, server, 12)
-        wait_until(lambda: closed(server, "crowded") == 7, "the others go", PATIENCE)
-        wait_until(lambda: counts(server)["strange"] == 8, "they have gone", PATIENCE)
+        wait_until(lambda: closed_count(server, "crowded") == 7, "the excess is closed", PATIENCE)
+        wait_until(lambda: counts(server)["strange"] == 8, "the excess is disconnected", PATIENCE)
         for connection in few:
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    assert connection.recv(4096), "who is alone stays"
+                    assert connection.recv(4096), "the host with few connections keeps them"
         assert len(crowd) == 12
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/ports")
-def test_where_the_port_is_full_workers_find_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC itself turns away whoever comes last."""
+def test_workers_connect_to_a_full_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this protection, gRPC would refuse the newest connection."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 32)
     monkeypatch.setattr(connections, "NEW_SECONDS", 0.0)
     with running() as server, contextlib.ExitStack() as stack:
@@ -123,10 +125,10 @@ def test_where_the_port_is_full_workers_find_a_place(monkeypatch: pytest.MonkeyP
                 idle(stack, server, 50)
                 client.push(gradient(1), env_steps=1)
             assert server.version == 3
-        assert closed(server, "crowded")
+        assert closed_count(server, "crowded")
 
 
-def test_who_goes_first() -> None:
+def test_order_in_which_connections_are_closed() -> None:
     ends = {
         _End("10.0.0.1", 1): _GrpcConnection(3, 0, 0.0, 5.0),
         _End("10.0.0.1", 2): _GrpcConnection(4, 0, 0.0, 4.0),
@@ -148,5 +150,5 @@ def test_who_goes_first() -> None:
         ("unix:", ("", 0)),
     ],
 )
-def test_the_end_of_a_peer(peer: str, end: tuple[str, int]) -> None:
+def test_host_and_port_of_a_peer(peer: str, end: tuple[str, int]) -> None:
     assert _end_of(peer) == end

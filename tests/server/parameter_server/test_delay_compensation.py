@@ -28,7 +28,7 @@ def parameters(tested: Shard) -> list[float]:
 
 
 def random_pushes(count: int, size: int = 30, staleness: int = 2) -> list[Push]:
-    """Gradients whose bases are up to so many versions old."""
+    """Return gradients whose base versions are at most `staleness` updates old."""
     random = np.random.default_rng(7)
     return [
         Push("w", i + 1, max(0, i - int(random.integers(staleness + 1))), vector, 1, 1, i)
@@ -36,7 +36,7 @@ def random_pushes(count: int, size: int = 30, staleness: int = 2) -> list[Push]:
     ]
 
 
-def test_a_delayed_gradient_is_corrected_by_what_changed_since() -> None:
+def test_stale_gradient_is_corrected_by_the_parameter_change() -> None:
     # From [0, 0] two updates lead to [-3, 1]. A gradient [2, -4] of version 0, λ = 0.5:
     # 2 + 0.5·4·(-3) = -4 and -4 + 0.5·16·1 = 4; of version 1, [-1, 0]: 2 + 0.5·4·(-2) = -2 and again 4.
     for base, expected in ((0, [-3 + 4, 1 - 4]), (1, [-3 + 2, 1 - 4]), (2, [-3 - 2, 1 + 4])):
@@ -48,7 +48,7 @@ def test_a_delayed_gradient_is_corrected_by_what_changed_since() -> None:
         assert parameters(tested) == expected
 
 
-def test_what_is_older_than_the_ring_is_too_stale() -> None:
+def test_gradient_older_than_the_ring_is_discarded_as_stale() -> None:
     tested = shard(DelayCompensation(0.5, 2))
     for i in range(3):
         assert tested.push(push(i + 1, 1, 1, base=i)).outcome.discard is Discard.NONE
@@ -57,7 +57,7 @@ def test_what_is_older_than_the_ring_is_too_stale() -> None:
     assert tested.counters.discarded_stale == 1
 
 
-def test_a_correction_that_would_ruin_the_model_is_discarded() -> None:
+def test_non_finite_correction_is_discarded() -> None:
     tested = shard(DelayCompensation(1e30, 2))
     tested.push(push(1, 1, 1))
     applied = tested.push(push(2, 1e6, 1, base=0))
@@ -68,7 +68,7 @@ def test_a_correction_that_would_ruin_the_model_is_discarded() -> None:
 
 @pytest.mark.parametrize("same", [DelayCompensation(0.0, 16)])
 @pytest.mark.parametrize("optimizer", [RMSProp(), RMSProp(centered=True), Adam()])
-def test_no_compensation_is_first_in_first_out(same: DelayCompensation, optimizer: Any) -> None:
+def test_zero_compensation_equals_first_in_first_out(same: DelayCompensation, optimizer: Any) -> None:
     shards = [shard(combine, 30, optimizer=optimizer, max_staleness=16) for combine in (None, same)]
     for sent in random_pushes(12):
         one, two = (tested.push(sent) for tested in shards)
@@ -78,20 +78,20 @@ def test_no_compensation_is_first_in_first_out(same: DelayCompensation, optimize
 
 @pytest.mark.parametrize("combine", EVERY)
 @pytest.mark.parametrize("after", [4, 6])
-def test_a_restored_shard_continues_to_the_byte(combine: DelayCompensation | None, after: int) -> None:
+def test_restored_shard_continues_with_the_same_bytes(combine: DelayCompensation | None, after: int) -> None:
     original = shard(combine, 30, optimizer=RMSProp())
     pushes = random_pushes(12)
     for sent in pushes[:after]:
         original.push(sent)
     snapshot = original.snapshot()
     version = snapshot.counters.version
-    # Workers pull afresh after a restore: their gradients have the restored version as their base, or a later one.
+    # After a restore workers pull again, so their base version is at least the restored version.
     following = [
         Push("w", sent.push_id, max(version, sent.base_version), sent.gradient, 1, 1, 0) for sent in pushes[after:]
     ]
     expected = [original.push(sent) for sent in following]
     copy = shard(combine, 30, optimizer=RMSProp())
-    copy.push(push(1, *[1.0] * 30))  # whatever was there is gone
+    copy.push(push(1, *[1.0] * 30))  # the restore replaces this state
     copy.restore(snapshot)
     assert copy.counters == snapshot.counters
     for sent, one in zip(following, expected, strict=True):
@@ -100,7 +100,7 @@ def test_a_restored_shard_continues_to_the_byte(combine: DelayCompensation | Non
         assert (one.outcome, one.counters) == (two.outcome, two.counters)
 
 
-def test_a_restored_ring_holds_the_current_version_only() -> None:
+def test_restored_ring_holds_the_current_version_only() -> None:
     original = shard(DelayCompensation(0.5, 3))
     for i in range(3):
         original.push(push(i + 1, 1, 1, base=i))
@@ -112,7 +112,7 @@ def test_a_restored_ring_holds_the_current_version_only() -> None:
 
 @pytest.mark.parametrize("now", EVERY)
 @pytest.mark.parametrize("before", EVERY)
-def test_the_way_may_change_between_two_lives(before: DelayCompensation | None, now: DelayCompensation | None) -> None:
+def test_compensation_may_change_at_a_restart(before: DelayCompensation | None, now: DelayCompensation | None) -> None:
     original, copy = shard(before), shard(now)
     original.push(push(1, 1, 2))
     copy.restore(original.snapshot())

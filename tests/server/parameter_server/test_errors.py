@@ -12,10 +12,10 @@ def test_every_error_has_a_status_code(kind: type[ServiceError]) -> None:
     assert isinstance(status_code(kind("no")), grpc.StatusCode)
 
 
-def test_no_two_errors_have_the_same_status_code() -> None:
+def test_errors_have_distinct_status_codes() -> None:
     kinds = ServiceError.__subclasses__()
     assert len({status_code(kind("no")) for kind in kinds}) == len(kinds)
 
 
-def test_the_service_does_not_know_grpc() -> None:
+def test_service_module_does_not_import_grpc() -> None:
     assert "grpc" not in vars(service)

@@ -1,4 +1,4 @@
-"""After a restore the same next pushes give the same bytes, for every optimizer and way of combining gradients."""
+"""After a restore, the same pushes give the same bytes, for every optimizer and every value of `combine`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Cluster:
         ]
 
     def register(self, worker: str) -> list[int]:
-        """The worker's actors, which shard 0 gives."""
+        """Register with all shards and return the actor indices, which shard 0 assigns."""
         answers = [shard.register(worker, self._fingerprint, f"session {worker}", 2, TRAIN, 1) for shard in self.shards]
         return list(answers[0][1].actors)
 
@@ -60,7 +60,7 @@ class Cluster:
             shard.resume(checkpoint, self._models.for_checkpoint(checkpoint.manifest))
 
     def push(self, number: int) -> None:
-        """The same for the same number, by workers that take turns; every push brings statistics and an episode."""
+        """Push a gradient, statistics and an episode, which depend only on `number`. Workers take turns."""
         rng = np.random.default_rng(number)
         gradient = rng.normal(size=SIZE).astype(np.float32)
         worker, push_id = WORKERS[number % len(WORKERS)], number // len(WORKERS) + 1
@@ -84,7 +84,7 @@ class Cluster:
         self.shards[0].metrics.episodes([(float(rng.normal(20, 9)), int(rng.integers(1, 50)))])
 
     def state(self) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """Global step, parts and manifest of all shards together, as they publish them."""
+        """Return the global step, the parts and the manifest of all shards, as in a checkpoint."""
         parts: dict[str, Any] = {}
         shards: list[Any] = []
         for shard in reversed(self.shards):
@@ -94,14 +94,14 @@ class Cluster:
             shards = [*state.manifest["shards"], *shards]
         return state.global_step, parts, {**state.manifest, "shards": shards}
 
-    def saved(self, folder: Path) -> Checkpoint:
-        """A checkpoint of all shards, through the disk."""
+    def save(self, folder: Path) -> Checkpoint:
+        """Save a checkpoint of all shards and load it."""
         manager = CheckpointManager(LocalStore(folder))
         return manager.load(manager.save(*self.state()).checkpoint_id)
 
 
-def everything(cluster: Cluster) -> dict[str, Any]:
-    """What its checkpoint would hold, but for the incarnation: bytes for arrays."""
+def checkpoint_content(cluster: Cluster) -> dict[str, Any]:
+    """Return the content of a checkpoint without its incarnation; arrays are bytes."""
     _, parts, manifest = cluster.state()
     arrays = {
         f"{part}/{name}": (array.dtype.str, array.shape, array.tobytes())
@@ -118,46 +118,46 @@ def everything(cluster: Cluster) -> dict[str, Any]:
         (optimizer, combine)
         for optimizer in OPTIMIZERS
         for combine in COMBINING
-        # Delays can be compensated for gradients only; the others are the same for all optimizers.
+        # Delay compensation needs gradients, and works the same for all optimizers: two of them are enough.
         if (combine == "fifo" or optimizer in ("rms_prop", "adam"))
     ],
 )
-def test_the_next_pushes_give_the_same_bytes(tmp_path: Path, optimizer: str, combine: str, shards: int) -> None:
+def test_pushes_after_a_restore_give_the_same_bytes(tmp_path: Path, optimizer: str, combine: str, shards: int) -> None:
     keys = {"optimizer": optimizer, "combine": combine}
     first = Cluster(shards, keys)
     actors = [first.register(worker) for worker in WORKERS]
     for number in range(PUSHES):
         first.push(number)
-    checkpoint, then = first.saved(tmp_path), everything(first)
+    checkpoint, before = first.save(tmp_path), checkpoint_content(first)
 
     second = Cluster(shards, keys)
     second.resume(checkpoint)
-    assert everything(second) == then
+    assert checkpoint_content(second) == before
     assert second.shards[0].status().learning_rate == first.shards[0].status().learning_rate
     assert second.shards[0].status().mean_return_100 == first.shards[0].status().mean_return_100
     assert second.shards[0].incarnation > first.shards[0].incarnation
 
-    assert [second.register(worker) for worker in WORKERS] == actors  # each session has its own again
+    assert [second.register(worker) for worker in WORKERS] == actors  # each session keeps its indices
     assert second.register("four") == first.register("four")
     for number in range(PUSHES, 2 * PUSHES):
         first.push(number)
         second.push(number)
-        assert everything(second) == everything(first)
-    assert everything(first) != then
+        assert checkpoint_content(second) == checkpoint_content(first)
+    assert checkpoint_content(first) != before
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_slots_of_a_centered_optimizer_are_cut_as_the_parameters_are(tmp_path: Path, shards: int) -> None:
+def test_centered_optimizer_slots_are_split_like_parameters(tmp_path: Path, shards: int) -> None:
     keys = {"optimizer": "rms_prop", "RMSProp": {"centered": True}}
     first, second = Cluster(3, keys), Cluster(shards, keys)
     for worker in WORKERS:
         first.register(worker)
     for number in range(PUSHES):
         first.push(number)
-    second.resume(first.saved(tmp_path))
+    second.resume(first.save(tmp_path))
     assert vectors(second) == vectors(first)
     assert set(vectors(first)) == {"parameters", "mean", "mean_square"}
-    if shards == 3:  # with another number of them workers count their pushes anew
+    if shards == 3:  # with another number of shards, workers restart their push numbers
         for number in range(PUSHES, 2 * PUSHES):
             first.push(number)
             second.push(number)
@@ -165,7 +165,7 @@ def test_slots_of_a_centered_optimizer_are_cut_as_the_parameters_are(tmp_path: P
 
 
 def vectors(cluster: Cluster) -> dict[str, bytes]:
-    """Parameters and slots of all shards, side by side."""
+    """Return the parameters and slots of all shards, concatenated."""
     snapshots = [shard.model.shard.snapshot() for shard in cluster.shards if shard.model is not None]
     return {
         name: b"".join(({"parameters": one.parameters} | one.slots)[name].tobytes() for one in snapshots)
@@ -173,13 +173,13 @@ def vectors(cluster: Cluster) -> dict[str, bytes]:
     }
 
 
-def test_what_is_free_takes_its_new_value_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_changed_free_keys_keep_the_restored_state(tmp_path: Path) -> None:
     first = Cluster(1, {"optimizer": "adam"})
     for worker in WORKERS:
         first.register(worker)
     for number in range(PUSHES):
         first.push(number)
-    checkpoint, then = first.saved(tmp_path), everything(first)
+    checkpoint, before = first.save(tmp_path), checkpoint_content(first)
     second = Cluster(
         1,
         {
@@ -191,6 +191,6 @@ def test_what_is_free_takes_its_new_value_and_leaves_the_rest(tmp_path: Path) ->
         },
     )
     second.resume(checkpoint)
-    now = everything(second)
-    assert {key for key in then if now[key] != then[key]} == {"fingerprint"}
+    now = checkpoint_content(second)
+    assert {key for key in before if now[key] != before[key]} == {"fingerprint"}
     assert second.shards[0].status().learning_rate == pytest.approx(0.5 * (1 - 7 * PUSHES / 1000))

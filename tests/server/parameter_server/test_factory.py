@@ -26,7 +26,7 @@ class Server(ParameterServerBase):
         return {"observations": next(iter(self.observation_space.elements())).shape[0]}
 
 
-class Nonsense(Server):
+class HugeStatistics(Server):
     def statistics(self) -> dict[str, int]:
         return {"observations": 40_000}
 
@@ -38,7 +38,7 @@ def spec_of(server: type[ParameterServerBase], **keys: Any) -> ModelSpec:
     return AlgorithmModels(algorithm, config)(fingerprint("x", config, Box(shape=(4,)), Discrete(2)))
 
 
-def test_a_model_is_what_the_algorithm_declares_and_the_configuration_says() -> None:
+def test_model_follows_the_algorithm_and_the_configuration() -> None:
     spec = spec_of(Server)
     assert spec.initial.tolist() == [5, 5, 5]
     assert spec.optimizer == Adam()
@@ -54,7 +54,7 @@ def test_a_model_is_what_the_algorithm_declares_and_the_configuration_says() -> 
         ({"combine": "delay_compensated", "max_staleness": 2}, DelayCompensation(0.04, 2), 2),
     ],
 )
-def test_gradients_are_combined_as_the_configuration_says(
+def test_configuration_selects_how_gradients_are_combined(
     keys: dict[str, Any], compensation: DelayCompensation | None, bound: int | None
 ) -> None:
     spec = spec_of(Server, **{"max_staleness": None, **keys})
@@ -71,7 +71,7 @@ class Column(Server):
         return np.zeros((3, 1), np.float32)
 
 
-def test_an_error_of_the_algorithm_is_refused_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_the_algorithm_is_reported_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ModelRefused) as refused:
         spec_of(Broken)
     assert re.fullmatch(
@@ -81,7 +81,7 @@ def test_an_error_of_the_algorithm_is_refused_with_its_place(caplog: pytest.LogC
     assert "Traceback" in caplog.text
 
 
-def test_parameters_that_are_no_flat_vector_are_refused() -> None:
+def test_parameters_of_a_wrong_shape_are_refused() -> None:
     with pytest.raises(ModelRefused) as refused:
         spec_of(Column)
     line = Column.initial_parameters.__code__.co_firstlineno
@@ -91,12 +91,12 @@ def test_parameters_that_are_no_flat_vector_are_refused() -> None:
     )
 
 
-def test_statistics_that_no_shard_holds_are_refused() -> None:
+def test_too_many_statistics_are_refused() -> None:
     with pytest.raises(ModelRefused, match="the statistics have 40000 numbers together; the limit is 32768"):
-        spec_of(Nonsense)
+        spec_of(HugeStatistics)
 
 
-def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> None:
+def test_checkpoint_with_other_fixed_keys_is_refused() -> None:
     algorithm = algorithm_of("x", Path(), ConfigBase, AgentBase, Server)
     spaces = Box(shape=(4,)), Discrete(2)
     here = ConfigBase(path="x", optimizer="adam", initial_learning_rate=0.5)
@@ -118,7 +118,7 @@ def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> N
 @pytest.mark.parametrize(
     "manifest", [{}, {"fingerprint": {}}, {"fingerprint": None}, {"fingerprint": {"algorithm": 1}}]
 )
-def test_a_checkpoint_that_does_not_say_what_it_is_is_damaged(manifest: dict[str, object]) -> None:
+def test_checkpoint_without_a_fingerprint_is_damaged(manifest: dict[str, object]) -> None:
     algorithm = algorithm_of("x", Path(), ConfigBase, AgentBase, Server)
     with pytest.raises(Damaged, match="the manifest's fingerprint cannot be read"):
         AlgorithmModels(algorithm, ConfigBase(path="x")).for_checkpoint(manifest)

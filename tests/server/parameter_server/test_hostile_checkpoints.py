@@ -1,4 +1,4 @@
-"""The real server on checkpoints that are damaged, forged or of a later version: it deletes none of them."""
+"""Damaged, forged and newer checkpoints, which the real server does not delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = 5
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of one checkpoint, of global step 10, as the real server writes it."""
+    """A folder with one checkpoint, of global step 10, that the real server has written."""
     folder = tmp_path_factory.mktemp("made")
     config = write_configuration(folder)
     with Processes(folder) as processes:
@@ -44,7 +44,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(made: Path, config: Path) -> Path:
-    """Where the server of `config` finds five checkpoints."""
+    """The checkpoint folder of `config`, with five checkpoints."""
     folder = config.parent / "from-the-file"
     shutil.copytree(made, folder)
     for number in range(2, KEPT + 1):
@@ -56,21 +56,21 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("0*/*")}
 
 
-def ends_and_changes_nothing(config: Path, folder: Path, *sentences: str) -> None:
+def assert_refused_without_changes(config: Path, folder: Path, *sentences: str) -> None:
     before = bytes_of(folder)
-    for _ in range(2):  # a supervisor starts it again
-        said = refusal(app, "--config", config)
+    for _ in range(2):  # a supervisor would restart it
+        message = refusal(app, "--config", config)
         for sentence in sentences:
-            assert sentence in said
+            assert sentence in message
     assert bytes_of(folder) == before
 
 
-def test_where_all_are_damaged_it_ends_and_deletes_none(config: Path, folder: Path) -> None:
+def test_server_ends_if_all_checkpoints_are_damaged(config: Path, folder: Path) -> None:
     for checkpoint in folder.glob("0*"):
         part = checkpoint / "shard-0.safetensors"
         part.write_bytes(part.read_bytes()[:-1])
     ids = sorted((path.name for path in folder.glob("0*")), reverse=True)
-    ends_and_changes_nothing(
+    assert_refused_without_changes(
         config,
         folder,
         f"none of the 5 checkpoints in {folder} can be used, and none is deleted",
@@ -80,14 +80,12 @@ def test_where_all_are_damaged_it_ends_and_deletes_none(config: Path, folder: Pa
 
 
 @pytest.mark.parametrize("of_later_version", [KEPT, 1], ids=["all", "the newest"])
-def test_after_a_downgrade_it_ends_and_says_which_version_made_them(
-    config: Path, folder: Path, of_later_version: int
-) -> None:
+def test_server_ends_if_a_checkpoint_has_a_newer_format(config: Path, folder: Path, of_later_version: int) -> None:
     newest = sorted(path.name for path in folder.glob("0*"))[-of_later_version:]
     for name in newest:
         forge(folder / name, put("format", value=2))
         forge(folder / name, put("versions", "relaax", value="7.1"))
-    ends_and_changes_nothing(
+    assert_refused_without_changes(
         config,
         folder,
         "it was saved by version '7.1' of RELAAX in format 2; this version supports 1",
@@ -96,7 +94,7 @@ def test_after_a_downgrade_it_ends_and_says_which_version_made_them(
 
 
 @pytest.mark.slow
-def test_every_forgery_is_named_skipped_and_kept(processes: Processes, config: Path, folder: Path) -> None:
+def test_forged_checkpoints_are_logged_skipped_and_kept(processes: Processes, config: Path, folder: Path) -> None:
     for name in ("00000002-10-f1", "00000003-10-f1", "00000004-10-f1", "00000005-10-f1"):
         shutil.rmtree(folder / name)
     good, forgeries = folder / "00000001-10-f1", all_forgeries()
@@ -105,8 +103,8 @@ def test_every_forgery_is_named_skipped_and_kept(processes: Processes, config: P
         change(forged[name])
     server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
     for name, (_, sentence) in forgeries.items():
-        said = f"checkpoint {forged[name].name} in {folder} is damaged and skipped: "
-        (line,) = [line for line in server.stderr.splitlines() if said in line]
+        logged = f"checkpoint {forged[name].name} in {folder} is damaged and skipped: "
+        (line,) = [line for line in server.stderr.splitlines() if logged in line]
         assert sentence in line, name
     status = server.wait_for_line("status at").rpartition(" ")[2]
     with parameter_client(address) as client:
@@ -120,18 +118,16 @@ def test_every_forgery_is_named_skipped_and_kept(processes: Processes, config: P
     newest, *_ = manager.published()
     assert newest.split("-")[1] == "20"
     again, _ = start(processes, config)
-    assert "is damaged and skipped" not in again.stderr, "what was set aside is not read again"
+    assert "is damaged and skipped" not in again.stderr, "checkpoints that were set aside are not read"
     assert again.stop() == 0
     assert len(list(folder.glob("0*"))) == len(forged) + 2
 
 
 @pytest.mark.slow
-def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
-    processes: Processes, config: Path, made: Path
-) -> None:
+def test_manifest_copied_over_a_newer_one_is_skipped(processes: Processes, config: Path, made: Path) -> None:
     folder = config.parent / "from-the-file"
     shutil.copytree(made, folder)
-    for _ in range(2):  # two more, of global steps 20 and 30
+    for _ in range(2):  # two more checkpoints, of global steps 20 and 30
         server, address = start(processes, config)
         with parameter_client(address) as client:
             client.register(worker(config))
@@ -148,7 +144,7 @@ def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
     assert (middle / "manifest.json").exists()
 
 
-def test_parameters_that_are_no_numbers_are_not_resumed_from(processes: Processes, config: Path, folder: Path) -> None:
+def test_checkpoint_with_nan_parameters_is_skipped(processes: Processes, config: Path, folder: Path) -> None:
     for number in (4, 5):
         with_number("parameters")(folder / f"0000000{number}-10-f1")
     server, address = start(processes, config)
@@ -161,7 +157,7 @@ def test_parameters_that_are_no_numbers_are_not_resumed_from(processes: Processe
 
 
 @pytest.mark.parametrize("name", [".lock", "lease.json"])
-def test_a_link_in_the_place_of_a_file_of_the_store_is_not_followed(config: Path, folder: Path, name: str) -> None:
+def test_symlink_in_place_of_a_store_file_is_not_followed(config: Path, folder: Path, name: str) -> None:
     target = config.parent / "elsewhere"
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(target)

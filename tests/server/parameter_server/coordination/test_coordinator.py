@@ -13,15 +13,15 @@ def alone() -> Alone:
     return Alone(cast(ParameterServerCore, None))
 
 
-def test_the_only_shard_serves_from_the_start() -> None:
-    coordinator, told = alone(), list[bool]()
-    coordinator.on_serving = told.append
+def test_only_shard_serves_from_the_start() -> None:
+    coordinator, serving = alone(), list[bool]()
+    coordinator.on_serving = serving.append
     coordinator.start()
-    assert told == [True]
+    assert serving == [True]
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_the_only_shard_takes_no_calls_before_it_saves(safe: bool) -> None:
+def test_only_shard_stops_calls_before_it_saves(safe: bool) -> None:
     done: list[str] = []
 
     def save() -> bool:
@@ -33,15 +33,15 @@ def test_the_only_shard_takes_no_calls_before_it_saves(safe: bool) -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.SUPERSEDED, Reason.REFUSED])
-def test_a_server_that_was_refused_saves_nothing(reason: Reason) -> None:
+def test_refused_server_does_not_save(reason: Reason) -> None:
     def save() -> Any:
-        raise AssertionError("nothing is saved")
+        raise AssertionError("a refused server must not save")
 
     assert not alone().stop(reason, save, lambda: None)
 
 
-def test_without_a_store_nothing_saves_the_model() -> None:
+def test_missing_store_gives_no_checkpointer() -> None:
     def create(*_: Any, **__: Any) -> Any:
-        raise AssertionError("there is nothing to save to")
+        raise AssertionError("there is no store")
 
     assert alone().checkpointer(create, None) is None

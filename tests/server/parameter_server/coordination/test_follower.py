@@ -1,4 +1,4 @@
-"""A shard other than shard 0, and what shard 0 may do to it."""
+"""A shard other than shard 0, and the orders that shard 0 sends it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from support.unused_address import unused_address
 
 
 class RawLeader(pb_grpc.CoordinationServiceServicer):
-    """Says what a test wants to the shard that has joined last."""
+    """A fake shard 0. It sends the orders of a test to the shard that joined last."""
 
     def __init__(self) -> None:
-        self.heard: queue.Queue[pb.JoinRequest] = queue.Queue()
+        self.received: queue.Queue[pb.JoinRequest] = queue.Queue()
         self.orders: queue.Queue[pb.JoinResponse | None] = queue.Queue()
         self.refusal: tuple[grpc.StatusCode, str] | None = None
         self._number = 0
@@ -40,25 +40,25 @@ class RawLeader(pb_grpc.CoordinationServiceServicer):
             context.abort(*self.refusal)
         orders = self.orders = queue.Queue()
         context.add_callback(lambda: orders.put(None))
-        threading.Thread(target=self._listen, args=(request_iterator,), daemon=True).start()
+        threading.Thread(target=self._receive, args=(request_iterator,), daemon=True).start()
         while (order := orders.get()) is not None:
             yield order
 
     def introduction(self) -> pb.Introduction:
-        return self.heard.get(timeout=30).introduction
+        return self.received.get(timeout=30).introduction
 
-    def order(self, **what: Any) -> pb.Answer:
-        """Give an order and return the answer."""
+    def order(self, **order: Any) -> pb.Answer:
+        """Send an order and return the answer."""
         self._number += 1
-        self.orders.put(pb.JoinResponse(order=self._number, **what))
-        answer = self.heard.get(timeout=30).answer
+        self.orders.put(pb.JoinResponse(order=self._number, **order))
+        answer = self.received.get(timeout=30).answer
         assert answer.order == self._number
         return answer
 
-    def _listen(self, requests: Any) -> None:
+    def _receive(self, requests: Any) -> None:
         try:
             for request in requests:
-                self.heard.put(request)
+                self.received.put(request)
         except grpc.RpcError:
             pass
 
@@ -84,7 +84,7 @@ def following(directory: Path | None = None, refusal: Any = None) -> Iterator[tu
 
 
 def serve(leader: RawLeader, shard: OneShard) -> None:
-    """Bring it to serve, with a model."""
+    """Send orders until the shard serves a model."""
     assert leader.introduction().shard == 1
     assert not leader.order(restore=pb.Restore(incarnation=7)).failure
     assert shard.core.access.closed
@@ -92,19 +92,19 @@ def serve(leader: RawLeader, shard: OneShard) -> None:
     shard.core.register("0" * 32, fingerprint(), "", 1, TRAIN, 1)
 
 
-def test_it_serves_what_shard_0_says_and_nobody_without_it() -> None:
+def test_shard_serves_only_with_shard_0() -> None:
     with following() as (leader, shard):
         assert "shard 0 at 127.0.0.1:" in shard.core.access.closed
         serve(leader, shard)
         assert (shard.core.incarnation, shard.core.access.closed) == (7, "")
-        assert leader.order(hold=pb.Hold(sentence="shard 2 of 3 is away")).state
-        assert shard.core.access.closed == "shard 2 of 3 is away"
+        assert leader.order(hold=pb.Hold(sentence="shard 2 of 3 is unavailable")).state
+        assert shard.core.access.closed == "shard 2 of 3 is unavailable"
         leader.orders.put(None)  # the stream ends
-        wait_until(lambda: "is unavailable: waiting for it" in shard.core.access.closed, "nobody is served")
-        assert leader.introduction().instance  # and it has dialled again
+        wait_until(lambda: "is unavailable: waiting for it" in shard.core.access.closed, "the shard closes")
+        assert leader.introduction().instance  # the shard has reconnected
 
 
-def test_a_hold_that_shard_0_forgets_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hold_without_a_resume_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.HOLD", 0.05)
     with following() as (leader, shard):
         serve(leader, shard)
@@ -118,7 +118,7 @@ def test_a_hold_that_shard_0_forgets_ends_by_itself(monkeypatch: pytest.MonkeyPa
         )
 
 
-def test_it_writes_the_snapshot_of_the_cut_and_of_no_other(tmp_path: Path) -> None:
+def test_only_the_snapshot_of_the_requested_cut_is_written(tmp_path: Path) -> None:
     with following(tmp_path) as (leader, shard):
         serve(leader, shard)
         leader.order(hold=pb.Hold(cut=3))
@@ -129,11 +129,13 @@ def test_it_writes_the_snapshot_of_the_cut_and_of_no_other(tmp_path: Path) -> No
         assert not answer.failure
         assert '"key": "00000001-0/shard-1.safetensors"' in answer.part
         assert '"start": 4, "end": 8' in answer.shard
-        # It is written; a second time it is not there any more.
+        # The snapshot is dropped after it is written.
         assert leader.order(snapshot=pb.Snapshot(cut=3, checkpoint="00000002-0")).failure == pb.FAILURE_BROKEN
 
 
-def test_its_memory_is_got_before_it_holds_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_memory_is_allocated_before_the_hold_and_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with following(tmp_path) as (leader, shard):
         serve(leader, shard)
         follower, model = shard.shards, shard.core.model
@@ -142,15 +144,15 @@ def test_its_memory_is_got_before_it_holds_and_is_not_kept(tmp_path: Path, monke
         state = leader.order(prepare=pb.Prepare()).state
         assert leader.order(prepare=pb.Prepare(memory=True)).state == state != ""
         with monkeypatch.context() as patched:
-            patched.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory while it holds"))
+            patched.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("memory is allocated during the hold"))
             assert leader.order(hold=pb.Hold(cut=1)).state == state
         assert not model.shard._prepared
         assert not leader.order(resume=pb.Resume()).failure
-        # An end that is told now changes nothing in the cut.
+        # A hold for the end does not change the snapshot of the cut.
         leader.order(hold=pb.Hold(sentence="ending"))
         assert not leader.order(snapshot=pb.Snapshot(cut=1, checkpoint="00000001-0")).failure
         assert not follower._kept
-        # What is not wanted any more is given back: a snapshot, and memory for one.
+        # An unused snapshot and unused memory are freed.
         leader.order(resume=pb.Resume())
         leader.order(hold=pb.Hold(cut=2))
         leader.order(resume=pb.Resume())
@@ -162,7 +164,7 @@ def test_its_memory_is_got_before_it_holds_and_is_not_kept(tmp_path: Path, monke
         assert not model.shard._prepared
 
 
-def test_a_snapshot_of_a_hold_that_broke_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_of_a_broken_hold_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.HOLD", 0.0)
     with following() as (leader, shard):
         serve(leader, shard)
@@ -172,7 +174,7 @@ def test_a_snapshot_of_a_hold_that_broke_is_dropped(monkeypatch: pytest.MonkeyPa
         assert shard.shards._kept is None
 
 
-def test_a_store_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_unwritable_store_is_reported(tmp_path: Path) -> None:
     with following(tmp_path / "file") as (leader, shard):
         serve(leader, shard)
         (tmp_path / "file").write_text("not a folder")
@@ -182,7 +184,7 @@ def test_a_store_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         assert "cannot write" in answer.sentence
 
 
-def test_a_checkpoint_that_is_not_there_is_damaged(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_reported_as_damaged(tmp_path: Path) -> None:
     with following(tmp_path) as (leader, shard):
         leader.introduction()
         answer = leader.order(restore=pb.Restore(incarnation=7, checkpoint="00000001-0"))
@@ -190,36 +192,36 @@ def test_a_checkpoint_that_is_not_there_is_damaged(tmp_path: Path) -> None:
         assert shard.core.access.closed
 
 
-def test_it_leaves_when_shard_0_lets_it_go() -> None:
+def test_terminated_shard_ends_after_shard_0_confirms() -> None:
     with following() as (leader, shard):
         serve(leader, shard)
         shard.ends.put(Reason.TERMINATED)
-        assert leader.heard.get(timeout=30).HasField("leaving")
+        assert leader.received.get(timeout=30).HasField("leaving")
         leader.orders.put(pb.JoinResponse(end=pb.End(saved=True)))
         assert shard.join() == (Reason.TERMINATED, True)
 
 
-def test_who_is_told_to_end_while_it_returns_to_a_checkpoint_goes_at_once() -> None:
+def test_shard_terminated_during_a_restore_ends_at_once() -> None:
     with following() as (leader, shard):
         leader.introduction()
         assert not leader.order(restore=pb.Restore(incarnation=7)).failure
         shard.ends.put(Reason.TERMINATED)
         assert shard.join() == (Reason.TERMINATED, True)
-        assert leader.heard.empty()
+        assert leader.received.empty()
 
 
-def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_wait_for_shard_0_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with unused_address() as address:
         shard = OneShard(ShardPosition(1, 2), Models(), None, address)
         try:
-            wait_until(lambda: "is unavailable: waiting for it (" in caplog.text, "the log says what is waited for")
+            wait_until(lambda: "is unavailable: waiting for it (" in caplog.text, "the wait is logged")
         finally:
             shard.stop()
             shard.ends.close()
     assert caplog.text.count("waiting for it (") == 1
 
 
-def test_it_ends_with_shard_0(caplog: pytest.LogCaptureFixture) -> None:
+def test_shard_ends_with_shard_0(caplog: pytest.LogCaptureFixture) -> None:
     with following() as (leader, shard):
         serve(leader, shard)
         leader.orders.put(pb.JoinResponse(end=pb.End(saved=False)))
@@ -227,13 +229,13 @@ def test_it_ends_with_shard_0(caplog: pytest.LogCaptureFixture) -> None:
     assert "is unavailable" not in caplog.text
 
 
-def test_a_refusal_ends_it() -> None:
+def test_refused_shard_ends() -> None:
     with following(refusal=(grpc.StatusCode.FAILED_PRECONDITION, "you do not belong here")) as (_, shard):
         assert shard.join() == (Reason.REFUSED, False)
         assert shard.server.refusal == "you do not belong here"
 
 
-def test_a_place_that_stays_taken_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_ends_if_its_position_stays_occupied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.PATIENCE", 0.2)
     with following(refusal=(grpc.StatusCode.ALREADY_EXISTS, "shard 1 of 2 is there already")) as (_, shard):
         assert shard.join() == (Reason.REFUSED, False)

@@ -1,4 +1,4 @@
-"""Shard 0, and what other shards may do to it."""
+"""Shard 0, and the messages that other shards send it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def raw(leader: OneShard, tmp_path: Path) -> Iterator[RawShard]:
 
 
 def serve(leader: OneShard, raw: RawShard, model: bool = True) -> None:
-    """Answer until shard 0 serves; it has a model then, which has been pushed to."""
+    """Answer orders until shard 0 serves, then register a model if `model` is true."""
     raw.answer(raw.order("resume"), state="raw")
     wait_until(lambda: not leader.core.access.closed, "shard 0 serves")
     if model:
@@ -52,7 +52,7 @@ def serve(leader: OneShard, raw: RawShard, model: bool = True) -> None:
 
 
 def save(leader: OneShard) -> list[bool]:
-    """Begin to save a checkpoint; the list gets the outcome."""
+    """Start saving a checkpoint in a thread; the returned list receives the outcome."""
     assert leader.checkpointer is not None
     checkpointer, outcome = leader.checkpointer, []
 
@@ -63,8 +63,8 @@ def save(leader: OneShard) -> list[bool]:
     return outcome
 
 
-def written(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[str, list[int]] | None = None) -> None:
-    """Write the part that is asked for into this folder, and say so."""
+def write_part(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[str, list[int]] | None = None) -> None:
+    """Write the requested part into `folder` and answer the order."""
     manager, zeros = CheckpointManager(LocalStore(folder)), np.zeros(4, np.float32)
     part = manager.write_part(order.snapshot.checkpoint, "shard-1", {"parameters": zeros})
     counted = {"version": 0, "counters": {"version": 0}, "ledger": ledger or {}}
@@ -84,7 +84,7 @@ def written(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[st
         ({"location": "/elsewhere"}, "all shards need the same location"),
     ],
 )
-def test_who_does_not_belong_here_is_refused(
+def test_shard_that_does_not_match_is_refused(
     leader: OneShard, tmp_path: Path, introduction: dict[str, Any], sentence: str
 ) -> None:
     with raw_shard(leader.address, **{"location": str(tmp_path), **introduction}) as shard:
@@ -94,9 +94,7 @@ def test_who_does_not_belong_here_is_refused(
     assert leader.core.access.closed == "shard 1 of 2 is unavailable: waiting for it"
 
 
-def test_a_place_is_taken_by_one_process_which_may_take_it_again(
-    leader: OneShard, raw: RawShard, tmp_path: Path
-) -> None:
+def test_shard_may_join_again_only_from_the_same_process(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
     serve(leader, raw)
     with raw_shard(leader.address, location=str(tmp_path), instance="other") as second:
         code, details = second.refusal()
@@ -105,11 +103,11 @@ def test_a_place_is_taken_by_one_process_which_may_take_it_again(
             "shard 1 of 2 has already joined from another process",
         )
     assert not leader.core.access.closed
-    with raw_shard(leader.address, location=str(tmp_path)) as again:  # its first stream broke, and it noticed first
+    with raw_shard(leader.address, location=str(tmp_path)) as again:  # reconnects before shard 0 sees the broken stream
         again.order("restore")
 
 
-def test_workers_are_told_who_is_away(leader: OneShard) -> None:
+def test_error_of_a_worker_names_the_unavailable_shard(leader: OneShard) -> None:
     sentence = r"was unavailable for 0\.2 s: shard 1 of 2 is unavailable: waiting for it"
     with (
         parameter_client(leader.address, unavailable_after=0.2) as client,
@@ -118,13 +116,13 @@ def test_workers_are_told_who_is_away(leader: OneShard) -> None:
         client.register(registration())
 
 
-def test_a_shard_that_does_not_answer_makes_a_checkpoint_late_and_holds_nobody(
+def test_silent_shard_delays_the_checkpoint_but_no_update(
     leader: OneShard, raw: RawShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(leader, raw)
     outcome = save(leader)
     hold = raw.order("hold")
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
     assert "shard 1 of 2 does not answer" in caplog.text
     with leader.core.access.enter(update=True):
@@ -133,126 +131,122 @@ def test_a_shard_that_does_not_answer_makes_a_checkpoint_late_and_holds_nobody(
     raw.order("resume")
 
 
-def test_a_hold_that_broke_elsewhere_is_no_cut(
+def test_broken_hold_of_another_shard_fails_the_cut(
     leader: OneShard, raw: RawShard, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(leader, raw)
     outcome = save(leader)
     raw.answer(raw.order("hold"), state="raw")
     raw.answer(raw.order("resume"), failure=pb.FAILURE_BROKEN)
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
     assert "the barrier between the shards took too long" in caplog.text
 
 
-def test_who_joins_while_others_are_held_stays_closed_until_all_have_returned(
-    leader: OneShard, raw: RawShard, tmp_path: Path
-) -> None:
+def test_shard_that_joins_during_a_hold_must_restore(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
     serve(leader, raw)
     outcome = save(leader)
     raw.order("hold")
-    with raw_shard(leader.address, location=str(tmp_path)) as again:  # in the place of the one that is held
-        wait_until(lambda: outcome, "the checkpoint is given up")
+    with raw_shard(leader.address, location=str(tmp_path)) as again:  # replaces the shard that holds
+        wait_until(lambda: outcome, "the save has failed")
         kinds = again.kinds("restore")
     assert outcome == [False]
     assert "resume" not in kinds
 
 
-def test_memory_is_got_while_nobody_waits(
+def test_snapshot_memory_is_allocated_before_the_hold(
     leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(leader, raw)
     access, touch, hold = leader.core.access, SnapshotMemory.touch, leader.core.access.hold
-    happened: list[str] = []
+    calls: list[str] = []
 
-    def touching(copies: SnapshotMemory) -> None:
-        happened.append("touch")
+    def record_touch(copies: SnapshotMemory) -> None:
+        calls.append("touch")
         touch(copies)
 
-    def holding(seconds: float) -> bool:
-        happened.append("hold")
+    def record_hold(seconds: float) -> bool:
+        calls.append("hold")
         return hold(seconds)
 
-    monkeypatch.setattr(SnapshotMemory, "touch", touching)
-    monkeypatch.setattr(access, "hold", holding)
+    monkeypatch.setattr(SnapshotMemory, "touch", record_touch)
+    monkeypatch.setattr(access, "hold", record_hold)
     outcome = save(leader)
     order = raw.order("prepare")
     assert order.prepare.memory
-    assert happened == []
+    assert calls == []
     raw.answer(order, state="raw")
-    written(raw, raw.order("snapshot"), tmp_path)
-    wait_until(lambda: outcome, "the checkpoint is there")
-    assert (outcome, happened) == ([True], ["touch", "hold"])
+    write_part(raw, raw.order("snapshot"), tmp_path)
+    wait_until(lambda: outcome, "the checkpoint is saved")
+    assert (outcome, calls) == ([True], ["touch", "hold"])
 
 
-def test_memory_is_given_back_where_a_shard_does_not_get_its_own(
+def test_memory_is_freed_if_another_shard_cannot_prepare(
     leader: OneShard, raw: RawShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relaax.server.parameter_server.coordination.leader.PREPARE", 0.1)
     serve(leader, raw)
     outcome = save(leader)
     assert raw.order("prepare").prepare.memory
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
     assert not raw.order("prepare").prepare.memory
     assert leader.core.model is not None
     assert leader.core.model.shard._prepared is None
 
 
-def test_while_a_shard_is_away_nothing_is_copied(
+def test_state_is_not_copied_while_a_shard_is_missing(
     leader: OneShard, raw: RawShard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(leader, raw)
     raw.go()
-    wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other one")
+    wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other shard")
     monkeypatch.setattr(leader.core, "state", lambda: pytest.fail("the state is copied"))
     outcome = save(leader)
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
 
 
-def test_a_store_that_stalls_while_it_deletes_keeps_the_shards_from_nothing(
+def test_stalled_deletion_in_the_store_does_not_block_shards(
     leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(leader, raw)
     assert leader.manager is not None
-    stalls, goes_on = threading.Event(), threading.Event()
+    stalled, released = threading.Event(), threading.Event()
 
-    def stalling() -> None:
-        stalls.set()
-        assert goes_on.wait(30)
+    def stall_and_fail() -> None:
+        stalled.set()
+        assert released.wait(30)
         raise StoreError("no answer")
 
-    monkeypatch.setattr(leader.manager, "_delete_old", stalling)
+    monkeypatch.setattr(leader.manager, "_delete_old", stall_and_fail)
     outcome = save(leader)
     try:
-        written(raw, raw.order("snapshot"), tmp_path)
-        assert stalls.wait(30)
+        write_part(raw, raw.order("snapshot"), tmp_path)
+        assert stalled.wait(30)
         raw.go()
-        wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other one")
+        wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other shard")
         assert outcome == []
     finally:
-        goes_on.set()
-    wait_until(lambda: outcome, "the checkpoint is there")
+        released.set()
+    wait_until(lambda: outcome, "the checkpoint is saved")
     assert outcome == [True]
 
 
-def test_a_shard_that_goes_while_it_writes_leaves_no_checkpoint(
-    leader: OneShard, raw: RawShard, tmp_path: Path
-) -> None:
+def test_shard_lost_while_writing_leaves_no_checkpoint(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
     serve(leader, raw)
     outcome = save(leader)
     raw.order("snapshot")
     raw.go()
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
     assert list(tmp_path.rglob("*.safetensors")) == []
-    wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other one")
+    wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other shard")
 
 
-@pytest.mark.parametrize("comes_back", [False, True])
-def test_a_shard_that_goes_when_it_has_written_leaves_no_checkpoint(
-    leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+@pytest.mark.parametrize("rejoins", [False, True])
+def test_shard_lost_after_writing_leaves_no_checkpoint(
+    leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rejoins: bool
 ) -> None:
     serve(leader, raw)
     assert leader.manager is not None
@@ -262,106 +256,102 @@ def test_a_shard_that_goes_when_it_has_written_leaves_no_checkpoint(
 
     with contextlib.ExitStack() as later:
 
-        def going(prefix: str = "") -> list[str]:
-            """Shard 0 looks whether all parts are there: they are, and then the other shard goes."""
+        def list_and_disconnect(prefix: str = "") -> list[str]:
+            """List all parts; after the first listing, disconnect the other shard."""
             keys = keys_of(prefix)
             if prefix and not listed.is_set():
                 listed.set()
                 assert len(keys) == 2
                 before = members.changes
                 raw.go()
-                wait_until(lambda: members.changes == before + 1, "it has gone")
-                if comes_back:  # as another life, which has nothing of what was cut
+                wait_until(lambda: members.changes == before + 1, "the shard has disconnected")
+                if rejoins:  # as a new process, which has no snapshot of the cut
                     later.enter_context(raw_shard(leader.address, location=str(tmp_path), instance="other"))
-                    wait_until(lambda: members.missing() is None, "it is there again")
+                    wait_until(lambda: members.missing() is None, "the shard has joined again")
             return keys
 
-        monkeypatch.setattr(store, "list", going)
+        monkeypatch.setattr(store, "list", list_and_disconnect)
         outcome = save(leader)
-        written(raw, raw.order("snapshot"), tmp_path)
-        wait_until(lambda: outcome, "the checkpoint is given up")
+        write_part(raw, raw.order("snapshot"), tmp_path)
+        wait_until(lambda: outcome, "the save has failed")
         assert outcome == [False]
         assert listed.is_set()
         assert CheckpointManager(LocalStore(tmp_path)).published() == []
         assert list(tmp_path.rglob("*.safetensors")) == []
 
 
-def test_a_part_that_cannot_be_written_makes_a_checkpoint_late_and_training_goes_on(
+def test_unwritable_part_delays_only_the_checkpoint(
     leader: OneShard, raw: RawShard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(leader, raw)
     outcome = save(leader)
     raw.answer(raw.order("snapshot"), failure=pb.FAILURE_STORE, sentence="no space left")
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
     assert "is late: shard 1 of 2: no space left" in caplog.text
     assert leader.core.status().checkpoint_error == "shard 1 of 2: no space left"
     assert not leader.core.access.closed
     assert CheckpointManager(LocalStore(tmp_path)).published() == []
-    # It is tried again, with a cut of its own.
+    # The next attempt makes a new cut.
     outcome = save(leader)
     order = raw.order("snapshot")
-    written(raw, order, tmp_path)
-    wait_until(lambda: outcome, "the checkpoint is there")
+    write_part(raw, order, tmp_path)
+    wait_until(lambda: outcome, "the checkpoint is saved")
     assert outcome == [True]
     assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 1
     assert leader.core.status().checkpoint_error == ""
-    # Nothing new: no other one.
+    # Without an update, no checkpoint is written.
     outcome = save(leader)
-    raw.answer(raw.order("prepare"), state="raw")  # and nobody is held
-    wait_until(lambda: outcome, "nothing is to be saved")
+    raw.answer(raw.order("prepare"), state="raw")  # without a hold
+    wait_until(lambda: outcome, "the save has ended")
     assert outcome == [True]
     assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 1
 
 
-def test_what_only_another_shard_has_is_news(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
+def test_update_of_another_shard_alone_is_saved(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
     serve(leader, raw)
     outcome = save(leader)
-    written(raw, raw.order("snapshot"), tmp_path)
-    wait_until(lambda: outcome, "the checkpoint is there")
-    # Of a push one part came through, and not shard 0's: nothing is new there.
+    write_part(raw, raw.order("snapshot"), tmp_path)
+    wait_until(lambda: outcome, "the checkpoint is saved")
+    # One part of a push arrived, but not shard 0's: the state of shard 0 is unchanged.
     outcome = save(leader)
     raw.answer(raw.order("prepare"), state="half a push")
     raw.answer(raw.order("hold"), state="half a push")
-    written(raw, raw.order("snapshot"), tmp_path)
-    wait_until(lambda: outcome, "another checkpoint is there")
+    write_part(raw, raw.order("snapshot"), tmp_path)
+    wait_until(lambda: outcome, "another checkpoint is saved")
     assert outcome == [True]
     assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 2
 
 
-def test_a_part_that_shard_0_does_not_see_is_no_part(
+def test_part_outside_the_shared_folder_fails_the_checkpoint(
     leader: OneShard, raw: RawShard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(leader, raw)
     outcome = save(leader)
-    written(raw, raw.order("snapshot"), tmp_path / "of-another-machine")
-    wait_until(lambda: outcome, "the checkpoint is given up")
+    write_part(raw, raw.order("snapshot"), tmp_path / "of-another-machine")
+    wait_until(lambda: outcome, "the save has failed")
     assert outcome == [False]
     assert "shard-1 was written to" in caplog.text
     assert "but shard 0 cannot see it there: use a folder that all machines share" in caplog.text
     assert CheckpointManager(LocalStore(tmp_path)).published() == []
 
 
-def test_the_ledger_of_as_many_workers_as_are_remembered_comes_through(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ledger_of_16384_workers_fits_a_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ledger = {f"{number:032x}": [10**12 + number, 1, 10**6] for number in range(16_384)}
     leader = OneShard(ShardPosition(0, 2), Models(), tmp_path, "", parameters=8)
     try:
         with raw_shard(leader.address, location=str(tmp_path)) as shard:
             serve(leader, shard)
             outcome = save(leader)
-            written(shard, shard.order("snapshot"), tmp_path, ledger)
-            wait_until(lambda: outcome, "the checkpoint is there")
+            write_part(shard, shard.order("snapshot"), tmp_path, ledger)
+            wait_until(lambda: outcome, "the checkpoint is saved")
             assert outcome == [True], caplog.text
     finally:
         leader.stop()
         leader.ends.close()
 
 
-def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checkpoint_damaged_at_one_shard_is_skipped_by_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = OneShard(ShardPosition(0, 2), Models(), tmp_path, "")
     with raw_shard(first.address, location=str(tmp_path)) as shard:
         serve(first, shard)
@@ -372,8 +362,8 @@ def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
             assert first.checkpointer is not None
             first.checkpointer._saved_mark = None
             outcome = save(first)
-            written(shard, shard.order("snapshot"), tmp_path)
-            wait_until(lambda outcome=outcome: outcome, f"checkpoint {number} is there")
+            write_part(shard, shard.order("snapshot"), tmp_path)
+            wait_until(lambda outcome=outcome: outcome, f"checkpoint {number} is saved")
     first.vanish()
     first.ends.close()
     newest, older = CheckpointManager(LocalStore(tmp_path)).published()
@@ -393,49 +383,47 @@ def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
         leader.ends.close()
 
 
-def test_one_that_wants_to_leave_is_let_go_when_a_checkpoint_holds_what_it_has(
-    leader: OneShard, raw: RawShard, tmp_path: Path
-) -> None:
+def test_leaving_shard_is_released_after_a_checkpoint(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
     serve(leader, raw)
     raw.say(leaving=pb.Leaving())
     order = raw.order("snapshot")
     assert leader.core.access.closed == "shard 1 of 2 is leaving"
-    written(raw, order, tmp_path)
+    write_part(raw, order, tmp_path)
     assert raw.order("end").end.saved
     raw.go()
-    wait_until(lambda: "is unavailable" in leader.core.access.closed, "shard 0 waits for it to come back")
+    wait_until(lambda: "is unavailable" in leader.core.access.closed, "shard 0 waits for it")
     leader.stop(Reason.INTERRUPTED)
-    assert leader.ended == (Reason.INTERRUPTED, True)  # nothing was learned since
+    assert leader.ended == (Reason.INTERRUPTED, True)  # no update since the checkpoint
 
 
-def test_an_end_while_a_shard_that_was_let_go_is_on_its_way_warns_of_nothing(
+def test_end_after_a_shard_was_released_logs_no_warning(
     leader: OneShard, raw: RawShard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve(leader, raw)
     raw.say(leaving=pb.Leaving())
-    written(raw, raw.order("snapshot"), tmp_path)
+    write_part(raw, raw.order("snapshot"), tmp_path)
     assert raw.order("end").end.saved
     leader.shards.stop_updates("the parameter server is ending")  # type: ignore[union-attr]
     outcome = save(leader)
     raw.order("hold")
     raw.go()
-    wait_until(lambda: outcome, "there is nothing to be saved")
+    wait_until(lambda: outcome, "the save has ended")
     assert outcome == [True]
     assert "late" not in caplog.text
 
 
-def test_the_end_holds_everybody_before_the_last_checkpoint(
+def test_end_holds_all_shards_before_the_last_checkpoint(
     leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(leader, raw)
-    monkeypatch.setattr("relaax.server.parameter_server.coordination.leader.HOLD", 0.0)  # nobody waits to go on
+    monkeypatch.setattr("relaax.server.parameter_server.coordination.leader.HOLD", 0.0)  # a hold expires at once
     leader.ends.put(Reason.TERMINATED)
     while not (order := raw.order("hold")).hold.cut:
         raw.answer(order, state="raw")
     assert order.hold.sentence == "the parameter server is ending"
     raw.answer(order, state="raw")
     order = raw.order("snapshot")
-    written(raw, order, tmp_path)
+    write_part(raw, order, tmp_path)
     assert raw.order("end").end.saved
     raw.go()
     assert leader.join() == (Reason.TERMINATED, True)

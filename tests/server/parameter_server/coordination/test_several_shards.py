@@ -1,4 +1,4 @@
-"""Several shards as one parameter server: pushes, checkpoints, losses and returns."""
+"""Several shards as one parameter server: pushes, checkpoints and restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.parameter_servers import SIZE, gradient, parameter_client, registra
 from support.shards import sharded
 
 
-def test_the_life_of_a_bridge_to_three_shards() -> None:
+def test_client_pushes_to_and_pulls_from_three_shards() -> None:
     with sharded(3) as shards, parameter_client(shards.addresses) as client:
         registered = client.register(registration(environments=2))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
@@ -29,7 +29,7 @@ def test_the_life_of_a_bridge_to_three_shards() -> None:
         assert [shard.core.global_step for shard in shards.all] == [10, 0, 0]
 
 
-def test_a_checkpoint_holds_all_parts_and_comes_back(tmp_path: Path) -> None:
+def test_checkpoint_of_all_shards_is_restored(tmp_path: Path) -> None:
     with sharded(3, directory=tmp_path) as shards, parameter_client(shards.addresses) as client:
         client.register(registration())
         client.pull()
@@ -43,7 +43,7 @@ def test_a_checkpoint_holds_all_parts_and_comes_back(tmp_path: Path) -> None:
         assert client.register(registration()).global_step == 10
 
 
-def test_a_lost_shard_comes_back_and_all_return_to_the_last_checkpoint(tmp_path: Path) -> None:
+def test_restart_of_one_shard_restores_the_checkpoint_of_all(tmp_path: Path) -> None:
     with sharded(3, directory=tmp_path) as shards, parameter_client(shards.addresses) as client:
         client.register(registration())
         client.pull()
