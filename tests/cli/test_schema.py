@@ -22,14 +22,14 @@ def relaax(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_page_of_all_keys_is_in_step(tmp_path: Path) -> None:
+def test_page_of_all_keys_is_up_to_date(tmp_path: Path) -> None:
     copy = tmp_path / "page.md"
     copy.write_text(PAGE.read_text())
     assert relaax("--markdown", "--output", str(copy))[0] == 0
     assert copy.read_text() == PAGE.read_text(), "`make docs` writes it"
 
 
-def test_of_a_page_only_the_tables_are_written(tmp_path: Path) -> None:
+def test_only_the_tables_of_a_page_are_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert relaax("da3c", "--markdown", "-o", str(page)) == (0, "", "")
@@ -56,7 +56,7 @@ def test_shared_keys_of_algorithms_are_in_one_table() -> None:
 
 
 @pytest.mark.parametrize("what", ["da3c_cont", "da3cc_gym_pendulum", "algorithms/da3c_cont"])
-def test_of_one_algorithm(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_of_one_algorithm(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     code, printed, _ = relaax(what)
     assert code == 0
@@ -64,13 +64,13 @@ def test_of_one_algorithm(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert schema["properties"]["algorithm"]["allOf"] == [{"$ref": "#/definitions/algorithm.da3c_cont"}]
 
 
-def test_of_what_is_not_there() -> None:
+def test_unknown_algorithm_is_refused_with_a_suggestion() -> None:
     sentence = "relaax schema: unknown algorithm or configuration 'da3cc'; did you mean 'da3c'?\n"
     assert relaax("da3cc") == (2, "", sentence)
 
 
 @pytest.mark.slow
-def test_an_algorithm_of_ones_own(processes: Processes, tmp_path: Path) -> None:
+def test_schema_of_a_new_algorithm(processes: Processes, tmp_path: Path) -> None:
     new = processes.start(*RELAAX, "new", "algorithm", "mine", cwd=tmp_path)
     assert new.wait(60) == 0, new.report()
     for what in ("mine.py", "mine.yaml"):

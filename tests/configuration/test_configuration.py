@@ -81,18 +81,18 @@ def test_sections_may_be_empty(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["3", "''", "[a]"])
-def test_the_algorithm_needs_a_path(path: str, file: Path) -> None:
+def test_invalid_algorithm_path_is_refused(path: str, file: Path) -> None:
     found = load_configuration(file, [f"algorithm.path={path}"])
     with pytest.raises(ConfigurationError, match=r"algorithm\.path: required: the name or the path of an algorithm"):
         _ = found.algorithm_path
 
 
-def test_the_folder_does_not_depend_on_how_the_file_was_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_absolute_for_a_relative_file_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     assert load_configuration("full.yaml").folder == file.parent
 
 
-def test_overrides_come_over_the_file_and_later_over_earlier_ones(file: Path) -> None:
+def test_override_replaces_file_and_earlier_override(file: Path) -> None:
     found = load_configuration(
         file,
         [
@@ -119,11 +119,11 @@ def test_overrides_come_over_the_file_and_later_over_earlier_ones(file: Path) ->
     assert found.parameter_server.checkpoint_dir == "checkpoints/x", "what is not overridden stays"
 
 
-def test_an_override_may_hold_an_equals_sign(file: Path) -> None:
+def test_override_value_may_contain_an_equals_sign(file: Path) -> None:
     assert load_configuration(file, ["run.name=a=b"]).run.name == "a=b"
 
 
-def test_an_override_replaces_a_value_by_keys(file: Path) -> None:
+def test_override_replaces_a_value_with_nested_keys(file: Path) -> None:
     assert load_configuration(file, ["algorithm.path.deep=1"]).algorithm["path"] == {"deep": 1}
 
 
@@ -144,11 +144,11 @@ def test_an_override_replaces_a_value_by_keys(file: Path) -> None:
         ("rlx-server.wire-precision=half", "relaax-rlx-server.wire_precision: 'half' cannot be used: input should be"),
     ],
 )
-def test_overrides_that_cannot_be_used(override: str, message: str, file: Path) -> None:
+def test_invalid_override_is_refused(override: str, message: str, file: Path) -> None:
     assert refusal(file, override).startswith(message)
 
 
-def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
+def test_wire_precision_is_refused_without_grpc(file: Path) -> None:
     short = "rlx-server.wire_precision=bfloat16"
     for bridge in ("grpc", "auto"):
         assert load_configuration(file, [short, f"rlx-server.bridge={bridge}"]).rlx_server.wire_precision == "bfloat16"
@@ -181,7 +181,7 @@ def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
         ("algorithm:\n  --gpu: false\n  gpu: true", "the key 'gpu' appears twice"),
     ],
 )
-def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "wrong.yaml", text)
     assert refusal(path).startswith(f"{path}: {message}")
 
@@ -215,7 +215,7 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("run.kwargs={when: 2020-01-01}", "input was not a valid JSON value"),
     ],
 )
-def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> None:
+def test_invalid_value_is_refused_in_one_line(override: str, reason: str, file: Path) -> None:
     message = refusal(file, override)
     assert " cannot be used: " in message
     assert reason in message
@@ -223,30 +223,30 @@ def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> N
 
 
 @pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "'[::1]:7001'", "host.example:7001"])
-def test_addresses(address: str, file: Path) -> None:
+def test_valid_address_is_accepted(address: str, file: Path) -> None:
     assert load_configuration(file, [f"rlx_server.bind={address}"]).rlx_server.bind == address.strip("'")
 
 
 @pytest.mark.parametrize("origin", ["http://[fe80::80]", "http://a.example:443", "https://a.example:80", "null"])
-def test_origins(origin: str, file: Path) -> None:
+def test_valid_origin_is_accepted(origin: str, file: Path) -> None:
     assert load_configuration(file, [f"rlx_server.origins=[{origin!r}]"]).rlx_server.origins == [origin]
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "gpu:0", "gpu:12"])
 @pytest.mark.parametrize("section", ["relaax-rlx-server", "parameter-server"])
-def test_devices(section: str, device: str, file: Path) -> None:
+def test_valid_device_is_accepted(section: str, device: str, file: Path) -> None:
     found = load_configuration(file, [f"{section}.device={device}"])
     assert (found.rlx_server if section == "relaax-rlx-server" else found.parameter_server).device == device
 
 
-def test_folders_may_be_in_the_home_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_at_the_beginning_is_expanded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     found = load_configuration(file, ["parameter_server.checkpoint_dir=~/x", "parameter_server.metrics_dir=./~"])
     assert found.parameter_server.checkpoint_dir == "/home/somebody/x"
     assert found.parameter_server.metrics_dir == "./~"
 
 
-def test_here_is_the_folder_of_the_file_and_other_paths_are_the_working_directorys(
+def test_here_is_replaced_only_at_the_beginning_of_a_path(
     file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -260,7 +260,7 @@ def test_here_is_the_folder_of_the_file_and_other_paths_are_the_working_director
         assert found.parameter_server.metrics_dir == text
 
 
-def test_as_dict_is_a_file_that_means_the_same(file: Path, tmp_path: Path) -> None:
+def test_as_dict_written_to_a_file_loads_equally(file: Path, tmp_path: Path) -> None:
     import yaml
 
     found = load_configuration(file, ["run.clients=3"])
@@ -277,7 +277,7 @@ def test_every_bundled_configuration_loads(path: Path) -> None:
     load_algorithm(found.algorithm_path, found.folder).configure(found.algorithm)
 
 
-def test_each_experiment_of_the_containers_has_folders_of_its_own() -> None:
+def test_each_experiment_in_containers_has_its_own_folders() -> None:
     """Else another one would resume the wrong model."""
     text = (Path(__file__).parents[2] / "docker" / "compose.yaml").read_text(encoding="utf-8")
     command = yaml.safe_load(text)["services"]["parameter-server"]["command"]
@@ -288,7 +288,7 @@ def test_each_experiment_of_the_containers_has_folders_of_its_own() -> None:
     ]
 
 
-def test_a_bundled_configuration_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundled_configuration_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundled = bundled_folder("config") / "da3c_gym_boxing.yaml"
     monkeypatch.chdir(tmp_path)
     assert find_configuration("da3c_gym_boxing") == find_configuration("da3c_gym_boxing.yaml") == bundled
@@ -298,7 +298,7 @@ def test_a_bundled_configuration_is_found_by_its_name(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["my_da3c", "my_da3.yaml", "./my_da3c", "MY_DA3C.yaml"])
-def test_an_unknown_name_suggests_a_file_nearby(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_name_suggests_a_similar_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_da3c").mkdir()
     (tmp_path / "my_da3c.yaml").touch()
@@ -307,7 +307,7 @@ def test_an_unknown_name_suggests_a_file_nearby(name: str, tmp_path: Path, monke
     assert str(refused.value) == f"no file {name}; did you mean 'my_da3c.yaml'?"
 
 
-def test_a_python_file_is_refused_with_the_way_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_file_is_refused_with_the_command_to_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").touch()
     with pytest.raises(ConfigurationError, match=r"^mine\.py is a Python file.*run --algorithm mine\.py --environment"):
@@ -318,7 +318,7 @@ def test_a_python_file_is_refused_with_the_way_to_train(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("folder", ["/nowhere/", "nowhere/", "./", "../config/"])
-def test_no_bundled_configuration_takes_the_place_of_a_path_that_is_not_there(
+def test_missing_path_finds_no_bundled_configuration(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -337,14 +337,14 @@ def test_no_bundled_configuration_takes_the_place_of_a_path_that_is_not_there(
     [("900", 900), ("0.5", 0.5), ("90s", 90), ("15m", 900), ("2h", 7200), ("1h30m", 5400), ("1H30M", 5400),
      ("1d2h3m4.5s", 93784.5), ("1.5h", 5400), ("'90'", 90), ("null", None)],
 )  # fmt: skip
-def test_a_time_is_seconds_or_has_units(file: Path, written: str, seconds: float | None) -> None:
+def test_duration_in_seconds_or_units_is_accepted(file: Path, written: str, seconds: float | None) -> None:
     assert load_configuration(file, [f"run.max_time={written}"]).run.max_time == seconds
 
 
 @pytest.mark.parametrize(
     "written", ["soon", "15 minutes", "m", "30m1h", "1h1h", "-5s", "1e3s", "15x", "'nan'", "''", "[5]"]
 )
-def test_another_time_is_refused_with_the_way_out(file: Path, written: str) -> None:
+def test_invalid_duration_is_refused_with_examples(file: Path, written: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_configuration(file, [f"run.max_time={written}"])
     assert str(refused.value).startswith("relaax-run.max_time: ")
@@ -352,6 +352,6 @@ def test_another_time_is_refused_with_the_way_out(file: Path, written: str) -> N
 
 
 @pytest.mark.parametrize("written", ["0", "-5", "0s", "0h0m", ".inf", "1e400", "true"])
-def test_a_time_is_finite_and_more_than_none(file: Path, written: str) -> None:
+def test_zero_negative_or_infinite_duration_is_refused(file: Path, written: str) -> None:
     with pytest.raises(ConfigurationError, match=r"relaax-run\.max_time: "):
         load_configuration(file, [f"run.max_time={written}"])

@@ -39,7 +39,7 @@ def services() -> dict[str, Any]:
     return dict(found["services"])
 
 
-def test_the_images_of_the_compose_file_are_those_that_are_built() -> None:
+def test_compose_file_uses_only_built_images() -> None:
     targets = set(re.findall(r"(?m)^FROM \S+ AS (\S+)$", DOCKERFILE))
     built = {"relaax", *map(title, FAMILIES.values())}
     assert {"relaax", "relaax-environment"} <= targets
@@ -51,14 +51,14 @@ def test_the_images_of_the_compose_file_are_those_that_are_built() -> None:
 
 
 @pytest.mark.parametrize("name", ["parameter-server", "rlx-server"])
-def test_the_servers_of_the_compose_file_can_be_started(name: str) -> None:
+def test_servers_of_the_compose_file_check_their_configuration(name: str) -> None:
     program, *arguments = services()[name]["command"]
     arguments = [word.replace("/config/", f"{bundled_folder('config')}/") for word in arguments]
     result = CliRunner().invoke(APPS[program], [*arguments, "--check-config"])
     assert result.exit_code == 0, result.output
 
 
-def test_a_client_of_the_compose_file_names_its_server_and_the_environment() -> None:
+def test_client_of_the_compose_file_names_a_service_and_game() -> None:
     found = services()
     for name in ("environment", "display"):
         address, game, count = found[name]["command"]
@@ -68,7 +68,7 @@ def test_a_client_of_the_compose_file_names_its_server_and_the_environment() -> 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_stands_on_the_environments_image_and_starts_its_program(family: str) -> None:
+def test_family_image_is_based_on_environment_image(family: str) -> None:
     dockerfile = FAMILIES[family]
     assert re.findall(r"(?m)^FROM (.*)$", dockerfile)[-1] == "relaax-environment"
     assert re.findall(r"(?m)^USER (.*)$", dockerfile)[-1] == "relaax"
@@ -77,6 +77,6 @@ def test_a_family_stands_on_the_environments_image_and_starts_its_program(family
     assert (ROOT / "environments" / family / "main").is_file()
 
 
-def test_the_families_that_are_built_have_an_image_each() -> None:
+def test_each_family_has_its_own_image() -> None:
     assert {"ALE", "OpenAI_Gym"} <= set(FAMILIES)
     assert len({title(text) for text in FAMILIES.values()}) == len(FAMILIES)

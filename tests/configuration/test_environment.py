@@ -33,7 +33,7 @@ def refusal(file: Path, **environ: str) -> str:
     return str(refused.value)
 
 
-def test_variables_come_over_the_file_and_below_the_command_line(file: Path) -> None:
+def test_variable_overrides_file_but_not_command_line(file: Path) -> None:
     environ = {
         "RELAAX_RUN__CLIENTS": "4",
         "RELAAX_RLX_SERVER__BIND": "localhost:7",
@@ -57,14 +57,14 @@ def test_variables_come_over_the_file_and_below_the_command_line(file: Path) -> 
     assert ("algorithm", "gae_lambda") not in found.origins
 
 
-def test_another_algorithm_may_come_from_a_variable(file: Path) -> None:
+def test_variable_can_select_the_algorithm(file: Path) -> None:
     environ = {"RELAAX_ALGORITHM__PATH": "da3c_cont", "RELAAX_ALGORITHM__SPHERICAL": "true"}
     assert load(file, **environ).algorithm["spherical"] is True
     with pytest.raises(ConfigurationError, match="RELAAX_ALGORITHM__SPHERICAL sets no key"):
         load(file, "algorithm.path=da3c", **environ)
 
 
-def test_the_keys_of_an_algorithm_in_one_file_are_checked_too(tmp_path: Path) -> None:
+def test_variables_of_a_single_file_algorithm_are_checked(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from relaax.algorithm_base import ConfigBase\nclass Config(ConfigBase):\n    my_key: int = 0\n"
     )
@@ -85,7 +85,7 @@ def test_the_keys_of_an_algorithm_in_one_file_are_checked_too(tmp_path: Path) ->
         ("RELAAX_RELAAX_RUN__MAX_STEPS", "RELAAX_RUN__MAX_STEPS"),
     ],
 )
-def test_one_that_sets_nothing_is_refused_with_the_nearest_that_does(variable: str, right: str, file: Path) -> None:
+def test_variable_of_no_key_is_refused_with_a_suggestion(variable: str, right: str, file: Path) -> None:
     assert refusal(file, **{variable: "1"}) == (
         f"the environment variable {variable} sets no key of the configuration; the nearest that does is {right}"
     )
@@ -101,14 +101,14 @@ def test_one_that_sets_nothing_is_refused_with_the_nearest_that_does(variable: s
         ("RELAAX_TOKN", "RELAAX_TOKEN"),
     ],
 )
-def test_one_that_nearly_has_a_right_name_is_warned_of(
+def test_variable_with_a_similar_name_is_warned_of(
     variable: str, right: str, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert load(file, **{variable: "secret"}).origins == load(file).origins
     assert caplog.messages == [f"the environment variable {variable} has no effect; did you mean {right}?"]
 
 
-def test_what_others_put_there_is_not_looked_at(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_kubernetes_variables_are_ignored(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Kubernetes, for Services named relaax, relaax-rlx-server, relaax-parameter-server and relaax-run."""
     of_a_service = (
         "SERVICE_HOST SERVICE_PORT SERVICE_PORT_RLX PORT PORT_7001_TCP PORT_7001_TCP_PROTO PORT_7001_TCP_ADDR"
@@ -118,18 +118,18 @@ def test_what_others_put_there_is_not_looked_at(file: Path, caplog: pytest.LogCa
     assert caplog.messages == []
 
 
-def test_a_value_that_cannot_be_used_is_said_to_come_from_its_variable(file: Path) -> None:
+def test_invalid_value_error_names_its_variable(file: Path) -> None:
     assert refusal(file, RELAAX_RUN__CLIENTS="many").endswith("(it comes from RELAAX_RUN__CLIENTS)")
     assert refusal(file, RELAAX_RUN__CLIENTS="[").startswith("RELAAX_RUN__CLIENTS, line 1, column 2: ")
     assert refusal(file, RELAAX_RUN__NAME="").startswith("RELAAX_RUN__NAME: a value is missing; write null ")
 
 
-def test_the_token_is_no_key(file: Path) -> None:
+def test_token_variable_is_not_a_key(file: Path) -> None:
     environ = {"RELAAX_TOKEN": "secret", "RELAAX_RUN__CLIENTS": "4", "HOME": "/"}
     assert "secret" not in repr(load(file, **environ))
     assert without_variables(environ) == {"RELAAX_TOKEN": "secret", "HOME": "/"}
 
 
-def test_names_of_variables() -> None:
+def test_variable_names_of_keys() -> None:
     assert variable_of(("relaax-parameter-server", "checkpoint_dir")) == "RELAAX_PARAMETER_SERVER__CHECKPOINT_DIR"
     assert variable_of(("algorithm", "RMSProp", "decay")) == "RELAAX_ALGORITHM__RMSPROP__DECAY"

@@ -62,7 +62,7 @@ def test_home_of_an_unknown_user_is_refused() -> None:
         section(checkpoint_dir="~no-such-user/x")
 
 
-def test_spool_without_a_home_is_no_folder(homeless: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_home_no_spool_folder_is_made(homeless: Path, caplog: pytest.LogCaptureFixture) -> None:
     in_s3 = section(checkpoint_aws_s3=["bucket", "key"])
     with closing(EndRequests()) as ends:
         assert open_spool(in_s3, CheckpointManager(LocalStore(homeless)), ends) is None
@@ -70,9 +70,7 @@ def test_spool_without_a_home_is_no_folder(homeless: Path, caplog: pytest.LogCap
     assert not (homeless / "~").exists()
 
 
-def test_kernels_without_a_home_are_cached_beside_their_module_only(
-    homeless: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_home_kernels_are_cached_beside_their_module(homeless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(values: object) -> None:
         pass
 

@@ -38,7 +38,7 @@ from relaax.hosting.loader import load_config
         ("algorithm.network.dens=[8]", "algorithm.network: unknown key 'dens'; did you mean 'dense'?"),
     ],
 )
-def test_a_key_is_suggested_where_it_belongs(override: str, sentence: str, tmp_path: Path) -> None:
+def test_misplaced_or_misspelt_key_gets_a_suggestion(override: str, sentence: str, tmp_path: Path) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("algorithm: {path: da3c}\n")
     with pytest.raises(ConfigurationError) as refused:
@@ -46,7 +46,7 @@ def test_a_key_is_suggested_where_it_belongs(override: str, sentence: str, tmp_p
     assert str(refused.value).startswith(sentence)
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("relaax-run: {clients: 0}\nrelaax-rlx-server: {timeout: 0}\nalgorithm: {path: da3c, gama: 1}\n")
     with pytest.raises(ConfigurationError) as refused:
@@ -58,6 +58,6 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_what_keys_are_called_elsewhere_is_told_of_keys_that_are() -> None:
+def test_synonyms_belong_to_existing_keys() -> None:
     models = {**SECTIONS, "algorithm": load_config("da3c", Path())}
     assert _SYNONYMS.keys() <= {path[-1] for path in all_paths(models)}

@@ -12,7 +12,7 @@ from relaax.configuration.layers import Layers, value_of
 from relaax.configuration.yaml_file import parse_yaml
 
 
-def test_what_is_replaced_is_gone_with_what_was_below_it() -> None:
+def test_replaced_value_is_removed_with_its_nested_keys() -> None:
     layers = Layers({"algorithm": {"network": {"dense": [1], "lstm_size": 2}, "seed": 3}}, "file")
     layers.put(("algorithm", "network"), {"dense": [4]}, "above")
     layers.put(("algorithm", "seed", "deep"), 5, "above")
@@ -47,24 +47,24 @@ def test_what_is_replaced_is_gone_with_what_was_below_it() -> None:
         (("algorithm", "anything"), "1943", 1943),
     ],
 )
-def test_a_key_that_wants_a_text_gets_it_as_it_stands(path: tuple[str, ...], text: str, value: Any) -> None:
+def test_text_key_gets_its_value_literally(path: tuple[str, ...], text: str, value: Any) -> None:
     assert value_of(text, path, SECTIONS, "--set") == value
 
 
 @pytest.mark.parametrize("key", ["name", "clients", "max_steps", "unknown"])
 @pytest.mark.parametrize("text", ["", " ", "\n"])
-def test_an_empty_value_is_refused(key: str, text: str) -> None:
+def test_empty_value_is_refused(key: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^--set run.{key}=: a value is missing; write null for none"):
         value_of(text, ("relaax-run", key), SECTIONS, f"--set run.{key}=")
 
 
-def test_numbers_among_arguments_are_words(tmp_path: Any) -> None:
+def test_numbers_among_arguments_become_texts(tmp_path: Any) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("relaax-run: {arguments: [--sticky, 0.25, --noop-max, 5]}\nalgorithm: {path: da3c}\n")
     assert load_configuration(file).run.arguments == ["--sticky", "0.25", "--noop-max", "5"]
 
 
-def test_what_is_printed_is_a_file_with_comments() -> None:
+def test_format_configuration_comments_each_origin() -> None:
     document = {
         "relaax-run": {"max_steps": None, "name": "a: b # c", "arguments": ["x, y", "é"]},
         "algorithm": {"entropy_beta": 1e-8, "RMSProp": {"decay": 0.5}, "network": {}},
@@ -80,7 +80,7 @@ def test_what_is_printed_is_a_file_with_comments() -> None:
     assert parse_yaml(text, "printed") == expected
 
 
-def test_arguments_for_gymnasium_keep_their_names_and_are_printed_as_a_file_has_them(tmp_path: Any) -> None:
+def test_names_of_gymnasium_arguments_are_kept(tmp_path: Any) -> None:
     file = tmp_path / "some.yaml"
     kwargs = {"is_slippery": False, "config": {"show-cars": 1, "on": {"a: b": [1, "2"]}, "1e5": 2.5}}
     wrappers = ["GrayscaleObservation", {"my_package:Crop": {"to-shape": [84, 84]}}, {"ClipAction": None}]

@@ -1,4 +1,4 @@
-"""The JSON schema takes what RELAAX takes, and refuses what it refuses."""
+"""The JSON schema accepts and refuses the same files as RELAAX."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def validator(*algorithms: str) -> Any:
 
 
 def accepts(text: str, *algorithms: str) -> bool:
-    """As RELAAX reads YAML, and as an editor does that takes 1e8 for a text."""
+    """Validate a file both with RELAAX's YAML and with an editor's, where 1e8 is a text."""
     answers = {
         validator(*algorithms).is_valid(document) for document in (parse_yaml(text, "test"), yaml.safe_load(text))
     }
@@ -48,11 +48,11 @@ def test_every_configuration_is_valid(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.stem)
-def test_editors_find_the_schema_of_the_bundled_ones(file: Path) -> None:
+def test_bundled_configurations_name_the_schema_first(file: Path) -> None:
     assert file.read_text().splitlines()[0] == "# yaml-language-server: $schema=schema.json"
 
 
-def test_the_file_that_editors_find_is_in_step() -> None:
+def test_schema_file_is_up_to_date() -> None:
     assert json.loads((CONFIG / "schema.json").read_text()) == validator().schema, "`make docs` writes it"
 
 
@@ -69,7 +69,7 @@ def test_the_file_that_editors_find_is_in_step() -> None:
         "algorithm: {path: mine.py, keys_of_its_own: {a: 1}, seed: 3}",
     ],
 )
-def test_what_is_taken(text: str) -> None:
+def test_schema_accepts_valid_files(text: str) -> None:
     assert accepts(text)
 
 
@@ -93,11 +93,11 @@ def test_what_is_taken(text: str) -> None:
         "relaax-rlx-server: {device: tpu}\nalgorithm: {path: da3c}",
     ],
 )
-def test_what_is_refused(text: str) -> None:
+def test_schema_refuses_invalid_files(text: str) -> None:
     assert not accepts(text)
 
 
-def test_a_schema_of_one_algorithm_knows_its_keys_under_any_path() -> None:
+def test_schema_of_one_algorithm_applies_to_any_path() -> None:
     assert accepts("algorithm: {path: ../elsewhere/copy, spherical: true}", "da3c_cont")
     assert not accepts("algorithm: {path: ../elsewhere/copy, spherical: true}", "da3c")
 

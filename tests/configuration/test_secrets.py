@@ -1,4 +1,4 @@
-"""What is left of a configuration where others may read it."""
+"""Redaction of secrets."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from relaax.configuration.secrets import HIDDEN
         "key",
     ],
 )
-def test_values_of_such_keys_are_hidden_at_every_depth(key: str) -> None:
+def test_values_of_secret_keys_are_hidden_at_every_depth(key: str) -> None:
     assert redacted({"a": [{key: "x"}], key: {"b": 1}}) == {"a": [{key: HIDDEN}], key: HIDDEN}
 
 
 @pytest.mark.parametrize("key", ["author", "authors", "keys", "monkey", "bind", "allow_anonymous", "checkpoint_dir"])
-def test_other_keys_stay(key: str) -> None:
+def test_values_of_other_keys_are_shown(key: str) -> None:
     assert redacted({key: "x"}) == {key: "x"}
 
 
-def test_that_there_is_none_is_no_secret() -> None:
+def test_none_and_bools_are_shown() -> None:
     assert redacted({"token": None, "auth": True}) == {"token": None, "auth": True}
 
 
@@ -52,5 +52,5 @@ def test_that_there_is_none_is_no_secret() -> None:
         ("--sticky 0.25, x=y: z", "--sticky 0.25, x=y: z"),
     ],
 )
-def test_arguments_and_texts(value: Any, left: Any) -> None:
+def test_secrets_in_arguments_and_texts_are_hidden(value: Any, left: Any) -> None:
     assert redacted(value) == left

@@ -38,19 +38,19 @@ def refusal(data: Any) -> list[str]:
     return str(refused.value).splitlines()
 
 
-def test_keys_may_have_dashes_at_every_depth() -> None:
+def test_keys_with_dashes_are_accepted_at_every_depth() -> None:
     data = {"--log-level": 1, "log": {"-max-steps": [{"a-b": 2}], 5: 6}}
     assert normalized(data) == {"log_level": 1, "log": {"max_steps": [{"a-b": 2}], "5": 6}}
     found = validate_section(Sample, {"--path": "x", "RMSProp": {"--gradient-norm-clipping": 3}}, "algorithm")
     assert found.optimizer.gradient_norm_clipping == 3
 
 
-def test_two_keys_that_become_one_are_refused() -> None:
+def test_two_spellings_of_one_key_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="the key '--log-level' appears twice: with underscores it is 'log_le"):
         normalized({"log_level": 1, "--log-level": 2})
 
 
-def test_whole_floats_are_integers() -> None:
+def test_whole_floats_are_accepted_as_integers() -> None:
     found = check(steps=1e8, rate=7e-4)
     assert (found.steps, type(found.steps)) == (100_000_000, int)
     assert (found.rate, type(found.rate)) == (7e-4, float)
@@ -125,7 +125,7 @@ def test_whole_floats_are_integers() -> None:
         ("text", ["algorithm: a mapping of keys to values is expected, not 'text'"]),
     ],
 )
-def test_one_sentence_for_each_thing_that_is_wrong(data: Any, lines: list[str]) -> None:
+def test_each_error_has_one_line(data: Any, lines: list[str]) -> None:
     assert sorted(refusal(data)) == sorted(lines)
 
 
@@ -134,7 +134,7 @@ class Choice(Section):
     size: int | list[int] | None = None
 
 
-def test_what_is_wrong_with_each_choice_is_one_sentence() -> None:
+def test_errors_of_a_union_are_in_one_line() -> None:
     with pytest.raises(ConfigurationError) as refused:
         validate_section(Choice, {"size": {"a": 1}}, "x")
     assert str(refused.value) == (
@@ -142,7 +142,7 @@ def test_what_is_wrong_with_each_choice_is_one_sentence() -> None:
     )
 
 
-def test_a_section_cannot_be_changed() -> None:
+def test_section_is_immutable() -> None:
     with pytest.raises(pydantic.ValidationError):
         check().steps = 3
 
@@ -161,5 +161,5 @@ def test_nearest(word: str, known: list[str], expected: str | None) -> None:
     assert nearest(word, known) == expected
 
 
-def test_unknown_lists_what_is_known_where_nothing_is_near() -> None:
+def test_unknown_without_a_similar_word_lists_all() -> None:
     assert unknown("section", "qqq", ["b", "a"]) == "unknown section 'qqq'; known: a, b"

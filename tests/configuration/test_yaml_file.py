@@ -25,7 +25,7 @@ from relaax.configuration.yaml_file import parse_yaml, read_yaml
         (".inf", math.inf),
     ],
 )
-def test_floats_as_people_write_them(text: str, value: float) -> None:
+def test_floats_without_dot_or_sign_are_numbers(text: str, value: float) -> None:
     found = parse_yaml(text, "test")
     assert type(found) is float
     assert found == value
@@ -49,7 +49,7 @@ def test_floats_as_people_write_them(text: str, value: float) -> None:
         ("{a: 1e2}", {"a": 100.0}),
     ],
 )
-def test_everything_else_is_yaml(text: str, value: Any) -> None:
+def test_other_values_are_standard_yaml(text: str, value: Any) -> None:
     found = parse_yaml(text, "test")
     assert (found, type(found)) == (value, type(value))
 
@@ -73,7 +73,7 @@ def test_everything_else_is_yaml(text: str, value: Any) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+def test_error_names_line_and_column(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse_yaml(text, "test")
     assert str(refused.value) == message
@@ -81,17 +81,17 @@ def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
     assert refused.value.__suppress_context__
 
 
-def test_too_deep_a_document_is_refused() -> None:
+def test_too_deep_document_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"test: "):
         parse_yaml("[" * 5000, "test")
 
 
-def test_one_mapping_may_build_on_another() -> None:
+def test_merge_keys_are_supported() -> None:
     text = "base: &base {a: 1, b: 2}\nmore:\n  <<: *base\n  b: 3\n"
     assert parse_yaml(text, "test")["more"] == {"a": 1, "b": 3}
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"a: \xff\xfe")
     for path, message in [
@@ -106,7 +106,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         assert str(path) in str(refused.value)
 
 
-def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_error_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text("a: [")
     with pytest.raises(ConfigurationError, match=r"wrong\.yaml, line 1, column 5: "):
