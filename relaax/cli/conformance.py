@@ -105,8 +105,8 @@ def conformance(
     )
     checks: list[Any] = []
     for kind, rules in (("servers", server_checks(settings, only)), ("clients", client_rules(only))):
-        asked = server if kind == "servers" else client
-        if asked is not None or (list_ and server is client is None):
+        target = server if kind == "servers" else client
+        if target is not None or (list_ and server is client is None):
             checks += rules
             for rule in rules if list_ else ():
                 print(f"{kind}: {rule.name} (section {rule.section}): {rule.description}")

@@ -340,7 +340,7 @@ class _Request:
         environment = run.get("environment")
         if environment is None:
             served = f"relaax-rlx-server --config FILE --exploit --checkpoint {self.name}"
-            alone = f'; a program that connects by itself can use Client(..., mode="exploit") with `{served}`'
+            alone = f'; a program of your own can use Client(..., mode="exploit") with `{served}`'
             alone = "" if self.name.endswith(_SUFFIX) else alone
             raise PolicyError(
                 f"{self.name} does not name an environment: give its configuration with --config FILE{alone}"

@@ -104,6 +104,6 @@ class _ResilientOutput:
             yield
         except OSError:
             with contextlib.suppress(OSError, ValueError):
-                nowhere = os.open(os.devnull, os.O_WRONLY)  # also drops what the stream has buffered
-                os.dup2(nowhere, self._stream.fileno())
-                os.close(nowhere)
+                null = os.open(os.devnull, os.O_WRONLY)  # also drops the buffer of the stream
+                os.dup2(null, self._stream.fileno())
+                os.close(null)

@@ -130,7 +130,7 @@ def test_an_environment() -> None:
         "  honcho -f mine.Procfile start  does the same with separate servers and environment",
         "  edit mine/main.py              the environment is in this file",
         "  relaax check mine.yaml         plays it at random and reports its faults and mean return",
-        "  relaax eval runs/mine          scores what a run has learned",
+        "  relaax eval runs/mine          scores the newest checkpoint of a run",
     ]
     assert os.access("mine/main.py", os.X_OK)
     assert Path("mine/main").readlink() == Path("main.py")

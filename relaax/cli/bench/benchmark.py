@@ -140,14 +140,14 @@ class Benchmark:
         connections = CROWD_PER_CORE * cores()
         if connections > MAX_CROWD:
             return
-        what = f"{connections} connections of one environment"
+        title = f"{connections} connections of one environment"
         for key, rate in (("processor_crowd", None), ("processor_paced", PACED_RATE)):
-            self.show_activity(what if rate is None else f"{what}, held to {rate:g} steps/s each")
+            self.show_activity(title if rate is None else f"{title}, limited to {rate:g} steps/s each")
             window = service.crowd(connections, self._window, rate)
             act = {"act_ms": results.p50_p99(window.act_ms)} if window.act_ms else {}
             self.result[key] = window.processor.as_json() | act
             if rate is None:
-                self.report(f"{what}: {window.steps_per_second:,.0f} steps/s")
+                self.report(f"{title}: {window.steps_per_second:,.0f} steps/s")
 
     def _exchange(self, service: MeasuredService) -> None:
         times = service.exchange(min(self._window, EXCHANGE_SECONDS))

@@ -145,9 +145,9 @@ def time_replay(targets: Sequence[Target], declaration: TableDeclaration, batch:
 
 def main() -> None:
     """Measure, and write the result."""
-    what, servers, file, fingerprint, seconds, output = sys.argv[1:]
+    exchange, servers, file, fingerprint, seconds, output = sys.argv[1:]
     description = Path(fingerprint).read_text("utf-8")
-    if what == "parameters":
+    if exchange == "parameters":
         with push_calls(servers, description) as (calls, length):
             found: dict[str, Any] = {"shared_memory_ms": [], **time_alternately(calls, length, float(seconds))}
             found["parameters"] = length

@@ -124,7 +124,7 @@ def table(figures: Mapping[str, Any], title: str) -> Table:
     result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, leading=1)
     result.add_column("figure", no_wrap=True)
     result.add_column("measured", min_width=18, max_width=22)
-    result.add_column("what it means")
+    result.add_column("meaning")
     for name, meaning in MEANING.items():
         if name in figures:
             result.add_row(name, format_figure(name, figures[name]), meaning)

@@ -157,13 +157,13 @@ class MeasuredService:
             else None
         )
 
-    def _run_exchange(self, what: str, servers: str, secrets: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    def _run_exchange(self, kind: str, servers: str, secrets: Mapping[str, str], seconds: float) -> dict[str, Any]:
         manager = CheckpointManager(LocalStore(self._directory.checkpoints))
         description = manager.manifest(manager.published()[0])["fingerprint"]
-        fingerprint, output = self._folder / "fingerprint.json", self._folder / f"{what}.json"
+        fingerprint, output = self._folder / "fingerprint.json", self._folder / f"{kind}.json"
         fingerprint.write_text(json.dumps(description, sort_keys=True, separators=(",", ":")), encoding="utf-8")
-        process = Process(f"{what}-exchange", self._folder / f"{what}.log", secrets=secrets)
-        arguments = [what, servers, str(self._directory.configuration), str(fingerprint), str(seconds), str(output)]
+        process = Process(f"{kind}-exchange", self._folder / f"{kind}.log", secrets=secrets)
+        arguments = [kind, servers, str(self._directory.configuration), str(fingerprint), str(seconds), str(output)]
         try:
             process.start([sys.executable, "-m", "relaax.cli.bench.exchange", *arguments])
             if not process.wait(seconds + EXCHANGE_SECONDS):

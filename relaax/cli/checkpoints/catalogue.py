@@ -18,7 +18,7 @@ from relaax.configuration import unknown
 
 
 class CatalogueError(Exception):
-    """The request cannot be carried out. The message says why."""
+    """The request cannot be carried out. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,13 @@ def tokens(subject: Subject) -> Iterator[Finding]:
     found = subject.configuration
     known: dict[str, str | None] = {}
     ports = _ports(found)
-    asked = [("relaax-rlx-server.token_file", found.rlx_server.token_file, ENVIRONMENTS_TOKEN)]
+    token_keys = [("relaax-rlx-server.token_file", found.rlx_server.token_file, ENVIRONMENTS_TOKEN)]
     for port in ports:
-        asked += [(f"{port.section}.token_file", port.settings.token_file, port.variable)]
+        token_keys += [(f"{port.section}.token_file", port.settings.token_file, port.variable)]
         for section, settings in port.used_by:
             file = getattr(settings, f"{port.prefix}_token_file")
-            asked += [(f"{section}.{port.prefix}_token_file", file, port.variable)]
-    for key, file, variable in asked:
+            token_keys += [(f"{section}.{port.prefix}_token_file", file, port.variable)]
+    for key, file, variable in token_keys:
         try:
             known[key] = read_token(file, key, variable)
         except ConfigurationError as error:
@@ -125,7 +125,7 @@ def certificates(subject: Subject) -> Iterator[Finding]:
     yield from _dependent_keys(found)
 
 
-def _caller(port: _Port, keys: str, who: str, settings: RlxServerSection | LearnerSection) -> Iterator[Finding]:
+def _caller(port: _Port, keys: str, callers: str, settings: RlxServerSection | LearnerSection) -> Iterator[Finding]:
     """Check the certificate and the authority of workers or learners for a port. `keys`: prefix of their keys."""
     authority = getattr(settings, f"{port.prefix}_ca")
     own, secret = (getattr(settings, f"{port.prefix}_{key}") for key in ("certificate", "key"))
@@ -137,7 +137,7 @@ def _caller(port: _Port, keys: str, who: str, settings: RlxServerSection | Learn
         yield wrong(f"{keys}_certificate: sent only over TLS", f"set {keys}_ca")
     if port.settings.tls_certificate is not None and authority is None:
         way_out = f"set {keys}_ca to the authority that signed the certificate"
-        yield warning(f"{port.title} uses TLS, and {who} would not", way_out)
+        yield warning(f"{port.title} uses TLS, and {callers} would not", way_out)
 
 
 def _dependent_keys(found: Configuration) -> Iterator[Finding]:

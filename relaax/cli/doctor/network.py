@@ -56,9 +56,9 @@ def _port(found: Configuration, section: str, key: str, address: str) -> Finding
     try:
         listen(address).close()
     except AddressError as error:
-        who = _relaax_at(found, section, key, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
-        if who is not None:
-            return ok(f"{section}.{key}: {who} answers at {address} already")
+        server = _relaax_at(found, section, key, {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+        if server is not None:
+            return ok(f"{section}.{key}: {server} answers at {address} already")
         holder = _listening_process(port)
         if holder is None:
             reason = str(error).partition("; ")[0]
@@ -260,8 +260,8 @@ def _server_counts(found: Configuration) -> Iterator[Finding]:
         yield warning(sentence + ", ".join(found.learner.replay_server), "name the same ones, in one order")
 
 
-def _poll(asked: list[Target]) -> list[ReplayShardView]:
-    with contextlib.closing(ReplayShards(asked)) as shards:
+def _poll(polled: list[Target]) -> list[ReplayShardView]:
+    with contextlib.closing(ReplayShards(polled)) as shards:
         return shards.poll()
 
 
@@ -291,14 +291,14 @@ def replay_memory(subject: Subject) -> Iterator[Finding]:
     found = subject.configuration
     shards = max(found.replay_server.shards, 1)
     spec = algorithm.Replay(config, *spaces).table().spec_of_shard(shards)
-    tables, whose = 1, ""
+    tables, per_worker = 1, ""
     if algorithm.Replay.bundled(config):
         tables = found.run.clients * found.run.connections_per_client
-        whose = f" for each of {tables} workers"
+        per_worker = f" for each of {tables} workers"
     available = available_memory()
     needed, allowed = tables * spec.bytes(), table_bytes(found.replay_server, available)
     sentence = (
-        f"{spec.capacity:,} items{whose} take {needed / GIGABYTE:.3g} GB of each replay server ({shards}), "
+        f"{spec.capacity:,} items{per_worker} take {needed / GIGABYTE:.3g} GB of each replay server ({shards}), "
         f"which may take {allowed / GIGABYTE:.3g} GB"
     )
     way_out = "choose a smaller algorithm.replay_capacity, more shards on more machines, or more replay-server.memory"

@@ -102,8 +102,8 @@ def _lease(opened: object) -> Iterator[Finding]:
 
     assert isinstance(opened, Store)
     try:
-        said = json.loads(opened.get(KEY))
-        holder, released = Holder.of(said), bool(said["released"])
+        lease = json.loads(opened.get(KEY))
+        holder, released = Holder.of(lease), bool(lease["released"])
     except NotFound:
         return
     except (ValueError, TypeError, KeyError):

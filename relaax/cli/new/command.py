@@ -108,7 +108,7 @@ def environment(
     print(f"wrote {name}/main.py, {name}.yaml and {name}.Procfile")
     more = {
         f"relaax check {name}.yaml": "plays it at random and reports its faults and mean return",
-        f"relaax eval runs/{name}": "scores what a run has learned",
+        f"relaax eval runs/{name}": "scores the newest checkpoint of a run",
     }
     _print_next_steps(name, "the environment", f"{name}/main.py", more=more)
 

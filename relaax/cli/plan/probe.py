@@ -52,9 +52,11 @@ def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds:
         peer = Peer(_accept(address, process), rlx.ServerConnection(), lifeline)
         try:
             return _measure(peer, process, seconds)
-        except (PeerDisconnected, rlx.RemoteProtocolError) as gone:
+        except (PeerDisconnected, rlx.RemoteProtocolError) as error:
             process.wait(2.0)
-            raise StartError(f"the environment's program closed the connection: {gone}\n{process.log_tail()}") from None
+            raise StartError(
+                f"the environment's program closed the connection: {error}\n{process.log_tail()}"
+            ) from None
         finally:
             peer.close()
     finally:

@@ -168,7 +168,7 @@ class RunDirectory:
             there = {"environment": run["environment"], "name": run["name"], "algorithm": Path(algorithm["path"]).name}
             there |= construction_of(run.get("kwargs", {}), run.get("wrappers", []))
         except (ConfigurationError, TypeError, KeyError):
-            return  # nothing to compare; the parameter server compares the checkpoint itself
+            return  # the parameter server compares the checkpoint itself
         different = [key for key, here in task.items() if there[key] != here]
         if different:
             self.close()

@@ -172,7 +172,7 @@ def _family_and_name(identifier: str) -> tuple[str, str]:
 
 def _starting_point(algorithm: str, named: NamedEnvironment) -> tuple[BundledConfiguration, dict[str, Any]]:
     """Return the configuration whose settings suit the environment best, and the part of it to use."""
-    # Pong's settings suit most games. Boxing and Breakout have settings of their own.
+    # Pong's settings suit most games. Boxing and Breakout have their own settings.
     of_algorithm = sorted(
         (one for one in bundled_configurations() if one.algorithm == algorithm),
         key=lambda one: (one.name != EXAMPLES[algorithm], not one.name.endswith("_pong"), one.name),

@@ -127,15 +127,16 @@ def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
     runner = JobRunner(record, folder, share, report)
     interrupted: list[bool] = []
     names = list(record.plan.names())
-    left = [name for name in names if record.jobs[name].result is None]
+    remaining = [name for name in names if record.jobs[name].result is None]
     print(
-        f"{len(names)} trainings, {len(left)} remaining, {at_once} at a time; logs and results in {folder}", flush=True
+        f"{len(names)} trainings, {len(remaining)} remaining, {at_once} at a time; logs and results in {folder}",
+        flush=True,
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
     record.save()
-    failures = runner.run(left, at_once)
+    failures = runner.run(remaining, at_once)
     for failure in failures:
         print_error("relaax suite", failure)
     _tabulate(record, folder)
