@@ -116,7 +116,7 @@ def test_override_replaces_file_and_earlier_override(file: Path) -> None:
     }
     assert (found.parameter_server.bind, found.parameter_server.checkpoint_interval) == ("localhost:1", 7.0)
     assert (found.rlx_server.timeout, found.run.clients) == (None, 9)
-    assert found.parameter_server.checkpoint_dir == "checkpoints/x", "what is not overridden stays"
+    assert found.parameter_server.checkpoint_dir == "checkpoints/x", "not overridden"
 
 
 def test_override_value_may_contain_an_equals_sign(file: Path) -> None:
@@ -254,7 +254,7 @@ def test_here_is_replaced_only_at_the_beginning_of_a_path(
     found = load_configuration(file, ["parameter_server.metrics_dir=${here}/m", "rlx_server.token_file=${here}"])
     assert found.parameter_server.metrics_dir == str(file.parent / "m")
     assert found.rlx_server.token_file == str(file.parent)
-    assert found.parameter_server.checkpoint_dir == "checkpoints/x", "as it was written"
+    assert found.parameter_server.checkpoint_dir == "checkpoints/x", "unchanged"
     for text in ("./x", "${here}x", "x/${here}"):
         found = load_configuration(file, [f"parameter_server.metrics_dir={text}"])
         assert found.parameter_server.metrics_dir == text
@@ -278,7 +278,7 @@ def test_every_bundled_configuration_loads(path: Path) -> None:
 
 
 def test_each_experiment_in_containers_has_its_own_folders() -> None:
-    """Else another one would resume the wrong model."""
+    """Otherwise another experiment would resume the wrong model."""
     text = (Path(__file__).parents[2] / "docker" / "compose.yaml").read_text(encoding="utf-8")
     command = yaml.safe_load(text)["services"]["parameter-server"]["command"]
     folders = [word for word in command if word.startswith(("--checkpoint-dir=", "--metrics-dir="))]
@@ -294,7 +294,9 @@ def test_bundled_configuration_is_found_by_name(tmp_path: Path, monkeypatch: pyt
     assert find_configuration("da3c_gym_boxing") == find_configuration("da3c_gym_boxing.yaml") == bundled
     assert find_configuration(str(bundled)) == bundled
     (tmp_path / "da3c_gym_boxing.yaml").touch()
-    assert find_configuration("da3c_gym_boxing.yaml") == Path("da3c_gym_boxing.yaml"), "a file that is here comes first"
+    assert find_configuration("da3c_gym_boxing.yaml") == Path("da3c_gym_boxing.yaml"), (
+        "a file in the working directory comes first"
+    )
 
 
 @pytest.mark.parametrize("name", ["my_da3c", "my_da3.yaml", "./my_da3c", "MY_DA3C.yaml"])

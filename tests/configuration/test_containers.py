@@ -1,4 +1,4 @@
-"""The compose file and the images' files say the same as the project. tests/integration/test_images.py runs them."""
+"""The compose file and the Dockerfiles are consistent. tests/integration/test_images.py runs them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ APPS = {"relaax-parameter-server": parameter_server.app, "relaax-rlx-server": rl
 
 
 def title(dockerfile: str) -> str:
-    """The image's name."""
+    """Return the image's name."""
     return str(re.findall(r'org.opencontainers.image.title="([\w-]+)"', dockerfile)[-1])
 
 
 def services() -> dict[str, Any]:
-    """Of the compose file, with the defaults of its variables."""
+    """Return the services of the compose file, with the defaults of its variables."""
     text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", COMPOSE)
     assert "${" not in text, "a variable without a default"
     found: dict[str, Any] = yaml.safe_load(text)

@@ -23,7 +23,7 @@ from relaax.server.security.tokens import read_token
 
 @pytest.fixture
 def homeless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The working directory of a process without a home."""
+    """Return the working directory of a process without a home directory."""
 
     def unknown(_: object) -> pwd.struct_passwd:
         raise KeyError

@@ -1,4 +1,4 @@
-"""The key that somebody meant."""
+"""Suggestions for unknown keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values over values, and how they are format_configuration."""
+"""Layers of values, and their text form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_replaced_value_is_removed_with_its_nested_keys() -> None:
     assert layers.data == {"algorithm": {"network": {"dense": [4]}, "seed": {"deep": 5}}}
     assert layers.origins == {
         ("algorithm", "network", "dense"): "above",
-        ("algorithm", "seed"): "file",  # of what is no key any more
+        ("algorithm", "seed"): "file",  # its value was replaced
         ("algorithm", "seed", "deep"): "above",
     }
 

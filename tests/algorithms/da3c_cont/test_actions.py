@@ -76,6 +76,6 @@ def test_parts_of_a_space_share_the_numbers_of_an_action() -> None:
         (Tuple([Box(), Discrete(2)]), ""),
     ],
 )
-def test_schema_refuses_invalid_files(space: Space, more: str) -> None:
+def test_unsupported_action_space_is_refused(space: Space, more: str) -> None:
     assert real_refusal(space) == f"it handles Box of real numbers, and Tuple or Dict of them{more}"
     assert real_refusal(Box(shape=(2,))) is None

@@ -62,7 +62,7 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
         ("", "expected client names with keys and values"),
     ],
 )
-def test_schema_refuses_invalid_files(file: ClientsFile, text: str, says: str) -> None:
+def test_invalid_clients_file_is_refused(file: ClientsFile, text: str, says: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=says.replace("(", r"\(")) as caught:
         ClientAccounts(str(file.path), authentication())
