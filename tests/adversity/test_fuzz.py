@@ -9,9 +9,9 @@ import pytest
 
 from relaax.rlx import Sender
 from support.fuzz_cases import case
-from support.fuzz_memory import at_a_client, expected
+from support.fuzz_memory import expected_answers, frames_read_by_client
 from support.fuzz_run import fuzz, start_fuzzed_server
-from support.fuzz_websocket import run_spoiled
+from support.fuzz_websocket import run_mutated
 from support.fuzz_wire import honest_clients
 from support.processes import Processes
 from support.resource_leaks import expect_clean_log
@@ -28,13 +28,13 @@ def test_cases_are_the_same_again() -> None:
 
 
 def test_a_thousand_frames_in_memory() -> None:
-    """Nothing but RemoteProtocolError comes out of either end: `expected` and `at_a_client` let nothing else pass."""
+    """RemoteProtocolError is the only exception on either side: the two functions do not catch others."""
     number = frames = errors = 0
     while frames < 1000 or number < 60:
         spoken = case(SEED, number)
         frames += len(spoken.frames)
-        errors += expected(spoken).error is not None
-        at_a_client(case(SEED, number, Sender.SERVER), number)
+        errors += expected_answers(spoken).error is not None
+        frames_read_by_client(case(SEED, number, Sender.SERVER), number)
         number += 1
     assert 0 < errors < number, "some cases are legal, and some are not"
 
@@ -46,7 +46,7 @@ def test_spoiled_websocket_at_a_server(processes: Processes, tmp_path: Path, sho
     ends: Counter[str] = Counter()
     with honest_clients(address):
         for number in range(120 if short else 400):
-            run_spoiled(address, SEED, number, ends)
+            run_mutated(address, SEED, number, ends)
     assert {"HTTP 400", "MALFORMED, 1002", "MALFORMED, 1003", "FRAME_TOO_LARGE, 1009"} < set(ends), ends
     expect_clean_log(server)
 

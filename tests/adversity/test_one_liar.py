@@ -105,11 +105,11 @@ class Scene:
 @pytest.mark.parametrize(
     ("algorithm", "sentences"),
     [
-        (DA3C, (f"samples of client {LIAR} are left out", f"of client {LIAR} is not counted in the means")),
+        (DA3C, (f"samples of client {LIAR} are excluded", f"of client {LIAR} is not counted in the means")),
         (GORILA, (f"transitions of client {LIAR} at ", f"of client {LIAR} is not counted in the means")),
         (
             GORILA | {"normalize_observations": True},
-            (f"samples of client {LIAR} are left out", f"of client {LIAR} is not counted in the means"),
+            (f"samples of client {LIAR} are excluded", f"of client {LIAR} is not counted in the means"),
         ),
     ],
     ids=["da3c", "gorila", "gorila-normalized"],

@@ -152,7 +152,7 @@ def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> No
     evidence = Evidence("s3", shards, server)
     evidence.close()
     prefix = "2026-01-01 00:00:00 ERROR [1] relaax.server.checkpoints.checkpointing: "
-    made = prefix + "checkpoint s3://b/x/00000007-1 at global step 7, in 0.1 s\n"
+    made = prefix + "saved checkpoint s3://b/x/00000007-1 at global step 7, in 0.1 s\n"
     shards[0].log(made)
     shards[0].log(prefix + "the checkpoint is late: shard 1 of 2 is unavailable: waiting for it\n")
     shards[0].log(made)
@@ -166,7 +166,7 @@ def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> No
     shards[0].log(made[20:])
     shards[0].log(made)
     assert (evidence.saves, evidence.saves_failed) == (1, 1)
-    server.log("parameter server 127.0.0.1:1: by gRPC for now, memory is no longer shared: it did not answer in time\n")
+    server.log("127.0.0.1:1: vectors are sent by gRPC for now, memory is no longer shared: it did not answer in time\n")
     assert evidence.left_memory == 1
     assert evidence.counts()["S3"] == 1
 

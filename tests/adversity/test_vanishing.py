@@ -84,7 +84,7 @@ def test_a_machine_with_an_rlx_server_vanishes_between_parameter_server_and_clie
     bound = GRPC_SECONDS + SLACK
     wait_until(lambda: not here.connections_to(there.address), "the server has let go", timeout=bound, interval=0.2)
     wait_until(lambda: not there.connections_to(here.address), "the worker has let go", timeout=bound, interval=0.2)
-    wait_until(lambda: "is away" in rlx_server.stderr or not worker.is_running(), "the worker has noticed")
+    wait_until(lambda: "is unavailable" in rlx_server.stderr or not worker.is_running(), "the worker has noticed")
     assert server.returncode is None
     assert rlx_server.returncode is None
 
@@ -132,4 +132,4 @@ def test_workers_and_parameter_server_notice_each_other_gone(
     assert time.monotonic() - begun < 2 * bound
     assert server.returncode is None
     assert rlx_server.returncode is None
-    wait_until(lambda: "is away" in rlx_server.stderr, "the worker's log says so")
+    wait_until(lambda: "is unavailable" in rlx_server.stderr, "the worker's log says so")

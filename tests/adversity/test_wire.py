@@ -114,7 +114,7 @@ def test_a_parameter_server_beyond_a_bad_wire(service: Service) -> None:
                 wire.cut()
                 training.expect_more()
             wire.refuse()
-            wait_until(lambda: "away" in service.rlx_server.stderr, "the worker waits", 60)
+            wait_until(lambda: "is unavailable" in service.rlx_server.stderr, "the worker retries", 60)
             wire.heal()
             training.expect_more()
             wire.truncate(700)

@@ -32,7 +32,7 @@ from relaax import rlx
 from relaax.cli.run.progress import ProgressReader
 from support.cluster_crashes import CrashScene
 from support.cluster_training import ClusterTraining, connections_of, of_role
-from support.elastic import CLIENT, TOKEN, rise_and_fall
+from support.elastic import CLIENT, TOKEN, scale_up_and_down
 from support.namespaces import Namespaces, is_possible
 from support.processes import Processes, Running
 from support.ray_nodes import RayNodes
@@ -170,7 +170,7 @@ def _refusals(address: str, seconds: float) -> list[float]:
 def elastic() -> Figures:
     """Let 128 environments come and go."""
     with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
-        seen = rise_and_fall(processes, Path(name), 4, 32, 2.0, say)
+        seen = scale_up_and_down(processes, Path(name), 4, 32, 2.0, say)
     return {
         "most_servers": max(servers for _, _, servers, _ in seen.course),
         "most_machines": max(machines for _, _, _, machines in seen.course),
@@ -193,12 +193,12 @@ def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
         scene = CrashScene(network, nodes, Path(name), say)
         with scene.training:
             archive = scene.archive()
-            scene.calm(time.monotonic())
+            scene.wait_for_recovery(time.monotonic())
             scene.crash_in_turn(count, every)
             for seconds in cut_off:
-                scene.cut_off(scene.holder("parameter-server"), seconds)
+                scene.disconnect(scene.machine_with("parameter-server"), seconds)
             seen = scene.end(archive)
-    times = [seconds for _, seconds in seen.calm]
+    times = [seconds for _, seconds in seen.recoveries]
     return {
         "faults": len(times),
         "again_median_seconds": statistics.median(times),

@@ -110,7 +110,7 @@ def test_a_server_that_knows_one_space_only(processes: Processes, tmp_path: Path
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
     report = check(address, Settings(), "[mp]*_protobuf")
     refused = {f.rule: f.sentence for f in report.findings if f.verdict is Verdict.NOT_APPLICABLE}
-    assert "UNSUPPORTED_SPACE: only Box(float32, [3]) is known" in refused["plain_protobuf"]
+    assert "UNSUPPORTED_SPACE: only Box(float32, [3]) is supported" in refused["plain_protobuf"]
     assert not report.failed, not_passed(report)
     assert {"malformed_protobuf"} == {f.rule for f in report.findings if f.verdict is Verdict.PASSED}
     assert "--observation-space" in report.hints()[0]

@@ -61,7 +61,7 @@ def test_a_summary_that_cannot_be_written_leaves_what_was_there(disk: Disk, trou
     for path in (directory.summary, also):
         assert f"the summary cannot be written to {path}: {words}" in str(error.value)
         assert json.loads(path.read_text()) == {"status": "interrupted"}
-    assert files(disk.path) - {"something else"} == before, "nothing is left aside"
+    assert files(disk.path) - {"filling"} == before, "nothing is left aside"
 
 
 def test_a_configuration_that_cannot_be_written_leaves_what_was_there(disk: Disk, trouble: tuple[str, Trouble]) -> None:
@@ -73,7 +73,7 @@ def test_a_configuration_that_cannot_be_written_leaves_what_was_there(disk: Disk
     with pytest.raises(ConfigurationError, match=f"configuration.yaml cannot be written: {words}"):
         directory.write_configuration(make_plan(CONFIG, ["run.clients=7"]))
     assert directory.configuration.read_text() == before
-    assert files(disk.path) - {"something else"} == {"configuration.yaml"}
+    assert files(disk.path) - {"filling"} == {"configuration.yaml"}
 
 
 def test_a_run_directory_on_a_disk_that_is_read_only_is_refused_in_a_sentence(disk: Disk) -> None:

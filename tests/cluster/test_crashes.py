@@ -36,13 +36,13 @@ def test_every_update_is_accounted_for_after_machine_deaths(scene: CrashScene, s
     """The first lost machine has a shard. Training continues on other machines; no process or file remains."""
     with scene.training:
         archive = scene.archive()
-        scene.calm(time.monotonic())
+        scene.wait_for_recovery(time.monotonic())
         count, every = (1, 0.0) if short else (10, EVERY_SECONDS)
         scene.crash_in_turn(count, every)
-        scene.cut_off(scene.holder("parameter-server"), 12.0 if short else 30.0)
+        scene.disconnect(scene.machine_with("parameter-server"), 12.0 if short else 30.0)
         seen = scene.end(archive)
-    assert len(seen.calm) == count + 1
-    assert max(seconds for _, seconds in seen.calm) < AGAIN_SECONDS * (3 if short else 1), seen.calm
+    assert len(seen.recoveries) == count + 1
+    assert max(seconds for _, seconds in seen.recoveries) < AGAIN_SECONDS * (3 if short else 1), seen.recoveries
     assert seen.account.kept
 
 
@@ -51,6 +51,6 @@ def test_long_partition_duplicates_no_update(scene: CrashScene, short: bool) -> 
         pytest.skip("the long form: five minutes")
     with scene.training:
         archive = scene.archive()
-        scene.calm(time.monotonic())
-        scene.cut_off(scene.holder("parameter-server"), 300.0)
+        scene.wait_for_recovery(time.monotonic())
+        scene.disconnect(scene.machine_with("parameter-server"), 300.0)
         scene.end(archive)

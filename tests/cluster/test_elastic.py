@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.elastic import rise_and_fall
+from support.elastic import scale_up_and_down
 from support.processes import Processes
 
 
@@ -16,7 +16,7 @@ from support.processes import Processes
 def test_servers_and_machines_scale_with_environments(processes: Processes, tmp_path: Path, short: bool) -> None:
     """Admitted environments lose no episode when servers are removed."""
     programs, each = (2, 8) if short else (4, 32)
-    seen = rise_and_fall(processes, tmp_path, programs, each, 2.0, print)
+    seen = scale_up_and_down(processes, tmp_path, programs, each, 2.0, print)
     servers, machines = ([course[place] for course in seen.course] for place in (2, 3))
     assert max(servers) == programs
     assert max(machines) >= programs

@@ -277,7 +277,7 @@ def test_a_page_followed_in_an_empty_folder(
     runner = PageRunner(folder, environment, processes, limit=None if whole else STEPS)
     if name in FILES_OF:
         runner.write_files(PAGES[FILES_OF[name]])
-    said = runner.follow(page, SHORTER if short else {})
+    said = runner.run(page, SHORTER if short else {})
     for block, pattern in EXPECTED.get(name, {}).items():
         if whole or block not in NEED_LEARNING:
             assert re.search(pattern, said[block], re.MULTILINE | re.DOTALL), (block, said[block])

@@ -200,7 +200,7 @@ def test_a_push_with_a_lost_answer_is_applied_once() -> None:
         bridge.register(registration())
         bridge.pull()
         bridge.metrics.episode(10.0, 5)
-        proxy.swallow_answers()
+        proxy.drop_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
         thread.start()
@@ -280,7 +280,7 @@ def test_push_later_with_a_lost_answer_is_applied_once() -> None:
     with running() as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
-        proxy.swallow_answers()
+        proxy.drop_answers()
         answer = bridge.push_later(gradient(1), env_steps=5)
         wait_until(lambda: server.version == 1, "the push arrives")
         proxy.cut()
@@ -306,7 +306,7 @@ def test_a_push_is_sent_again_after_its_deadline() -> None:
     ):
         bridge.register(registration())
         bridge.pull()
-        proxy.swallow_answers()
+        proxy.drop_answers()
         threading.Timer(0.7, proxy.cut).start()
         assert bridge.push(gradient(1), env_steps=5).version == 1
         assert server.core.status().global_step == 5
@@ -357,7 +357,7 @@ def test_a_push_in_the_checkpoint_is_not_reported_as_lost(tmp_path: Path) -> Non
     ):
         bridge.register(registration())
         bridge.pull()
-        proxy.swallow_answers()
+        proxy.drop_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
         thread.start()

@@ -1,4 +1,4 @@
-"""What accepts connections in tests: each has threads of its own, and all of them end with it."""
+"""A base class of test servers: accepts connections, serves them in threads, and ends them all when it is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Self = TypeVar("_Self", bound="Acceptor")
 
 
 class Acceptor(ABC):
-    """Accepts connections at `address`, on a free port, as soon as `__init__` has been called."""
+    """A server that accepts connections at `address` (HOST:PORT). By default, the port is a free one."""
 
     def __init__(self, port: int = 0) -> None:
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -46,7 +46,9 @@ class Acceptor(ABC):
             thread.join(PATIENCE)
         for sock in self._sockets:
             sock.close()
-        assert not any(thread.is_alive() for thread in self._threads), "a connection has ended, its thread has not"
+        assert not any(thread.is_alive() for thread in self._threads), (
+            "a thread is still running after its connection ended"
+        )
 
     def cut(self) -> None:
         """End every connection."""
@@ -56,7 +58,7 @@ class Acceptor(ABC):
 
     @abstractmethod
     def _accepted(self, sock: socket.socket) -> None:
-        """Start what serves a connection; called in the order in which they came."""
+        """Start to serve a connection. Called in the order in which connections are accepted."""
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))

@@ -1,4 +1,4 @@
-"""Algorithms made of classes of a test."""
+"""Algorithms whose classes are defined by a test."""
 
 from __future__ import annotations
 

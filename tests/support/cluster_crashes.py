@@ -1,4 +1,7 @@
-"""Machines that die or are cut off, and an account of every update: the soak's algorithm on a Ray cluster."""
+"""Crashes and network failures of machines in a Ray cluster that trains the soak test's algorithm.
+
+Every update is accounted for: see `support.soak_ledger`.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,23 @@ CPUS = 4
 VICTIMS = ("parameter-server", "rlx-server", "client")
 PATIENCE = 300.0
 NOTICED_SECONDS = 20.0
-"""A machine that was cut off for less is not given up by Ray, by its own settings."""
+"""A machine that is disconnected for less time is not declared dead by Ray, with Ray's own settings."""
 SETTLED_SECONDS = 60.0
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass
 class Crashes:
-    """What was seen: of each crash what the machine had, and after how many seconds every client trained again."""
+    """Measurements of a run with crashes."""
 
-    calm: list[tuple[str, float]] = field(default_factory=list)
+    recoveries: list[tuple[str, float]] = field(default_factory=list)
+    """For each crash: the processes of the machine, and the seconds until every client trained again."""
     account: Account = field(default_factory=Account)
     steps: int = 0
 
 
 def crash_config(folder: Path) -> Path:
-    """The soak's configuration, which starts its clients too. There is no memory between machines."""
+    """Write the soak test's configuration, with clients and without shared memory between machines."""
     path = write_soak_config(folder, SHARDS, 1, "grpc")
     document = json.loads(path.read_text(encoding="utf-8"))
     for section in ("relaax-parameter-server", "relaax-rlx-server"):
@@ -58,65 +62,70 @@ def crash_config(folder: Path) -> Path:
 
 
 class CrashScene:
-    """Four machines, the first of which has the controller and does not die, and a training on them."""
+    """A training on several machines. The first machine runs the controller and does not crash."""
 
-    def __init__(self, network: Namespaces, nodes: RayNodes, folder: Path, say: Say) -> None:
+    def __init__(self, network: Namespaces, nodes: RayNodes, folder: Path, log: Log) -> None:
         self.network = network
         self.nodes = nodes
-        self.say = say
-        self.seen = Crashes()
+        self.log = log
+        self.crashes = Crashes()
         self._journals = folder / "journals"
         for index in range(len(network.names)):
             nodes.start(index, CPUS)
         self.training = ClusterTraining(nodes, crash_config(folder), folder)
 
-    def calm(self, since: float, seconds: float = PATIENCE) -> float:
-        """Wait until as many workers as there are clients have had a push answered since; return how long it took."""
+    def wait_for_recovery(self, since: float, seconds: float = PATIENCE) -> float:
+        """Wait until, since then, as many workers as clients have had a push answered. Return the seconds since."""
         wait_until(lambda: self._training(since) >= CLIENTS, "every client trains again", seconds, 0.2)
         return time.monotonic() - since
 
     def crash(self, index: int) -> None:
-        """Let a machine die, wait until all is well, and let it come back."""
-        what = self._on(index)
+        """Crash a machine, wait until every client trains again, and restart the machine."""
+        what = self._processes_on(index)
         self.nodes.crash(index)
-        calm = self.calm(time.monotonic())
-        self.seen.calm.append((what, calm))
-        self.say(f"machine {index} with {what} died: every client trains after {calm:.1f} s")
+        duration = self.wait_for_recovery(time.monotonic())
+        self.crashes.recoveries.append((what, duration))
+        self.log(f"machine {index} with {what} died: every client trains after {duration:.1f} s")
         self.nodes.start(index, CPUS)
 
     def crash_in_turn(self, count: int, every: float) -> None:
-        """Let so many machines die, with a shard, an RLX server or environments by turns, one in `every` seconds."""
+        """Crash `count` machines, one in `every` seconds.
+
+        In turn, it is a machine with a shard, with an RLX server, and with environments.
+        """
         for role in itertools.islice(itertools.cycle(VICTIMS), count):
             begun = time.monotonic()
-            self.crash(self.holder(role))
-            time.sleep(max(0.0, every - (time.monotonic() - begun)))  # the pace of the faults
+            self.crash(self.machine_with(role))
+            time.sleep(max(0.0, every - (time.monotonic() - begun)))
 
-    def cut_off(self, index: int, seconds: float) -> None:
-        """Pull a machine's cable for so long."""
-        what = self._on(index)
+    def disconnect(self, index: int, seconds: float) -> None:
+        """Disconnect a machine from the network for this many seconds."""
+        what = self._processes_on(index)
         self.network.connect(index, False)
-        time.sleep(seconds)  # it is the length of the fault, and waits for nothing
+        time.sleep(seconds)  # the duration of the fault
         self.network.connect(index, True)
-        calm = self.calm(time.monotonic())
-        self.seen.calm.append((f"{what}, cut off for {seconds:g} s", calm))
-        self.say(f"machine {index} with {what} was cut off for {seconds:g} s: every client trains after {calm:.1f} s")
+        duration = self.wait_for_recovery(time.monotonic())
+        self.crashes.recoveries.append((f"{what}, disconnected for {seconds:g} s", duration))
+        self.log(
+            f"machine {index} with {what} was offline for {seconds:g} s: every client trains after {duration:.1f} s"
+        )
         if seconds < NOTICED_SECONDS:
             return
-        time.sleep(SETTLED_SECONDS)  # Ray's own time to give a machine up: nothing says that it will not
+        time.sleep(SETTLED_SECONDS)  # for Ray to declare the machine dead; Ray does not report that it will not
         if self.nodes.running[index].returncode is not None:
             self.nodes.running.pop(index)
             self.nodes.start(index, CPUS)
         self.training.wait_running()
-        self.calm(time.monotonic())
+        self.wait_for_recovery(time.monotonic())
 
-    def holder(self, role: str) -> int:
-        """A machine but the first that has a process of a role."""
+    def machine_with(self, role: str) -> int:
+        """Return the index of a machine, except the first, that runs a process of a role."""
         status = self.training.wait_running()
         hosts = [process["machine"] for process in of_role(status, role)]
         return next(index for index in range(1, len(self.network.names)) if self.network.address(index) in hosts)
 
     def end(self, archive: Archive) -> Crashes:
-        """Stop, and compare what workers have seen with what checkpoints hold. Raises AssertionError."""
+        """Stop, and compare the journals of the workers with the checkpoints. Raises AssertionError."""
         summary = self.training.stop()
         archive.close()
         assert not archive.damaged, archive.damaged
@@ -124,18 +133,18 @@ class CrashScene:
         lives = [read_journal(path) for path in sorted(self._journals.iterdir())]
         broken = [sentence for life in lives for sentence in life.broken]
         assert not broken, broken
-        self.seen.account = audit(lives, saved, SHARDS)
-        assert not self.seen.account.violations, "\n".join(self.seen.account.violations[:20])
-        self.seen.steps = summary["env_steps"]
-        wait_until(lambda: not self.orphans(), "no process of the training is left", 60.0)
-        return self.seen
+        self.crashes.account = audit(lives, saved, SHARDS)
+        assert not self.crashes.account.violations, "\n".join(self.crashes.account.violations[:20])
+        self.crashes.steps = summary["env_steps"]
+        wait_until(lambda: not self.orphans(), "all processes of the training have ended", 60.0)
+        return self.crashes
 
     def archive(self) -> Archive:
-        """What reads each checkpoint as it is published."""
+        """Return a reader of each checkpoint as it is published."""
         return Archive(LocalStore(self.training.folder / "checkpoints"), SLOTS)
 
     def orphans(self) -> list[str]:
-        """Processes of the training on any machine."""
+        """Return the command lines of the training's processes that run on any machine."""
         found = []
         for index in range(len(self.network.names)):
             for pid in self.network.pids(index):
@@ -147,13 +156,13 @@ class CrashScene:
                     found.append(words)
         return found
 
-    def _on(self, index: int) -> str:
+    def _processes_on(self, index: int) -> str:
         status = self.training.wait_running()
         names = [each["name"] for each in status["processes"] if each["machine"] == self.network.address(index)]
         return ", ".join(names) or "nothing"
 
     def _training(self, since: float) -> int:
-        """How many workers had an answer since then."""
+        """Return the number of workers that had an answer since then."""
         count = 0
         for path in self._journals.iterdir():
             if path.stat().st_mtime > time.time() - (time.monotonic() - since):

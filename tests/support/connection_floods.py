@@ -1,4 +1,4 @@
-"""Many connections at once that do no good."""
+"""Floods of simultaneous connections to an RLX server that are idle, slow, invalid or do not read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from support.rlx_pair import make_hello
 
 
 def connect_to(address: str, timeout: float = 20.0) -> socket.socket:
-    """A connection to HOST:PORT."""
+    """Connect to HOST:PORT."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=timeout)
 
 
 class ConnectionFlood:
-    """So many connections that say the same at once, and then what they are told to."""
+    """`count` connections that send the same bytes at once, and then more bytes on demand."""
 
-    def __init__(self, address: str, count: int, first_words: bytes = b"") -> None:
-        self._address, self._count, self._first_words = address, count, first_words
+    def __init__(self, address: str, count: int, first_bytes: bytes = b"") -> None:
+        self._address, self._count, self._first_bytes = address, count, first_bytes
         self.sockets: list[socket.socket] = []
 
     def __enter__(self) -> ConnectionFlood:
@@ -34,7 +34,7 @@ class ConnectionFlood:
             for _ in range(self._count):
                 sock = connect_to(self._address)
                 self.sockets.append(sock)
-                _say(sock, self._first_words)
+                _send(sock, self._first_bytes)
         except BaseException:
             self.close()
             raise
@@ -45,33 +45,33 @@ class ConnectionFlood:
     ) -> None:
         self.close()
 
-    def say(self, words: bytes) -> None:
-        """Whoever is still connected says it."""
+    def send(self, data: bytes) -> None:
+        """Send bytes on all connections that are still open."""
         for sock in self.sockets:
-            _say(sock, words)
+            _send(sock, data)
 
     def half_close(self) -> None:
-        """They will say no more, and still listen."""
+        """Close the sending side of all connections."""
         for sock in self.sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_WR)
 
     def dropped(self) -> int:
-        """How many the server has closed, whatever it said before."""
-        return sum(map(_is_over, self.sockets))
+        """Return the number of connections that the server has closed."""
+        return sum(map(_is_closed, self.sockets))
 
     def close(self) -> None:
-        """All leave."""
+        """Close all connections."""
         for sock in self.sockets:
             sock.close()
 
 
-def _say(sock: socket.socket, words: bytes) -> None:
-    with contextlib.suppress(OSError):  # it may have been dropped
-        sock.sendall(words)
+def _send(sock: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # the server may have dropped it
+        sock.sendall(data)
 
 
-def _is_over(sock: socket.socket) -> bool:
+def _is_closed(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     return bool(poll.poll(0))
@@ -81,7 +81,7 @@ _Self = TypeVar("_Self", bound="_Reconnecting")
 
 
 class _Reconnecting(ABC):
-    """`count` connections that a thread of their own keeps up until the end."""
+    """`count` connections. A thread replaces the closed ones until the end of the block."""
 
     def __init__(self, address: str, count: int) -> None:
         self._address, self._count = address, count
@@ -90,7 +90,7 @@ class _Reconnecting(ABC):
 
     def __enter__(self: _Self) -> _Self:
         for _ in range(self._count):
-            self._come()
+            self._connect()
         self._thread.start()
         return self
 
@@ -103,42 +103,42 @@ class _Reconnecting(ABC):
             sock.close()
 
     @abstractmethod
-    def _come(self) -> None:
-        """One more."""
+    def _connect(self) -> None:
+        """Open one more connection."""
 
     @abstractmethod
     def _run(self) -> None:
-        """Until `_stop`."""
+        """Replace connections until `_stop` is set."""
 
     @abstractmethod
     def _sockets(self) -> Iterable[socket.socket]:
-        """All that are open."""
+        """Return all open sockets."""
 
 
 class RejectedClients(_Reconnecting):
-    """`count` connections that say `words`, are refused, and come again: 40 a second, or as many as are answered.
+    """`count` connections that send invalid `data`, are refused, and are replaced at up to 40 per second.
 
-    Whoever was refused keeps his end open, for as long as `KEPT` others after him.
+    A refused client keeps its socket open until `KEPT` others have been refused after it.
     """
 
     KEPT = 256
 
-    def __init__(self, address: str, count: int, words: bytes) -> None:
+    def __init__(self, address: str, count: int, data: bytes) -> None:
         self.refusals = 0
         super().__init__(address, count)
-        self._words = words
+        self._data = data
         self._waiting: deque[socket.socket] = deque()
         self._refused: deque[socket.socket] = deque()
 
-    def _come(self) -> None:
+    def _connect(self) -> None:
         sock = connect_to(self._address)
         sock.setblocking(False)
-        _say(sock, self._words)  # as much as there is room for
+        _send(sock, self._data)  # as much as the buffer takes
         self._waiting.append(sock)
 
     def _run(self) -> None:
         while not self._stop.wait(1 / 40):
-            refused = next(filter(_is_over, self._waiting), None)
+            refused = next(filter(_is_closed, self._waiting), None)
             if refused is None:
                 continue
             self._waiting.remove(refused)
@@ -146,54 +146,57 @@ class RejectedClients(_Reconnecting):
             self.refusals += 1
             if len(self._refused) > self.KEPT:
                 self._refused.popleft().close()
-            self._come()
+            self._connect()
 
     def _sockets(self) -> Iterable[socket.socket]:
         return *self._waiting, *self._refused
 
 
 class SlowHandshakes(_Reconnecting):
-    """Half of `count` connections say nothing, half a byte a second of a good hello. Who is dropped comes again."""
+    """`count` connections that do not finish their hello. Half send nothing, half send one byte per second.
+
+    A dropped connection is replaced.
+    """
 
     def __init__(self, address: str, count: int) -> None:
         self.reconnects = 0
         super().__init__(address, count)
-        self._word = rlx.ClientConnection().send(make_hello())
-        self._said: dict[socket.socket, int] = {}
+        self._hello = rlx.ClientConnection().send(make_hello())
+        self._sent: dict[socket.socket, int] = {}
 
-    def _come(self) -> None:
-        self._said[connect_to(self._address)] = 0
+    def _connect(self) -> None:
+        self._sent[connect_to(self._address)] = 0
 
     def _run(self) -> None:
         while not self._stop.wait(1.0):
-            for index, (sock, said) in enumerate(list(self._said.items())):
-                if _is_over(sock) or said == len(self._word) - 1:
-                    del self._said[sock]
+            for index, (sock, sent) in enumerate(list(self._sent.items())):
+                if _is_closed(sock) or sent == len(self._hello) - 1:
+                    del self._sent[sock]
                     sock.close()
-                    self._come()
+                    self._connect()
                     self.reconnects += 1
                 elif index % 2:
-                    _say(sock, self._word[said : said + 1])
-                    self._said[sock] = said + 1
+                    _send(sock, self._hello[sent : sent + 1])
+                    self._sent[sock] = sent + 1
 
     def _sockets(self) -> Iterable[socket.socket]:
-        return self._said
+        return self._sent
 
 
 class NonReadingClients(_Reconnecting):
-    """`count` connections that say a good hello and never read. Whoever is ended comes again at once."""
+    """`count` connections that send a valid hello and never read. A closed connection is replaced at once."""
 
     def __init__(self, address: str, count: int, token: str = "") -> None:
         self.reconnects = 0
         super().__init__(address, count)
         spaces = {"observation_space": rlx.Box(shape=(4,)), "action_space": rlx.Discrete(2)}
-        self._word = rlx.ClientConnection().send(make_hello(**spaces, token=token))
+        self._hello = rlx.ClientConnection().send(make_hello(**spaces, token=token))
         self._open: dict[int, socket.socket] = {}
         self._poll = select.poll()
 
-    def _come(self) -> None:
+    def _connect(self) -> None:
         sock = connect_to(self._address)
-        _say(sock, self._word)
+        _send(sock, self._hello)
         self._open[sock.fileno()] = sock
         self._poll.register(sock, select.POLLRDHUP)
 
@@ -202,8 +205,8 @@ class NonReadingClients(_Reconnecting):
             for descriptor, _ in self._poll.poll(100):
                 self._poll.unregister(descriptor)
                 self._open.pop(descriptor).close()
-                with contextlib.suppress(OSError):  # one that cannot come just now is missing from then on
-                    self._come()
+                with contextlib.suppress(OSError):  # a connection that fails is not retried
+                    self._connect()
                 self.reconnects += 1
 
     def _sockets(self) -> Iterable[socket.socket]:

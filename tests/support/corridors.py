@@ -1,4 +1,4 @@
-"""Two corridors in which only discounting, bootstrapping and a right idea of ends of episodes find the best policy."""
+"""A task whose best policy needs discounting, bootstrapping and correct ends of episodes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.hosting.loader import Algorithm
 
 LEAVE, WALK = 0, 1
-CONSOLATION = 0.45
+LEAVE_REWARD = 0.45
 LENGTHS = (3, 8)
 GAMMA = 0.8
 
 
 class Corridors:
-    """N environments. One corridor has 3 places, the other 8; the observation says which place of which corridor.
+    """N environments with two corridors, of 3 and of 8 places. The observation is the corridor and the place in it.
 
-    To leave gives 0.45 at once. To walk on from the last place gives 1. Both terminate the episode, and what is seen
-    then is the first place of the corridor. At discount 0.8 the way through is worth 0.8^2 = 0.64 in the short corridor
-    and 0.8^7 = 0.21 in the long one: walk the first, leave the second.
+    The action LEAVE gives 0.45 at once. The action WALK gives 1 at the last place. Both terminate the episode, and the
+    final observation is the first place of the corridor. With discount 0.8, walking from the first place to the end is
+    worth 0.8^2 = 0.64 in the short corridor and 0.8^7 = 0.21 in the long one: walk the first, leave the second.
 
-    - Without a discount walking is best in both. Without bootstrapping from where a rollout of two steps or a
-      truncation (`cut`: how often a walk is cut off) stopped, leaving is best in both.
-    - Were a terminated episode continued from its final observation, leaving for ever would be worth
-      0.45/(1 - 0.8) = 2.25, walking the short corridor for ever 0.64/(1 - 0.8^3) = 1.3: leave both.
+    - Without a discount, walking is best in both corridors.
+    - Without bootstrapping at the end of a rollout of two steps and at a truncation, leaving is best in both. `cut` is
+      the probability that a step of walking is truncated.
+    - If a terminated episode were continued from its final observation, leaving for ever would be worth
+      0.45/(1 - 0.8) = 2.25, and walking the short corridor for ever 0.64/(1 - 0.8^3) = 1.3: leave both.
 
-    Episodes begin at any place. Every second environment ends episodes in the NEXT_STEP way.
+    Episodes begin at a random place. Environments of odd index use Autoreset.NEXT_STEP, the others SAME_STEP.
     """
 
     observation_space = Discrete(sum(LENGTHS))
@@ -61,7 +62,7 @@ class Corridors:
         final = self._observe()
         self._begin((ended & ~self._next_step) | first)
         self._void = ended & self._next_step
-        rewards = CONSOLATION * leaves + 1.0 * through
+        rewards = LEAVE_REWARD * leaves + 1.0 * through
         return StepResult(rewards, self._observe(), terminated, truncated, first, final if ended.any() else None)
 
     def _begin(self, where: Mask) -> None:
@@ -75,17 +76,17 @@ class Corridors:
 
 
 def best_actions() -> dict[int, int]:
-    """By place: the action of greatest discounted return, where the other is worse by more than 0.1."""
+    """Return, by place, the action of greatest discounted return. Places with a difference below 0.1 are absent."""
     worth = [GAMMA ** (length - 1 - place) for length in LENGTHS for place in range(length)]
     return {
-        place: WALK if value > CONSOLATION else LEAVE
+        place: WALK if value > LEAVE_REWARD else LEAVE
         for place, value in enumerate(worth)
-        if abs(value - CONSOLATION) > 0.1
+        if abs(value - LEAVE_REWARD) > 0.1
     }
 
 
 def greedy_actions(algorithm: Algorithm, config: Any, parameters: np.ndarray) -> list[int]:
-    """By place, the short corridor's, then the long one's: what an agent with these parameters does in exploit mode."""
+    """Return the actions of an agent in exploit mode, by place: first the short corridor, then the long one."""
     places = np.arange(sum(LENGTHS))
     agent, _ = make_agent(
         algorithm,

@@ -1,4 +1,4 @@
-"""An environment that knows where it is: any state, reward or action that comes one step late shows."""
+"""An environment that detects any state, reward or action that is one step late."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ ACTIONS, START = 97, 5
 
 
 def length_of(index: int, episode: int) -> int:
-    """Steps in an episode: 1 to 4."""
+    """Return the number of steps of an episode: 1 to 4."""
     return 1 + (3 * index + 2 * episode + episode // 3) % 4
 
 
 def is_truncated(index: int, episode: int) -> bool:
-    """Whether the episode is cut off rather than over."""
+    """Return whether the episode is truncated, not terminated."""
     return (index + episode) % 2 == 1
 
 
 def reward_of(episode: int, t: int) -> float:
-    """Reward of the step that leads to `t`."""
+    """Return the reward of the step that leads to time `t`."""
     return 10.0 * episode + t
 
 
 def return_of(index: int, episode: int) -> float:
-    """Return of a whole episode."""
+    """Compute the return of a whole episode."""
     return sum(reward_of(episode, t) for t in range(1, length_of(index, episode) + 1))
 
 
 def action_for(observations: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """What to do in [..., (index, episode, t)]: a different thing at each place."""
+    """Return the correct actions for observations [..., (index, episode, t)]. Each observation has its own action."""
     index, episode, t = np.moveaxis(observations.astype(np.int64), -1, 0)
     return START + (7 * index + 31 * episode + 3 * t) % ACTIONS
 
@@ -46,7 +46,7 @@ def counting_policy(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
 
 
 class Counting(gymnasium.Env):
-    """Observations are (index, episode, t). Refuses any action but the one for where it is."""
+    """An environment with observations (index, episode, t). Raises AssertionError for an action not of `action_for`."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(0, 1e6, (3,), np.float32)
@@ -66,8 +66,8 @@ class Counting(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.t < length_of(self.index, self.episode), "a step after the episode's end"
-        right = int(action_for(self._observation()))
-        assert action == right, f"at {self._observation()} the action is {right}, not {action}"
+        expected = int(action_for(self._observation()))
+        assert action == expected, f"at {self._observation()} the action is {expected}, not {action}"
         self.t += 1
         ended = self.t == length_of(self.index, self.episode)
         cut = ended and is_truncated(self.index, self.episode)
@@ -78,7 +78,10 @@ class Counting(gymnasium.Env):
 
 
 def check_same_step(messages: list[rlx.Message]) -> int:
-    """Check what a server heard of a vector of `Counting`, from Init on; the number of episodes that ended."""
+    """Check the messages that a server received from a vector of `Counting`, from Init on.
+
+    The vector uses Autoreset.SAME_STEP. Returns the number of episodes that ended.
+    """
     place, ended = None, 0
     for message in messages:
         if isinstance(message, rlx.Init):
@@ -102,7 +105,7 @@ def check_same_step(messages: list[rlx.Message]) -> int:
 
 
 def check_next_step(messages: list[rlx.Message]) -> int:
-    """The same where the environments reset in the step after the one that ended an episode."""
+    """Check the same as `check_same_step` for Autoreset.NEXT_STEP."""
     place, ended = None, 0
     for message in messages:
         if isinstance(message, rlx.Init):

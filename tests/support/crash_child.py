@@ -1,6 +1,7 @@
-"""A process that has imported everything, and lets children of its own save a checkpoint, until one is killed.
+"""A process that forks a child for each checkpoint to save. The child may be killed while it saves.
 
-Every line of standard input is a `Request`, and is answered by a line with how the child ended.
+Each line of standard input is a `Request`. The answer is a line with the exit status of the child. Forking a process
+that has imported everything is faster than starting a new one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from support.crash_stores import MANAGERS, STORES
 
 KEEP, KEEP_BEST = 2, 1
 PARTS = ("shard-0", "shard-1")
-_FOR_EVER = 1e6  # seconds: the lease is renewed when the checkpoint is published, and at no other moment
+_LEASE_SECONDS = 1e6  # so long that the lease is renewed only when the checkpoint is published
 _TESTS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Save the checkpoint of global step `step` in `directory`; see `Recorder` for the rest.
+    """A request to save the checkpoint of global step `step` in `directory`.
 
-    `watched` holds the directory, or is it. `flaw` is the name of a mistake to make, where there shall be one.
+    `watched`: a folder that contains the directory, or the directory itself. `flaw`: the name of a flawed store or
+    manager of `support.crash_stores`; empty for the correct ones. `Recorder` describes the other fields.
     """
 
     directory: str
@@ -45,7 +47,7 @@ class Request:
 
 
 def state(step: int) -> tuple[dict[str, Arrays], dict[str, Any]]:
-    """The parts and the manifest of a checkpoint. The one of step 10 is the best."""
+    """Return the parts and the manifest of a checkpoint. The checkpoint of step 10 has the best return."""
     random = np.random.default_rng(step)
     parts: dict[str, Arrays] = {
         name: {
@@ -60,11 +62,11 @@ def state(step: int) -> tuple[dict[str, Arrays], dict[str, Any]]:
 
 
 def save(request: Request) -> None:
-    """What a parameter server does with its checkpoints in a life with one of them."""
+    """Restore, clean and save as a parameter server does between its start and its end."""
     recorder = Recorder(Path(request.watched), Path(request.log), request.at, request.when)
     store = STORES[request.flaw](request.directory)
-    lease = Lease(STORES[request.flaw](request.directory), ttl=_FOR_EVER)
-    lease.acquire(highest_fence(store), _waits)
+    lease = Lease(STORES[request.flaw](request.directory), ttl=_LEASE_SECONDS)
+    lease.acquire(highest_fence(store), _refuse_to_wait)
     manager = MANAGERS[request.flaw](store, KEEP, KEEP_BEST, lease)
     manager.restore()
     manager.clean()
@@ -75,31 +77,34 @@ def save(request: Request) -> None:
     lease.release()
 
 
-class Nursery:
-    """The process, as its starter sees it."""
+class CheckpointSaver:
+    """A client of the process that forks a child for each checkpoint."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def save(self, request: Request) -> int:
-        """How the child ended: 0, or minus the signal's number. Raises AssertionError if it failed."""
+        """Save a checkpoint in a child. Return its exit code: 0, or minus the signal number.
+
+        Raises AssertionError if the child failed.
+        """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()
         answer: Mapping[str, Any] = json.loads(self._process.stdout.readline())
-        assert answer["code"] <= 0, f"{request}: {answer['said']}"
+        assert answer["code"] <= 0, f"{request}: {answer['stderr']}"
         return int(answer["code"])
 
 
 @contextmanager
-def nursery() -> Iterator[Nursery]:
-    """Start it; it has ended when the block has."""
+def checkpoint_saver() -> Iterator[CheckpointSaver]:
+    """Start the process, and end it after the block."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_TESTS), str(_TESTS.parent)])}
     command = [sys.executable, "-m", "support.crash_child"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         try:
-            yield Nursery(process)
+            yield CheckpointSaver(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()
@@ -109,23 +114,23 @@ def nursery() -> Iterator[Nursery]:
                 process.kill()
 
 
-def _waits(seconds: float) -> bool:
-    raise AssertionError("the lease of a dead process is not taken over at once")
+def _refuse_to_wait(seconds: float) -> bool:
+    raise AssertionError("the lease of a dead process was not taken over at once")
 
 
 def _main() -> None:
     for line in sys.stdin:
         request = Request(**json.loads(line))
-        said = Path(f"{request.log}.said")
+        stderr = Path(f"{request.log}.stderr")
         child = os.fork()
         if child == 0:
-            _be_a_child(request, said)
+            _run_child(request, stderr)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        print(json.dumps({"code": code, "said": said.read_text()}), flush=True)
+        print(json.dumps({"code": code, "stderr": stderr.read_text()}), flush=True)
 
 
-def _be_a_child(request: Request, said: Path) -> None:
-    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+def _run_child(request: Request, stderr: Path) -> None:
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
     try:
         save(request)
     except BaseException:

@@ -1,8 +1,8 @@
-"""What a disk may hold after the power has failed, told from the operations of a process.
+"""A model of a disk: its possible states after a power failure, computed from the operations of a process.
 
-The rules are the weakest that POSIX allows. Data is safe once the file was synced, a name once its directory was.
-Everything else may be there or not, in any order; of a write also its first half. What the file system does in one
-step, as a rename, is done or not.
+The guarantees are the weakest that POSIX allows. Data is durable after fsync of the file, and a name after fsync of its
+directory. Any subset of the other operations may be lost, and also the second half of a write. An operation that the
+file system does in one step, such as a rename, is never lost in part.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from pathlib import Path
 from support.crash_recorder import Operation
 
 Tree = dict[str, bytes | None]
-"""Files by path, and directories, which hold None."""
+"""Contents of files by path. The value of a directory is None."""
 
-_ALL_SUBSETS = 6  # of so many pending steps all subsets are tried, of more the telling ones and some by chance
-_BY_CHANCE = 16
+_ALL_SUBSETS = (
+    6  # up to this many pending steps, all subsets are tried; beyond it, prefixes, single steps and random subsets
+)
+_RANDOM_SUBSETS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One that is not safe yet: names of a directory that change together, or bytes of a file."""
+    """A step that is not durable yet: names of a directory that change together, or bytes of a file."""
 
     node: int
     names: tuple[tuple[str, int | None], ...] = ()
@@ -36,14 +38,14 @@ class _Step:
 
 @dataclass(slots=True)
 class _Node:
-    names: dict[str, int] | None  # of a directory
+    names: dict[str, int] | None  # durable names of a directory; None for a file
     data: bytes = b""
     end: int = 0  # where the next write goes
-    children: dict[str, int] = field(default_factory=dict)  # the names as the process sees them
+    children: dict[str, int] = field(default_factory=dict)  # names of a directory, with changes that are not durable
 
 
 class Disk:
-    """Begins as the folder is, all of it safe."""
+    """A model of a disk that initially has the contents of a folder, all durable."""
 
     def __init__(self, folder: Path) -> None:
         self._nodes: list[_Node] = []
@@ -52,10 +54,10 @@ class Disk:
         self._root = self._load(folder)
 
     def apply(self, operation: Operation) -> None:
-        """One more operation. What a new process has open is told by its own `open`s."""
+        """Apply an operation. Several processes may follow each other: each opens its own descriptors."""
         kind = operation.kind
         if kind == "open":
-            self._open[operation.descriptor] = self._opened(operation)
+            self._open[operation.descriptor] = self._open_node(operation)
         elif kind == "write":
             node = self._open[operation.descriptor]
             self._write(node, bytes.fromhex(operation.data))
@@ -67,22 +69,22 @@ class Disk:
         elif kind in ("unlink", "rmdir"):
             self._name(operation.path, None)
         elif kind in ("rename", "link"):
-            self._moved(operation)
+            self._move(operation)
         else:
-            assert kind in ("close", "note"), f"the disk does not know {operation}"
+            assert kind in ("close", "note"), f"operation {operation} is not supported"
 
-    def seen(self) -> Tree:
-        """What the processes see while there is power."""
+    def visible(self) -> Tree:
+        """Return the contents that processes see before a power failure."""
         return self._tree(self._pending)
 
     def states(self) -> Iterator[Tree]:
-        """What may be there if the power fails now: first that nothing is that was not made safe."""
+        """Yield possible contents after a power failure at this moment. In the first, all pending steps are lost."""
         pending = self._halved()
         count = len(pending)
         if count <= _ALL_SUBSETS:
             chosen: Iterator[Sequence[bool]] = iter(itertools.product((False, True), repeat=count))
         else:
-            chosen = _telling(count)
+            chosen = _subsets(count)
         for choice in chosen:
             yield self._tree(list(itertools.compress(pending, choice)))
 
@@ -110,15 +112,15 @@ class Disk:
         _rename(self._nodes[number].children, names)
         self._pending.append(_Step(number, names))
 
-    def _moved(self, operation: Operation) -> None:
+    def _move(self, operation: Operation) -> None:
         directory = os.path.dirname(operation.path)
-        assert os.path.dirname(operation.target) == directory, f"{operation} is between directories"
+        assert os.path.dirname(operation.target) == directory, f"{operation} crosses directories"
         names: list[tuple[str, int | None]] = [(os.path.basename(operation.target), self._at(operation.path))]
         if operation.kind == "rename":
             names.append((os.path.basename(operation.path), None))
         self._change(directory, tuple(names))
 
-    def _opened(self, operation: Operation) -> int:
+    def _open_node(self, operation: Operation) -> int:
         parent = self._nodes[self._at(os.path.dirname(operation.path))]
         if operation.path != "." and os.path.basename(operation.path) not in parent.children:
             self._nodes.append(_Node(None))
@@ -179,14 +181,14 @@ class Disk:
 
 
 def tree_of(folder: Path) -> Tree:
-    """What there is."""
+    """Return the contents of a folder."""
     return {
         path.relative_to(folder).as_posix(): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")
     }
 
 
 def make(tree: Tree, folder: Path) -> None:
-    """A new folder that holds it."""
+    """Create a folder with these contents."""
     folder.mkdir(parents=True)
     for path, data in sorted(tree.items()):
         if data is None:
@@ -195,14 +197,14 @@ def make(tree: Tree, folder: Path) -> None:
             (folder / path).write_bytes(data)
 
 
-def _telling(count: int) -> Iterator[Sequence[bool]]:
-    for happened in range(count + 1):  # in order, up to some moment
+def _subsets(count: int) -> Iterator[Sequence[bool]]:
+    for happened in range(count + 1):  # the first steps, in their order
         yield [index < happened for index in range(count)]
     for one in range(count):
         yield [index == one for index in range(count)]
         yield [index != one for index in range(count)]
     chance = random.Random(count)
-    for _ in range(_BY_CHANCE):
+    for _ in range(_RANDOM_SUBSETS):
         yield [chance.random() < 0.5 for _ in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Every file-system operation of a process below a folder is written down, and the process is killed at one of them."""
+"""A recorder of the file-system operations of a process below a folder. It can kill the process at one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATHS = ("mkdir", "rmdir", "unlink", "remove", "truncate")
 _PAIRS = ("rename", "replace", "link", "symlink")
 _DESCRIPTORS = ("fsync", "fdatasync", "close", "ftruncate")
 _UNKNOWN = ("pwrite", "writev", "pwritev", "sendfile", "copy_file_range", "posix_fallocate", "splice")
-_ACCESSOR: Any = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 keeps the functions of `os` there
+_ACCESSOR: Any = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has copies of the functions of `os` there
 _real: dict[str, Callable[..., Any]] = {
     name: getattr(os, name)
     for name in ("open", "write", *_PATHS, *_PAIRS, *_DESCRIPTORS, *_UNKNOWN)
@@ -29,9 +29,9 @@ _real: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One that succeeded. `path` is relative to the folder; `descriptor` is that of the process; `data` is hexadecimal.
+    """A successful operation. `path` is relative to the folder, `data` is hexadecimal.
 
-    A `note` is none: it says in `path` how far the process had come.
+    An entry of kind `note` is not an operation: its `path` is a label of the progress of the process.
     """
 
     kind: str
@@ -47,16 +47,16 @@ class Operation:
 
 
 def recorded(log: Path) -> list[Operation]:
-    """What was written down, whether or not the process was killed."""
+    """Return the operations of a log. The process may have been killed."""
     return [Operation(**json.loads(line)) for line in log.read_text().splitlines()]
 
 
 class Recorder:
-    """Patches `os` in this process for good. What is below `folder` is written to `log` when it has succeeded.
+    """A permanent patch of `os` in this process. Successful operations below `folder` are written to `log`.
 
-    The process is killed at the operation with the number `at`, counted from 1: before it, after it, or, where it
-    writes, when half is written. Nothing is really synced: a killed process loses nothing of what it wrote, and
-    what a machine without power loses is told from the log.
+    The process is killed at operation number `at`, counted from 1: before it, after it, or in the middle of a write.
+    Files are not really synced, because a killed process loses no written data. The effects of a power failure are
+    computed from the log: see `support.crash_disk`.
     """
 
     def __init__(self, folder: Path, log: Path, at: int = 0, when: str = BEFORE) -> None:
@@ -71,15 +71,15 @@ class Recorder:
         for name in _DESCRIPTORS:
             self._patch(name, self._on_descriptor(name))
         for name in _UNKNOWN:
-            self._patch(name, self._refuse(name))
+            self._patch(name, self._forbid(name))
         self._patch("open", self._on_open)
         self._patch("write", self._on_write)
-        builtins.open = io.open = self._only_reads(io.open)
+        builtins.open = io.open = self._read_only(io.open)
         if _ACCESSOR is not None:
             _ACCESSOR.open = staticmethod(io.open)
 
     def note(self, text: str) -> None:
-        """Write down how far the process has come."""
+        """Write a label of the progress to the log."""
         self._put(Operation("note", text))
 
     def _patch(self, name: str, function: Callable[..., Any]) -> None:
@@ -89,7 +89,7 @@ class Recorder:
         if name in (*_PATHS, *_PAIRS) and hasattr(_ACCESSOR, name):
             setattr(_ACCESSOR, name, staticmethod(function))
 
-    def _below(self, path: Any) -> str | None:
+    def _relative(self, path: Any) -> str | None:
         if isinstance(path, int):
             return None
         full = os.path.abspath(os.fsdecode(path))
@@ -117,21 +117,21 @@ class Recorder:
 
     def _on_path(self, name: str) -> Callable[..., Any]:
         def call(path: Any, *rest: Any, **options: Any) -> Any:
-            below = self._below(path)
-            if below is None:
+            relative = self._relative(path)
+            if relative is None:
                 return _real[name](path, *rest, **options)
             kind = "unlink" if name == "remove" else name
-            return self._do(Operation(kind, below), lambda: _real[name](path, *rest, **options))
+            return self._do(Operation(kind, relative), lambda: _real[name](path, *rest, **options))
 
         return call
 
     def _on_pair(self, name: str) -> Callable[..., Any]:
         def call(source: Any, target: Any, **options: Any) -> Any:
-            one, other = self._below(source), self._below(target)
+            one, other = self._relative(source), self._relative(target)
             if one is None and other is None:
                 return _real[name](source, target, **options)
-            assert one is not None, f"{name} of {source}: out of the folder"
-            assert other is not None, f"{name} to {target}: out of the folder"
+            assert one is not None, f"{name} of {source} is outside of the folder"
+            assert other is not None, f"{name} to {target} is outside of the folder"
             kind = "rename" if name == "replace" else name
             return self._do(Operation(kind, one, other), lambda: _real[name](source, target, **options))
 
@@ -152,15 +152,15 @@ class Recorder:
         return call
 
     def _on_open(self, path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
-        below = self._below(path)
-        if below is None:
+        relative = self._relative(path)
+        if relative is None:
             other = int(_real["open"](path, flags, mode, **options))
-            self._open.pop(other, None)  # a file object may have closed what had this number
+            self._open.pop(other, None)  # a file object may have closed the previous file with this descriptor
             return other
         descriptor: int = self._do(
-            Operation("open", below, flags=flags), lambda: _real["open"](path, flags, mode, **options)
+            Operation("open", relative, flags=flags), lambda: _real["open"](path, flags, mode, **options)
         )
-        self._open[descriptor] = below
+        self._open[descriptor] = relative
         return descriptor
 
     def _on_write(self, descriptor: int, data: Any) -> int:
@@ -173,16 +173,16 @@ class Recorder:
         operation = Operation("write", path, descriptor=descriptor, data=view.hex())
         return int(self._do(operation, lambda: _real["write"](descriptor, view)))
 
-    def _refuse(self, name: str) -> Callable[..., Any]:
+    def _forbid(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            raise AssertionError(f"os.{name} is not known to the recorder: add it")
+            raise AssertionError(f"os.{name} is not supported by the recorder: add it")
 
         return call
 
-    def _only_reads(self, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _read_only(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            if set(mode) & set("wax+") and self._below(file) is not None:
-                raise AssertionError(f"{file} is opened for writing in a way that is not known to the recorder")
+            if set(mode) & set("wax+") and self._relative(file) is not None:
+                raise AssertionError(f"{file} is opened for writing in a way that the recorder does not support")
             return real(file, mode, *rest, **options)
 
         return call

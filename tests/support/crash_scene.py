@@ -1,4 +1,4 @@
-"""The saving of a checkpoint, killed or left without power at every one of its operations, and what is found then."""
+"""A scene in which saving a checkpoint is interrupted at any of its operations, and the result is examined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, LocalStore
 from relaax.cli.checkpoints.catalogue import entries
-from support.crash_child import KEEP, KEEP_BEST, PARTS, Nursery, Request, state
+from support.crash_child import KEEP, KEEP_BEST, PARTS, CheckpointSaver, Request, state
 from support.crash_disk import Disk, Tree, make, tree_of
 from support.crash_recorder import AFTER, BEFORE, MIDDLE, Operation, recorded
 
@@ -22,24 +22,24 @@ _FILES = {"manifest.json", *(f"{part}.safetensors" for part in PARTS)}
 
 
 class Scene:
-    """A folder whose directory `checkpoints` holds some already, or is not there yet where it is to be `made`.
+    """A folder with a directory `checkpoints`. It has three checkpoints, or does not exist yet if `first`.
 
-    `operations`: what saving the next one does, from a life that was not killed.
+    `operations`: the operations of saving the next checkpoint without an interruption.
     """
 
-    def __init__(self, nursery: Nursery, folder: Path, flaw: str = "", made: bool = False) -> None:
-        self._nursery, self._folder, self._flaw = nursery, folder, flaw
+    def __init__(self, saver: CheckpointSaver, folder: Path, flaw: str = "", first: bool = False) -> None:
+        self._saver, self._folder, self._flaw = saver, folder, flaw
         self._count = 0
         self._before = folder / "before"
         self._before.mkdir()
-        for step in () if made else _EARLIER:
+        for step in () if first else _EARLIER:
             assert self._save(self._before, step)[0] == 0
         self._known = {manifest["id"]: manifest for manifest in self._manifests(self._before)}
-        self.previous = None if made else _EARLIER[-1]
+        self.previous = None if first else _EARLIER[-1]
         reference = self._copy()
         code, self.operations = self._save(reference, NEW, self._flaw)
         assert code == 0
-        self.replayed = self._replay(self.operations).seen() == tree_of(reference)
+        self.replayed = self._replay(self.operations).visible() == tree_of(reference)
         self.published = max(
             index
             for index, operation in enumerate(self.operations)
@@ -49,11 +49,11 @@ class Scene:
 
     @property
     def count(self) -> int:
-        """How many operations there are."""
+        """The number of operations of a save."""
         return max(operation.number for operation in self.operations)
 
     def points(self) -> Iterator[tuple[int, str]]:
-        """Every operation and every moment of it at which the process can be killed."""
+        """Yield every operation with every moment of it at which the process can be killed."""
         writes = {operation.number for operation in self.operations if operation.kind == "write"}
         for number in range(1, self.count + 1):
             yield number, BEFORE
@@ -62,7 +62,7 @@ class Scene:
             yield number, AFTER
 
     def changes(self) -> list[tuple[int, str]]:
-        """The moments after which there is something else to be seen: every other one is like that before it."""
+        """Return the moments after which the visible contents have changed."""
         changing = {
             operation.number
             for operation in self.operations
@@ -70,8 +70,8 @@ class Scene:
         }
         return [point for point in self.points() if point[0] in changing and point[1] != BEFORE]
 
-    def kill(self, number: int, when: str, next_life: bool = True) -> Iterator[str]:
-        """What is wrong after a death there, and after another life that follows it."""
+    def kill(self, number: int, when: str, restart: bool = True) -> Iterator[str]:
+        """Yield the errors after a kill at this moment, and after a restart that follows it."""
         where = f"killed {when} operation {number}"
         folder = self._copy()
         code, first = self._save(folder, NEW, self._flaw, number, when)
@@ -82,14 +82,14 @@ class Scene:
         published = self.operations[self.published].number
         required = NEW if done >= published else self.previous
         yield from self._examine(folder, where, {required})
-        if next_life:
-            yield from self._live(folder, where, first)
+        if restart:
+            yield from self._restart(folder, where, first)
         shutil.rmtree(folder)
 
     def lose_power(self, since: int = 0) -> Iterator[str]:
-        """What is wrong if the power fails after any operation, and any of what was not made safe is lost.
+        """Yield the errors for a power failure after any operation, with any loss of data that is not durable.
 
-        With `since` only the operations from that index on are gone through.
+        `since`: the index of the first operation to try.
         """
         disk = Disk(self._before)
         seen: set[tuple[str, frozenset[int | None]]] = set()
@@ -103,17 +103,17 @@ class Scene:
             for tree in disk.states():
                 if (key := (_digest(tree), allowed)) not in seen:
                     seen.add(key)
-                    yield from self._examine_tree(tree, f"no power after {operation}", allowed)
+                    yield from self._examine_tree(tree, f"power failure after {operation}", allowed)
         self.states = len(seen)
 
-    def _live(self, folder: Path, where: str, first: list[Operation]) -> Iterator[str]:
-        where = f"{where}, then the next life"
+    def _restart(self, folder: Path, where: str, first: list[Operation]) -> Iterator[str]:
+        where = f"{where}, then restarted"
         code, second = self._save(folder, NEXT, self._flaw)
         assert code == 0
         yield from self._examine(folder, where, {NEXT}, tidy=True)
         disk = self._replay([*first, *second[: second.index(Operation("note", "saved")) + 1]])
-        for tree in _different(disk.states()):
-            yield from self._examine_tree(tree, f"{where}, then the power failed", {NEXT})
+        for tree in _distinct(disk.states()):
+            yield from self._examine_tree(tree, f"{where}, then a power failure", {NEXT})
 
     def _save(
         self, folder: Path, step: int, flaw: str = "", at: int = 0, when: str = BEFORE
@@ -121,7 +121,7 @@ class Scene:
         self._count += 1
         log = self._folder / f"{self._count}.log"
         directory = folder / "checkpoints"
-        code = self._nursery.save(Request(str(directory), str(folder), str(log), step, at, when, flaw))
+        code = self._saver.save(Request(str(directory), str(folder), str(log), step, at, when, flaw))
         return code, recorded(log)
 
     def _copy(self) -> Path:
@@ -148,7 +148,11 @@ class Scene:
     def _examine(
         self, folder: Path, where: str, allowed: set[int | None] | frozenset[int | None], tidy: bool = False
     ) -> Iterator[str]:
-        """Restore must give one of `allowed`, byte for byte; no published one may be damaged."""
+        """Yield the errors of a folder.
+
+        Restore must return a checkpoint of a step in `allowed`, byte for byte. No published checkpoint may be damaged.
+        `tidy`: no other files may exist.
+        """
         directory = folder / "checkpoints"
         store = LocalStore(directory)
         manager = CheckpointManager(store, KEEP, KEEP_BEST)
@@ -156,7 +160,7 @@ class Scene:
             try:
                 manager.load(checkpoint_id)
             except Damaged as damage:
-                yield f"{where}: {checkpoint_id} is published and damaged: {damage}"
+                yield f"{where}: published checkpoint {checkpoint_id} is damaged: {damage}"
         for entry in entries(store):
             if entry.damaged is not None:
                 yield f"{where}: {entry.checkpoint_id} is listed as damaged: {entry.damaged}"
@@ -165,22 +169,22 @@ class Scene:
         if step not in allowed:
             yield f"{where}: step {step} is restored, not one of {sorted(allowed, key=str)}"
         elif restored is not None and not self._is_whole(restored.parts, restored.manifest):
-            yield f"{where}: what is restored of step {step} is not what was saved"
+            yield f"{where}: the restored checkpoint of step {step} differs from the saved one"
         if tidy:
             left = tree_of(directory).keys() - {"lease.json", ".lock"}
             for checkpoint_id in manager.published():
                 left -= {checkpoint_id, *(f"{checkpoint_id}/{name}" for name in _FILES)}
             if left:
-                yield f"{where}: {', '.join(sorted(left))} is left"
+                yield f"{where}: {', '.join(sorted(left))} was not deleted"
 
     def _is_whole(self, parts: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
-        expected, said = state(manifest["global_step"])
+        expected, described = state(manifest["global_step"])
         known = self._known.get(manifest["id"])
         if known is not None and known != manifest:
             return False
         return (
             _bytes(parts) == _bytes(expected)
-            and all(manifest[key] == json.loads(json.dumps(value)) for key, value in said.items())
+            and all(manifest[key] == json.loads(json.dumps(value)) for key, value in described.items())
             and manifest["id"].split("-")[1] == str(manifest["global_step"])
             and manifest["id"].endswith(f"-f{manifest['fence']}")
         )
@@ -197,7 +201,7 @@ def _digest(tree: Tree) -> str:
     return hashlib.sha256(repr(sorted(tree.items())).encode()).hexdigest()
 
 
-def _different(trees: Iterator[Tree]) -> Iterator[Tree]:
+def _distinct(trees: Iterator[Tree]) -> Iterator[Tree]:
     seen: set[str] = set()
     for tree in trees:
         if (digest := _digest(tree)) not in seen:
@@ -206,6 +210,6 @@ def _different(trees: Iterator[Tree]) -> Iterator[Tree]:
 
 
 def kinds(operations: list[Operation]) -> dict[str, int]:
-    """How many there are of each kind."""
+    """Return the number of operations of each kind."""
     names = [operation.kind for operation in operations if operation.kind != "note"]
     return {name: names.count(name) for name in sorted(set(names))}

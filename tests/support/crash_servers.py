@@ -1,4 +1,4 @@
-"""Parameter servers that are killed as a file of some kind appears among their checkpoints."""
+"""Parameter servers that are killed at chosen moments of saving a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support.parameter_servers import parameter_client
 from support.processes import Processes, wait_until
 from support.shard_processes import ShardProcesses
 
-# As large as it must be for a part to be a while in the writing.
+# Large enough that writing a part takes a while.
 _ALGORITHM = ("algorithm.max_global_step=1e9", "algorithm.network.dense=[500, 500]")
 _SERVER = ("relaax-parameter-server.checkpoint_interval=0.2", "relaax-parameter-server.checkpoints_kept=2")
-_PATIENCE = 30.0  # seconds after which a moment that did not come is given up
+_PATIENCE = 30.0  # seconds to wait for a moment
 _STEPS = 10
 _FILES = ("manifest.json", "shard-0.safetensors", "shard-1.safetensors")
 
@@ -26,34 +26,36 @@ Names = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What there was before a checkpoint, and what there is now: paths below the directory."""
+class Listing:
+    """Paths below the directory of checkpoints, before a checkpoint and now."""
 
     before: Names
     now: Names
 
-    def ends(self, *endings: str) -> bool:
-        """Whether there is a new file that ends so."""
+    def has_new(self, *endings: str) -> bool:
+        """Return whether there is a new file with one of these endings."""
         return any(name.endswith(endings) for name in self.now - self.before)
 
-    def writes(self) -> bool:
-        """Whether a new file is being written in a directory that is new."""
+    def is_writing(self) -> bool:
+        """Return whether a file of a new checkpoint is being written."""
         return any("/.unfinished-" in name for name in self.now - self.before)
 
 
-MOMENTS: dict[str, Callable[[Look], bool]] = {
-    "a part is being written": Look.writes,
-    "a part is there": lambda look: look.ends(".safetensors"),
-    "the last part is there": lambda look: look.ends("/shard-1.safetensors"),
-    "the lease is being renewed": lambda look: any(name.startswith(".unfinished-") for name in look.now),
-    "the manifest is being written": lambda look: look.ends(".safetensors") and look.writes(),
-    "it is published": lambda look: look.ends("/manifest.json"),
-    "an old one is being deleted": lambda look: any(name.endswith("/manifest.json") for name in look.before - look.now),
+MOMENTS: dict[str, Callable[[Listing], bool]] = {
+    "a part is being written": Listing.is_writing,
+    "a part is saved": lambda listing: listing.has_new(".safetensors"),
+    "the last part is saved": lambda listing: listing.has_new("/shard-1.safetensors"),
+    "the lease is being renewed": lambda listing: any(name.startswith(".unfinished-") for name in listing.now),
+    "the manifest is being written": lambda listing: listing.has_new(".safetensors") and listing.is_writing(),
+    "the checkpoint is published": lambda listing: listing.has_new("/manifest.json"),
+    "an old checkpoint is being deleted": lambda listing: any(
+        name.endswith("/manifest.json") for name in listing.before - listing.now
+    ),
 }
 
 
 class CrashedServers:
-    """`count` shards with a worker, that are killed and started again."""
+    """`count` shards with a worker. Shards are killed and restarted."""
 
     def __init__(self, processes: Processes, folder: Path, count: int) -> None:
         self._processes = processes
@@ -65,11 +67,11 @@ class CrashedServers:
         self._count = count
         self._random = random.Random(count)
         self._known: dict[int, bytes] = {}
-        self.met: list[str] = []
-        """The moments that came in time."""
+        self.reached: list[str] = []
+        """The moments that occurred in time."""
 
     def kill_once(self, moment: str, victim: int) -> None:
-        """Kill a shard when the moment comes, start it again, and expect the previous state or the new one."""
+        """Kill a shard at a moment, restart it, and check that it has the previous state or the new one."""
         with parameter_client(self._shards.addresses, unavailable_after=200.0) as bridge:
             bridge.register(worker(self._config, _ALGORITHM))
             deadline = time.monotonic() + _PATIENCE
@@ -78,23 +80,23 @@ class CrashedServers:
                 before, since = self._names(), bridge.global_step
                 parameters = trained(bridge, 1, seed=self._random.randrange(2**32), env_steps=_STEPS)
                 self._known[bridge.global_step] = parameters.tobytes()
-                if self._comes(MOMENTS[moment], before, published):
-                    self.met.append(moment)
+                if self._occurs(MOMENTS[moment], before, published):
+                    self.reached.append(moment)
                     break
                 if time.monotonic() > deadline:
                     break
-            # What there was before the push may be in no checkpoint yet, after a new model's first one: the next may be
-            # of that still.
+            # After the first checkpoint of a new model, the state before the push may not be saved yet. Then the next
+            # checkpoint may be of that state.
             allowed = {bridge.global_step, since, _newest(published)}
             time.sleep(self._random.choice((0.0, self._random.random() * 0.01)))
             self._shards.running[victim].kill()
         self._shards.again(victim)
         self._expect_one_of(allowed)
         if victim == 0:
-            self._expect_nothing_left()
+            self._expect_no_leftovers()
 
     def verify(self) -> None:
-        """`relaax checkpoints verify` finds nothing damaged."""
+        """Check that `relaax checkpoints verify` finds no damage."""
         checked = self._processes.start("relaax", "checkpoints", "verify", self._directory)
         assert checked.wait(60) == 0, checked.report()
 
@@ -105,12 +107,12 @@ class CrashedServers:
             for name in names
         )
 
-    def _comes(self, moment: Callable[[Look], bool], before: Names, published: list[str]) -> bool:
-        """Whether it comes before the next checkpoint is published and an old one has gone."""
+    def _occurs(self, moment: Callable[[Listing], bool], before: Names, published: list[str]) -> bool:
+        """Return whether the moment occurs before the next checkpoint is published and an old one is deleted."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             now = self._names()
-            if moment(Look(before, now)):
+            if moment(Listing(before, now)):
                 return True
             new = {name for name in now - before if name.endswith("/manifest.json")}
             gone = {name for name in before - now if name.endswith("/manifest.json")}
@@ -124,25 +126,25 @@ class CrashedServers:
             step = registered.global_step
             assert step in allowed
             published = self.manager.published()
-            assert step == _newest(published), "no other one than the newest is restored"
+            assert step == _newest(published), "the newest checkpoint is restored"
             if step in self._known:
                 assert bridge.pull().parameters.tobytes() == self._known[step]
         for checkpoint_id in published:
             self.manager.load(checkpoint_id)
 
-    def _expect_nothing_left(self) -> None:
-        """Files of published checkpoints and no others; where there was none, a new model's may come meanwhile."""
+    def _expect_no_leftovers(self) -> None:
+        """Wait until there are only the files of published checkpoints."""
 
         def others() -> Names:
             own = {f"{one}/{name}" for one in self.manager.published() for name in _FILES[: self._count + 1]}
             return (self._names() - {"lease.json", ".lock"}) ^ own
 
         try:
-            wait_until(lambda: not others(), "the published checkpoints' files are all there is")
+            wait_until(lambda: not others(), "there are only the files of published checkpoints")
         except AssertionError as error:
             raise AssertionError(f"{error}; missing or left: {sorted(others())}") from None
 
 
 def _newest(published: list[str]) -> int:
-    """The global step of the newest checkpoint; that of the beginning where there is none."""
+    """Return the global step of the newest checkpoint; 0 without checkpoints."""
     return int(published[0].split("-")[1]) if published else 0

@@ -1,4 +1,4 @@
-"""The store of directories with a mistake in it, one each: what a test of crash consistency has to find."""
+"""Stores and managers with one mistake each, which the tests of crash consistency must find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relaax.checkpoint.store import buffers_of
 
 
 class InPlace(LocalStore):
-    """Writes over what is there."""
+    """A store that overwrites files in place."""
 
     def put(self, key: str, value: Value) -> None:
         target = self._path(key)
@@ -26,28 +26,28 @@ class InPlace(LocalStore):
 
 
 class DataUnsynced(LocalStore):
-    """Gives a file its name before its bytes are safe."""
+    """A store that renames a file before its data is durable."""
 
     def put(self, key: str, value: Value) -> None:
         _put(self, key, value, data=False)
 
 
 class NamesUnsynced(LocalStore):
-    """Says that a file is kept before its name is safe."""
+    """A store that returns from `put` before the name of the file is durable."""
 
     def put(self, key: str, value: Value) -> None:
         _put(self, key, value, names=False)
 
 
 class DirectoriesUnsynced(LocalStore):
-    """Says that a file is kept before the name of its new directory is safe."""
+    """A store that returns from `put` before the name of a new directory is durable."""
 
     def _make_directory(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
 
 
 class DirectoriesOfOthersUnsynced(LocalStore):
-    """Takes a directory that it finds for safe, although its maker may have been killed before it synced it."""
+    """A store that assumes existing directories to be durable. Their creator may have been killed before syncing."""
 
     def _make_directory(self, directory: Path) -> None:
         self._safe.extend([directory, *directory.parents])
@@ -55,7 +55,7 @@ class DirectoriesOfOthersUnsynced(LocalStore):
 
 
 class DeletesUnsynced(LocalStore):
-    """Deletes the next file while the name of the last one may come back."""
+    """A store that does not sync deletions, so that a deleted file may reappear."""
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -65,14 +65,14 @@ class DeletesUnsynced(LocalStore):
 
 
 class Untidy(LocalStore):
-    """Leaves what killed writers left."""
+    """A store that does not delete files of killed writers."""
 
     def clean(self) -> None:
         pass
 
 
 class ManifestFirst(CheckpointManager):
-    """Publishes before the parts are there."""
+    """A manager that publishes a checkpoint before its parts are written."""
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
         checkpoint_id = self.begin_checkpoint(global_step)
@@ -86,7 +86,7 @@ class ManifestFirst(CheckpointManager):
 
 
 class PartsGoFirst(CheckpointManager):
-    """Deletes a checkpoint's parts while its manifest is there."""
+    """A manager that deletes the parts of a checkpoint before its manifest."""
 
     def _delete_leftovers(self) -> None:
         for key in sorted(self._leftovers, key=lambda key: key.endswith("/manifest.json")):
@@ -95,7 +95,7 @@ class PartsGoFirst(CheckpointManager):
 
 
 class OldGoFirst(CheckpointManager):
-    """Deletes the previous checkpoints before the new one is there."""
+    """A manager that deletes the previous checkpoints before the new one is published."""
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
         for checkpoint_id in self.published():

@@ -1,4 +1,4 @@
-"""A TCP proxy that can swallow answers and cut connections."""
+"""A TCP proxy that can drop answers and cut connections."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from support.acceptor import Acceptor
 
 
 class CuttingProxy(Acceptor):
-    """Stands between a client and `target` (HOST:PORT), which is reached through `address`.
+    """A proxy between a client and `target` (HOST:PORT). Clients connect to `address`.
 
-    After `swallow_answers` requests still arrive, but nothing comes back. `cut` ends all connections, and answers come
-    back again on new ones.
+    After `drop_answers`, requests are forwarded and answers are dropped. `cut` closes all connections and ends the
+    dropping of answers.
     """
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
-        self._swallowing = False
+        self._is_dropping = False
         super().__init__()
 
-    def swallow_answers(self) -> None:
-        self._swallowing = True
+    def drop_answers(self) -> None:
+        self._is_dropping = True
 
     def cut(self) -> None:
         super().cut()
-        self._swallowing = False
+        self._is_dropping = False
 
     def _accepted(self, sock: socket.socket) -> None:
         try:
@@ -41,7 +41,7 @@ class CuttingProxy(Acceptor):
     def _forward(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if not (answers and self._swallowing):
+                if not (answers and self._is_dropping):
                     sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

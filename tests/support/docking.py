@@ -1,4 +1,4 @@
-"""A continuous task in which the middle must be found, with units and bounds that are nobody's."""
+"""A continuous control task with unusual units and bounds: move a point to the middle."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from relaax.algorithm_base import Box, Leaves, Mask, StepResult
 
 
 class Docking:
-    """N environments. A place x in [-1, 1] is moved by a thrust; every step costs x^2.
+    """N environments with a position x in [-1, 1]. Each step costs x^2.
 
-    The thrust is from 0 to 4 and moves x by (thrust - 3) / 4, so no force is 3, and the middle of the bounds drives x
-    down at -0.25 a step. The observation is 500 + 20 x and a number that never changes; where `hidden`, x is seen in an
-    episode's first step only, and must be remembered together with what was done since. Episodes last 8 steps and are
-    then cut off, in environments of odd number in the NEXT_STEP way.
+    The action, a thrust from 0 to 4, moves x by (thrust - 3) / 4. Thrust 3 has no effect, and the middle of the bounds
+    moves x by -0.25 per step. The observation is 500 + 20 x and a constant. If `hidden`, x is visible only in the first
+    step of an episode, so the agent needs a memory of x and of its actions. Episodes are truncated after 8 steps.
+    Environments of odd index use Autoreset.NEXT_STEP, the others SAME_STEP.
 
-    Doing nothing costs 1/3 a step. To drive straight to 0 costs 0.012: almost nothing from x > 0, but from x < 0 it is
-    the sum over k of (1 - k/4)^3 / 3 an episode, 0.19, in half of the episodes of 8 steps.
+    Thrust 3 at every step costs 1/3 per step. The best policy costs 0.012 per step: almost nothing from x > 0, and from
+    x < 0 the sum over k of (1 - k/4)^3 / 3, which is 0.19 per episode, in half of the episodes of 8 steps.
     """
 
     observation_space = Box(shape=(2,))
@@ -53,5 +53,5 @@ class Docking:
         self._time = np.where(where, 0, self._time)
 
     def _observe(self) -> Leaves:
-        seen = np.where(self._time > 0, 0.0, self._x) if self._hidden else self._x
-        return [np.stack([500 + 20 * seen, np.full_like(seen, 7.0)], axis=1).astype(np.float32)]
+        visible = np.where(self._time > 0, 0.0, self._x) if self._hidden else self._x
+        return [np.stack([500 + 20 * visible, np.full_like(visible, 7.0)], axis=1).astype(np.float32)]

@@ -1,4 +1,4 @@
-"""An algorithm for tests of policies: it takes the action of the largest value of a dueling network; no learning."""
+"""An algorithm for tests of policies: greedy actions of a dueling network, without learning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HISTORY = 2
 
 
 class Config(ConfigBase):
-    both: bool = Field(False, description="The model gives the value too.")
+    both: bool = Field(False, description="Whether the model outputs the value too.")
     network: NetworkConfig = Field(NetworkConfig(), description="The network.")
 
 

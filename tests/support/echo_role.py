@@ -1,4 +1,4 @@
-"""A role that only a test knows: its process sends the word of its section to whoever connects."""
+"""A role that only a test defines. Its process sends the word of its section on each connection."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from relaax.configuration.roles import Addresses, Restart, Role, Sections
 
 
 class EchoSection(Section):
-    """`relaax-echo`: a role of this test."""
+    """The configuration section `relaax-echo`."""
 
-    bind: str = Field("127.0.0.1:0", description="Where it listens.")
-    word: str = Field("hello", description="What it says.")
-    echoes: int = Field(1, description="How many there are.")
+    bind: str = Field("127.0.0.1:0", description="Address to listen on.")
+    word: str = Field("hello", description="Word to send.")
+    echoes: int = Field(1, description="Number of processes.")
 
 
 def count(sections: Sections) -> int:
@@ -48,12 +48,12 @@ ECHO = Role(
 
 
 def with_echo() -> tuple[Role, ...]:
-    """The table with this row."""
+    """Return the table of roles with this role."""
     return (*roles.ROLES[:2], ECHO, *roles.ROLES[2:])
 
 
 def add() -> None:
-    """Put the row into this process's table."""
+    """Add the role to the table of this process."""
     roles.ROLES = with_echo()
     SECTIONS[ECHO.section] = ECHO.model
 

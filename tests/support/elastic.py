@@ -1,4 +1,7 @@
-"""Environments that come and go, RLX servers that follow them, and machines that follow these by Ray's autoscaler."""
+"""A training with a changing number of environments. RLX servers and machines are scaled with it.
+
+Ray's autoscaler adds and removes the machines.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +26,29 @@ SERVER_CPUS, OTHER_CPUS = 4, 2
 IDLE_SECONDS = 10.0
 IDLE_MINUTES = 0.2
 PATIENCE = 300.0
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass
 class Elastic:
-    """What was seen. Numbers of servers and machines by seconds; times in seconds."""
+    """Measurements of a run. Times are in seconds."""
 
     course: list[tuple[float, int, int, int]] = field(default_factory=list)
-    """Seconds, connections, RLX servers, machines."""
+    """Seconds since the start, connections, RLX servers, machines."""
     up: float = 0.0
-    """Until the last environment was admitted."""
+    """Time until the last environment was admitted."""
     down: float = 0.0
-    """From the departure of most environments until one server and one machine were left."""
+    """Time from the end of most environments until one server and one machine were left."""
     moved: int = 0
-    """Environments that stayed, and moved."""
+    """Number of remaining environments, which moved to the last server."""
     episodes: int = 0
-    """That environments have ended."""
+    """Number of episodes, counted by the environments."""
     counted: int = 0
-    """That the parameter server knows of."""
+    """Number of episodes, counted by the parameter server."""
 
 
 def autoscaler_config(folder: Path, machines: int, address: str) -> Path:
-    """A configuration of Ray's autoscaler with its fake provider, whose machines are processes of this one."""
+    """Write a configuration of Ray's autoscaler with its fake provider: machines are processes of this machine."""
     path = folder / "autoscaler.yaml"
     resources = {"CPU": SERVER_CPUS, "object_store_memory": 100_000_000}
     document = {
@@ -80,9 +83,9 @@ def autoscaler_config(folder: Path, machines: int, address: str) -> Path:
     return path
 
 
-def rise_and_fall(processes: Processes, folder: Path, programs: int, each: int, rate: float, say: Say) -> Elastic:
-    """Let programs with so many environments come, all but one of them go again, and then the last one."""
-    seen = Elastic()
+def scale_up_and_down(processes: Processes, folder: Path, programs: int, each: int, rate: float, log: Log) -> Elastic:
+    """Start programs with `each` environments, end all programs except one, and then end the last one."""
+    measured = Elastic()
     with RayNodes(processes) as nodes:
         nodes.environment["RELAAX_TOKEN"] = TOKEN
         nodes.environment["AUTOSCALER_UPDATE_INTERVAL_S"] = "1"
@@ -93,33 +96,35 @@ def rise_and_fall(processes: Processes, folder: Path, programs: int, each: int, 
             training.wait_running()
             begun = time.monotonic()
 
-            def looks(condition: Callable[[Status], bool]) -> Callable[[Status], bool]:
-                def look(status: Status) -> bool:
+            def recorded(condition: Callable[[Status], bool]) -> Callable[[Status], bool]:
+                def check(status: Status) -> bool:
                     servers = of_role(status, "rlx-server")
                     course = (time.monotonic() - begun, connections_of(status), len(servers), len(status["machines"]))
-                    seen.course.append(course)
-                    say("{:6.1f} s  {} connections  {} servers  {} machines".format(*course))
+                    measured.course.append(course)
+                    log("{:6.1f} s  {} connections  {} servers  {} machines".format(*course))
                     return condition(status)
 
-                return look
+                return check
 
-            book = f"@{training.folder / 'rlx-server'}"
-            running = [_start(processes, book, each, rate) for _ in range(programs)]
+            addresses = f"@{training.folder / 'rlx-server'}"
+            running = [_start(processes, addresses, each, rate) for _ in range(programs)]
             for one in running:
                 one.wait_for_line(f"admitted {each}", PATIENCE)
-            training.wait_until(looks(lambda status: connections_of(status) == programs * each), "all play", PATIENCE)
-            seen.up = time.monotonic() - begun
-            leaving, staying = running[1:], running[0]
-            gone = time.monotonic()
-            finished = [_end(one) for one in leaving]
-            training.wait_until(looks(lambda status: _is_small(status, each)), "one server is left", PATIENCE)
-            seen.down = time.monotonic() - gone
-            seen.moved = each
-            finished.append(_end(staying))
-            seen.episodes = sum(one["episodes"] for one in finished)
-            training.wait_until(looks(lambda status: connections_of(status) == 0), "nobody plays", PATIENCE)
-            seen.counted = training.stop()["episodes"]
-    return seen
+            training.wait_until(
+                recorded(lambda status: connections_of(status) == programs * each), "all environments play", PATIENCE
+            )
+            measured.up = time.monotonic() - begun
+            others, last = running[1:], running[0]
+            ended = time.monotonic()
+            finished = [_end(one) for one in others]
+            training.wait_until(recorded(lambda status: _is_small(status, each)), "one server is left", PATIENCE)
+            measured.down = time.monotonic() - ended
+            measured.moved = each
+            finished.append(_end(last))
+            measured.episodes = sum(one["episodes"] for one in finished)
+            training.wait_until(recorded(lambda status: connections_of(status) == 0), "no environment plays", PATIENCE)
+            measured.counted = training.stop()["episodes"]
+    return measured
 
 
 def _settings(programs: int, each: int) -> list[str]:
@@ -135,9 +140,9 @@ def _settings(programs: int, each: int) -> list[str]:
     return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
 
 
-def _start(processes: Processes, book: str, each: int, rate: float) -> Running:
+def _start(processes: Processes, addresses: str, each: int, rate: float) -> Running:
     return processes.start(
-        sys.executable, CLIENT, book, str(each), f"{rate:g}", env={"RELAAX_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+        sys.executable, CLIENT, addresses, str(each), f"{rate:g}", env={"RELAAX_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
     )
 
 

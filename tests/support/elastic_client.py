@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Environments that come and go: `elastic_client ADDRESS CONNECTIONS RATE`, one on each connection.
+"""Environments for tests of scaling, one per connection: `elastic_client ADDRESS CONNECTIONS RATE`.
 
-An episode has 40 steps. A line is printed with each admission. On SIGTERM each ends its episode and leaves; then one
-line of JSON: episodes that ended, steps, seconds until each was admitted, milliseconds of each action since SIGUSR1, if
-there was one.
+Episodes have 40 steps. A line is printed for each admission. On SIGTERM, each environment finishes its episode and
+disconnects. Then a line of JSON is printed: the number of episodes and of steps, the seconds until each admission, and
+the milliseconds of each action, since SIGUSR1 if it was received.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATE = np.zeros(4, np.float32)
 
 
 class Environments:
-    """So many, each in a thread."""
+    """`connections` environments, each in its own thread and with `rate` steps per second."""
 
     def __init__(self, address: str, connections: int, rate: float) -> None:
         self.stopping = threading.Event()
@@ -35,28 +35,28 @@ class Environments:
         self._address = address
         self._pause = 1.0 / rate
         self._lock = threading.Lock()
-        self._seen: set[int] = set()
+        self._admitted: set[int] = set()
         self._begun = time.monotonic()
-        self._threads = [threading.Thread(target=self._whole, args=(index,)) for index in range(connections)]
+        self._threads = [threading.Thread(target=self._run_or_exit, args=(index,)) for index in range(connections)]
 
     def run(self) -> None:
-        """Until all have ended."""
+        """Run all environments until they end."""
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
-            while thread.is_alive():  # a signal is handled between two of these
+            while thread.is_alive():  # signals are handled between two joins
                 thread.join(0.2)
 
-    def measure_anew(self) -> None:
-        """Forget what actions took so far."""
+    def reset_times(self) -> None:
+        """Discard the recorded times of actions."""
         self.act_ms = []
 
-    def _whole(self, index: int) -> None:
+    def _run_or_exit(self, index: int) -> None:
         try:
             self._run(index)
         except BaseException:
             traceback.print_exc()
-            os._exit(1)  # one that is missing would be waited for
+            os._exit(1)  # otherwise the test waits for this environment
 
     def _run(self, index: int) -> None:
         box = Box(shape=(4,))
@@ -78,17 +78,17 @@ class Environments:
 
     def _note_admission(self, index: int) -> None:
         with self._lock:
-            if index not in self._seen:
-                self._seen.add(index)
+            if index not in self._admitted:
+                self._admitted.add(index)
                 self.admitted.append(time.monotonic() - self._begun)
                 print("admitted", len(self.admitted), flush=True)
 
 
 def main(address: str, connections: int, rate: float) -> None:
-    """Run them."""
+    """Run the environments and print the result."""
     environments = Environments(address, connections, rate)
     signal.signal(signal.SIGTERM, lambda *_: environments.stopping.set())
-    signal.signal(signal.SIGUSR1, lambda *_: environments.measure_anew())
+    signal.signal(signal.SIGUSR1, lambda *_: environments.reset_times())
     environments.run()
     found = {"episodes": environments.episodes, "steps": environments.steps, "admitted": environments.admitted}
     print(json.dumps({**found, "act_ms": environments.act_ms}), flush=True)

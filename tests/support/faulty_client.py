@@ -1,9 +1,9 @@
-"""An RLX client in one file, JSON, without any library, that keeps to the protocol but for one fault.
+"""An RLX client in one file, with JSON and without libraries, that follows the protocol except for one fault.
 
     python faulty_client.py HOST:PORT [FAULT]
 
-It plays episodes of five steps, sends two metrics, checks what it receives, and reconnects where it may. The "fault"
-next_step is none: a right client of the habit NEXT_STEP.
+It plays episodes of five steps, sends two metrics, checks the answers, and reconnects if allowed. With the "fault"
+`next_step`, it is a correct client that uses Autoreset.NEXT_STEP.
 """
 
 from __future__ import annotations
@@ -38,86 +38,85 @@ FIELDS: list[tuple[Any, set[str]]] = [
 ]
 
 
-class Mistake(Exception):
-    """The server's."""
+class ServerMistake(Exception):
+    """A mistake of the server."""
 
 
-class Again(Exception):
-    """Connect again, after the seconds that it says."""
+class Reconnect(Exception):
+    """A request to reconnect. Its argument: seconds to wait first."""
 
 
 class Connection:
     def __init__(self, address: tuple[str, int]) -> None:
-        self.wire = socket.create_connection(address)
-        self.wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
         self.limit = 65536
-        self.said = 0
 
     def send(self, message: dict[str, Any]) -> None:
         payload = json.dumps(message).encode()
         if FAULT == "mixed_codec" and "init" in message:
             payload = b"\x12\x00"
         header = struct.pack(">I", 2**31 if FAULT == "huge" and "init" in message else len(payload))
-        self.wire.sendall(header + payload)
+        self.socket.sendall(header + payload)
 
-    def take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
         while len(self.buffer) < count:
-            data = self.wire.recv(65536)
+            data = self.socket.recv(65536)
             if not data or (FAULT == "packets_are_frames" and len(data) < count):
-                raise Again(0.1)
+                raise Reconnect(0.1)
             self.buffer += data
-        taken, self.buffer = self.buffer[:count], self.buffer[count:]
-        return taken
+        result, self.buffer = self.buffer[:count], self.buffer[count:]
+        return result
 
     def receive(self) -> dict[str, Any]:
-        (length,) = struct.unpack(">I", self.take(4))
+        (length,) = struct.unpack(">I", self.read(4))
         if length == 0 and FAULT == "empty_frames":
             return self.receive()
         if not 0 < length <= self.limit and FAULT != "endless_frames":
-            raise Mistake("length")
-        payload = self.take(length)
+            raise ServerMistake("length")
+        payload = self.read(length)
         if payload[:1] != b"{":
-            raise Again(0.1)
+            raise Reconnect(0.1)
         if FAULT == "drops_the_rest":
             self.buffer = b""
         try:
             text = payload.decode(errors="replace" if FAULT == "any_bytes" else "strict")
             tree: dict[str, Any] = json.loads(text, object_hook=names)
         except ValueError:
-            raise Mistake("no JSON") from None
+            raise ServerMistake("no JSON") from None
         if sum(name in tree for name in ANSWERS) > 1 and FAULT not in ("two_messages", "last_message"):
-            raise Mistake("two messages")
+            raise ServerMistake("two messages")
         if FAULT == "last_message":
             tree = dict(list(tree.items())[-1:])
         return tree
 
-    def look(self) -> None:
-        """Read what has arrived, without waiting."""
-        self.wire.setblocking(False)
+    def handle_received(self) -> None:
+        """Read and handle the messages that have arrived, without waiting."""
+        self.socket.setblocking(False)
         try:
-            while data := self.wire.recv(65536):
+            while data := self.socket.recv(65536):
                 self.buffer += data
         except BlockingIOError:
             pass
-        self.wire.setblocking(True)
+        self.socket.setblocking(True)
         while len(self.buffer) >= 4 and len(self.buffer) >= 4 + struct.unpack(">I", self.buffer[:4])[0]:
-            self.hear("")
+            self.receive_answer("")
 
     def ask(self, kind: str, body: dict[str, Any]) -> Any:
         if FAULT != "speaks_first":
-            self.look()
+            self.handle_received()
         self.send({kind: body})
         if FAULT == "impatient" and kind == "step":
             time.sleep(0.1)
             self.send({kind: body})
         while True:
-            answer = self.hear(kind)
+            answer = self.receive_answer(kind)
             if answer is not None:
                 return answer
 
-    def hear(self, asked: str) -> Any:
-        """Return the answer to `asked`, or None for a ping or a pong."""
+    def receive_answer(self, sent: str) -> Any:
+        """Return the answer to a message of kind `sent`, or None for a ping or a pong."""
         answer = self.receive()
         if "ping" in answer:
             nonce = 4 if FAULT == "wrong_nonce" else (answer["ping"] or {}).get("nonce", 0)
@@ -125,45 +124,45 @@ class Connection:
                 self.send({"pong": {"nonce": nonce}})
         elif "pong" in answer:
             if FAULT == "no_unasked_pong":
-                raise Mistake("a pong")
+                raise ServerMistake("a pong")
         elif "trainingFinished" in answer:
-            self.last()
+            self.end()
             if FAULT == "never_ends":
                 time.sleep(30)
             if FAULT == "stubborn":
-                raise Again(0.0)
+                raise Reconnect(0.0)
             sys.exit(3 if FAULT == "exit_code" else 0)
         elif "error" in answer:
             error = answer["error"]
-            may, wait = error.get("retryable", False), error.get("retryAfterSeconds") or 0.0
+            retry, wait = error.get("retryable", False), error.get("retryAfterSeconds") or 0.0
             if not (0 <= wait < 1e9 or FAULT == "any_wait"):
-                raise Mistake("no time to wait")
-            self.last()
+                raise ServerMistake("no time to wait")
+            self.end()
             if FAULT == "by_code":
-                may = str(error["code"]).removeprefix("ERROR_CODE_") in ("UNAVAILABLE", "OVERLOADED")
-            if not may and FAULT != "stubborn":
+                retry = str(error["code"]).removeprefix("ERROR_CODE_") in ("UNAVAILABLE", "OVERLOADED")
+            if not retry and FAULT != "stubborn":
                 sys.exit(0 if FAULT == "no_exit_code" else 1)
-            raise Again(0.0 if FAULT == "hurries" else max(0.0, wait))
+            raise Reconnect(0.0 if FAULT == "hurries" else max(0.0, wait))
         elif "bye" in answer:
-            self.last()
+            self.end()
             if FAULT == "talks_on":
-                self.send({asked: {}})
-            raise Again(0.1)
-        elif asked and KINDS[asked] in answer:
-            return answer[KINDS[asked]]
+                self.send({sent: {}})
+            raise Reconnect(0.1)
+        elif sent and KINDS[sent] in answer:
+            return answer[KINDS[sent]]
         elif FAULT != "credulous":
-            raise Mistake(f"{list(answer)}")
+            raise ServerMistake(f"{list(answer)}")
         return None
 
-    def last(self) -> None:
-        """Send a bye after the server's last message, if that is the fault."""
+    def end(self) -> None:
+        """Send a bye after the server's last message, if FAULT requires it."""
         if FAULT == "bye_after_the_end":
             self.send({"bye": {}})
 
 
 def names(tree: dict[str, Any]) -> dict[str, Any]:
     if FAULT == "known_fields_only" and "colour" in tree:
-        raise Mistake("colour")
+        raise ServerMistake("colour")
     if FAULT == "one_spelling":
         return tree
     known = {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in tree.items()}
@@ -172,7 +171,7 @@ def names(tree: dict[str, Any]) -> dict[str, Any]:
             wrong = not isinstance(known[name], kind) or isinstance(known[name], bool)
             wrong = wrong or (name == "shape" and bool in map(type, known[name]))
             if known[name] is not None and wrong:
-                raise Mistake(f"the kind of {name}")
+                raise ServerMistake(f"the kind of {name}")
     return known
 
 
@@ -181,7 +180,7 @@ def base64_bytes(text: str) -> bytes:
         return base64.b64decode(text + "==")
     data = base64.b64decode(text, validate=True)
     if base64.b64encode(data).decode() != text:
-        raise Mistake("base64")
+        raise ServerMistake("base64")
     return data
 
 
@@ -195,28 +194,28 @@ def check_action(answer: dict[str, Any]) -> None:
         return
     leaf = answer["action"][0]
     if len(answer["action"]) != 1 and FAULT != "any_leaves":
-        raise Mistake("leaves")
+        raise ServerMistake("leaves")
     if leaf["dtype"] not in ("DTYPE_INT64", 9) or (leaf["shape"] != [1] and FAULT != "any_shape"):
-        raise Mistake("shape")
+        raise ServerMistake("shape")
     data = base64_bytes(leaf["data"])
     if len(data) != 8 and FAULT == "any_length":
         return
     if len(data) != 8 or not 0 <= struct.unpack("<q", data)[0] < 3:
-        raise Mistake("range")
+        raise ServerMistake("range")
 
 
 def play(connection: Connection, session_id: str) -> str:
-    """Episodes to the end, or until an exception; the session id is noted in SESSION."""
+    """Play all episodes. Stores the session id in SESSION."""
     if FAULT == "init_first":
         connection.ask("init", {"observation": observation(0, 0)})
     if FAULT == "mute":
-        connection.wire.recv(1)
+        connection.socket.recv(1)
     welcome = connection.ask("hello", HELLO | {"sessionId": session_id})
     limits, session = welcome["limits"], welcome.get("sessionId") or ""
     right = welcome["protocolVersion"] == 1 and limits["maxFrameBytes"] >= 8 and limits.get("heartbeatSeconds", 0) > 0
     named = re.fullmatch("[A-Za-z0-9_-]{0,128}", str(session)) or FAULT == "any_session_id"
     if not (right and named) and FAULT != "credulous":
-        raise Mistake("welcome")
+        raise ServerMistake("welcome")
     connection.limit = limits["maxFrameBytes"]
     SESSION[:] = [session]
     scalars = [{"name": name, "value": 1.0} for name in (("a", "b", "c") if FAULT == "many_metrics" else ("a", "b"))]
@@ -231,13 +230,13 @@ def play(connection: Connection, session_id: str) -> str:
             check_action(connection.ask("step", {"reward": [reward], "observation": observation(*numbers)}))
         returns = connection.ask("reset", {"reward": [1.0]})["episodeReturn"]
         if (len(returns) != 1 and FAULT != "any_returns") or (abs(returns[0]) > 1e30 and FAULT != "large_returns"):
-            raise Mistake("returns")
+            raise ServerMistake("returns")
     connection.send({"bye": {}})
     return ""
 
 
 def play_next_step(connection: Connection) -> None:
-    """Episodes of five steps that end with a step. ENDED: whether the episode has ended and none has begun."""
+    """Play episodes of five steps that end with a step. ENDED: whether the last episode has ended."""
     ended = ENDED[0] and FAULT != "next_step"
     check_action(connection.ask("init", {"observation": observation(1, int(ended))}))
     first = ended and FAULT == "says_first"
@@ -266,10 +265,10 @@ def main() -> None:
         try:
             play(connection, "" if FAULT == "forgets" else SESSION[0])
             return
-        except Again as again:
-            connection.wire.close()
-            time.sleep(again.args[0])
-        except Mistake as mistake:
+        except Reconnect as reconnect:
+            connection.socket.close()
+            time.sleep(reconnect.args[0])
+        except ServerMistake as mistake:
             if FAULT == "holds_on":
                 time.sleep(30)
             sys.exit(f"the server made a mistake: {mistake}")

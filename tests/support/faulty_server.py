@@ -1,7 +1,7 @@
-"""An RLX server that keeps to the protocol but for one fault, to see that `relaax conformance` finds it.
+"""An RLX server that follows the protocol except for one fault, which `relaax conformance` must find.
 
-It acts with the smallest action, adds up rewards, and takes any spaces. Three faults are none: "" and "impatient" (a
-short idle timeout), and "token" (it asks for the token "secret").
+It answers with the smallest action, sums rewards, and accepts any spaces. Three values are not faults: "", "impatient"
+(a short idle timeout), and "token" (the token "secret" is required).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from support.rlx_peer import least_action
 
 LIMITS = rlx.Limits(max_frame_bytes=2**20, idle_timeout_seconds=60, heartbeat_seconds=5)
 IMPATIENT = replace(LIMITS, idle_timeout_seconds=0.4)
-SERVER_NAMES = {"protobuf": b"\x92\x3f", "json": b"colour"}  # what unknown fields look like
+SERVER_NAMES = {"protobuf": b"\x92\x3f", "json": b"colour"}  # bytes of unknown fields
 
 
-class _Talk:
-    """One connection. `connection` judges the client; the fault is between it and the wire."""
+class _Connection:
+    """One connection. `protocol` checks the client; the fault is applied between it and the socket."""
 
     hello: rlx.Hello
 
@@ -36,36 +36,36 @@ class _Talk:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.limits = IMPATIENT if fault in ("impatient", "patient") else LIMITS
         self.token = "secret" if fault == "token" else ""
-        self.connection = rlx.ServerConnection(LIMITS)
+        self.protocol = rlx.ServerConnection(LIMITS)
         self.returns = np.zeros(0)
         self.between = np.zeros(0, np.bool_)
-        self.segments = 0  # that have come
+        self.segments = 0  # received segments with data
 
     def serve(self) -> None:
         try:
-            self.converse()
+            self.run()
         except rlx.RemoteProtocolError as error:
             self.refuse(rlx.Error.of(error))
 
-    def converse(self) -> None:
+    def run(self) -> None:
         while True:
-            event = self.connection.next_event()
+            event = self.protocol.next_event()
             if event is rlx.NEED_DATA:
                 try:
                     self.read()
                 except TimeoutError:
-                    self.refuse(rlx.Error(rlx.ErrorCode.TIMEOUT, "nothing was heard"))
+                    self.refuse(rlx.Error(rlx.ErrorCode.TIMEOUT, "the client sent nothing within the idle timeout"))
                     return
             elif isinstance(event, rlx.ConnectionClosed | rlx.Bye):
                 if self.fault == "stays_after_bye":
-                    threading.Event().wait(1.5)  # the client has ended its stream, and waits for a second
+                    threading.Event().wait(1.5)  # the client has ended its stream and waits for 1 s
                 self.end()
                 return
             else:
                 self.answer(event)
 
     def read(self) -> None:
-        welcomed = self.connection.welcome is not None
+        welcomed = self.protocol.welcome is not None
         self.sock.settimeout(self.limits.idle_timeout_seconds if welcomed and self.fault != "patient" else PATIENCE)
         data = self.sock.recv(1 << 16)
         if self.fault == "waits_for_body" and len(data) >= 4 and struct.unpack(">I", data[:4])[0] > 65536:
@@ -80,18 +80,18 @@ class _Talk:
             data = b"\0\0\0\0"
         if self.fault == "blind_to_nan":
             data = data.replace(struct.pack("<d", np.nan), struct.pack("<d", 1))
-        self.connection.receive_data(data)
+        self.protocol.receive_data(data)
 
     def answer(self, event: Any) -> None:
         if isinstance(event, rlx.Hello):
             self.hello = event
             if event.token != self.token:
-                self.refuse(rlx.Error(rlx.ErrorCode.UNAUTHENTICATED, "the token is not the right one"))
+                self.refuse(rlx.Error(rlx.ErrorCode.UNAUTHENTICATED, "the token is not valid"))
                 return
             limits = replace(LIMITS, heartbeat_seconds=0.0) if self.fault == "no_heartbeat" else self.limits
             session_id = "a/b" if self.fault == "bad_session_id" else "s1"
             version = 2 if self.fault == "welcome_version" else 1
-            self.say(rlx.Welcome("s1", "none", LIMITS), rlx.Welcome(session_id, "none", limits, version))
+            self.send(rlx.Welcome("s1", "none", LIMITS), rlx.Welcome(session_id, "none", limits, version))
         elif isinstance(event, rlx.Init):
             self.returns = np.zeros(self.hello.environments)
             self.between = np.zeros(self.hello.environments, np.bool_)
@@ -101,10 +101,10 @@ class _Talk:
             self.act(event)
         elif isinstance(event, rlx.Reset):
             returns = np.where(self.between, 0, self.returns + event.reward)
-            told = returns + 1 if self.fault == "wrong_returns" else returns
-            self.say(rlx.EpisodeReturns(returns), rlx.EpisodeReturns(told))
+            faulty = returns + 1 if self.fault == "wrong_returns" else returns
+            self.send(rlx.EpisodeReturns(returns), rlx.EpisodeReturns(faulty))
         elif isinstance(event, rlx.Ping):
-            self.say(rlx.Pong(event.nonce), rlx.Pong(5 if self.fault == "wrong_nonce" else event.nonce))
+            self.send(rlx.Pong(event.nonce), rlx.Pong(5 if self.fault == "wrong_nonce" else event.nonce))
 
     def count(self, step: rlx.Step) -> None:
         none = np.zeros(self.hello.environments, np.bool_)
@@ -117,22 +117,25 @@ class _Talk:
 
     def act(self, event: rlx.Message) -> None:
         action = least_action(event, self)  # type: ignore[arg-type]
-        told = {"illegal_action": [leaf - 1 for leaf in action], "wrong_dtype": [a.astype(np.float16) for a in action]}
-        self.say(rlx.Actions(action), rlx.Actions(told.get(self.fault, action)))
+        faulty = {
+            "illegal_action": [leaf - 1 for leaf in action],
+            "wrong_dtype": [a.astype(np.float16) for a in action],
+        }
+        self.send(rlx.Actions(action), rlx.Actions(faulty.get(self.fault, action)))
 
-    def say(self, right: rlx.Message, told: rlx.Message) -> None:
-        """Send what the fault makes of the right message."""
-        data = self.connection.send(right)
-        if told is not right:
+    def send(self, correct: rlx.Message, faulty: rlx.Message) -> None:
+        """Send `faulty` in place of the correct message, whose effect on the protocol is kept."""
+        data = self.protocol.send(correct)
+        if faulty is not correct:
             from relaax.rlx.wire.codecs import codec_named
 
-            name = "protobuf" if self.fault == "protobuf_only" else self.connection.codec or "protobuf"
-            data = frame(codec_named(name).encode(told, rlx.Sender.SERVER), 2**31)
+            name = "protobuf" if self.fault == "protobuf_only" else self.protocol.codec or "protobuf"
+            data = frame(codec_named(name).encode(faulty, rlx.Sender.SERVER), 2**31)
         self.sock.sendall(data)
 
     def refuse(self, error: rlx.Error) -> None:
         code = rlx.ErrorCode.AGENT_FAILED if self.fault == "wrong_code" else error.code
-        self.say(error, replace(error, code=code, message="" if self.fault == "no_sentence" else error.message))
+        self.send(error, replace(error, code=code, message="" if self.fault == "no_sentence" else error.message))
         if self.fault == "speaks_on":
             self.sock.sendall(frame(b"\x32\x00", 100))
         if self.fault == "never_ends":
@@ -154,14 +157,17 @@ class _Talk:
 
 
 def _segments(sock: socket.socket) -> int:
-    """How many with data have come: tcpi_data_segs_in of Linux's struct tcp_info. One `recv` may read several."""
+    """Return the number of received segments with data: tcpi_data_segs_in of Linux's struct tcp_info.
+
+    One `recv` may read several segments.
+    """
     (count,) = struct.unpack_from("=I", sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160), 152)
     assert isinstance(count, int)
     return count
 
 
 class FaultyServer(Acceptor):
-    """Serves on a free port until it is left."""
+    """A faulty server on a free port."""
 
     def __init__(self, fault: str = "") -> None:
         self._fault = fault
@@ -172,4 +178,4 @@ class FaultyServer(Acceptor):
 
     def _serve(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
-            _Talk(sock, self._fault).serve()
+            _Connection(sock, self._fault).serve()

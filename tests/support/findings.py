@@ -1,4 +1,4 @@
-"""What `relaax conformance` has found."""
+"""The findings of `relaax conformance`."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from relaax.conformance.report import Report, Verdict
 
 
 def not_passed(report: Report) -> dict[str, str]:
-    """The verdict and the sentence of each rule that has not passed."""
+    """Return the verdict and the sentence of each rule that has not passed."""
     return {f.rule: f"{f.verdict.value}: {f.sentence}" for f in report.findings if f.verdict is not Verdict.PASSED}

@@ -1,4 +1,4 @@
-"""Checkpoints that agree with themselves and are hostile: whoever can write the store can make a manifest's SHA-256."""
+"""Hostile checkpoints with correct hashes: an attacker who can write the store can compute a manifest's SHA-256."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def sealed(manifest: dict[str, Any]) -> bytes:
-    """A manifest with the SHA-256 that belongs to it, whatever else it says."""
+    """Return a manifest as JSON with its correct SHA-256."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     return json.dumps({**rest, "sha256": digest}, indent=1, sort_keys=True).encode()
 
 
 def forge(checkpoint: Path, change: Change) -> None:
-    """Change the manifest in the folder of a checkpoint."""
+    """Change the manifest of the checkpoint in a folder, and update its SHA-256."""
     path = checkpoint / "manifest.json"
     manifest = copy.deepcopy(json.loads(path.read_bytes()))
     change(manifest)
@@ -35,7 +35,7 @@ def forge(checkpoint: Path, change: Change) -> None:
 
 
 def put(*keys: str | int, value: Any) -> Change:
-    """Another value at this place of the manifest."""
+    """Return a change that replaces the value at this path of the manifest."""
 
     def change(manifest: dict[str, Any]) -> None:
         at: Any = manifest
@@ -47,7 +47,7 @@ def put(*keys: str | int, value: Any) -> Change:
 
 
 def without(*keys: str | int) -> Change:
-    """Nothing at this place of the manifest."""
+    """Return a change that deletes this path of the manifest."""
 
     def change(manifest: dict[str, Any]) -> None:
         at: Any = manifest
@@ -66,8 +66,8 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         "parts.shard-0.key is '00000001-10-f1/shard-0.safetensors'",
     ),
     "a key that is a number": (put(*PART, "key", value=7), "parts.shard-0.key is 7"),
-    "bytes without end": (put(*PART, "bytes", value=10**15), "bytes, not 1000000000000000"),
-    "more bytes than can be counted": (put(*PART, "bytes", value=10**30), "parts.shard-0.bytes is 1000000"),
+    "too many bytes": (put(*PART, "bytes", value=10**15), "bytes, not 1000000000000000"),
+    "bytes beyond int64": (put(*PART, "bytes", value=10**30), "parts.shard-0.bytes is 1000000"),
     "negative bytes": (put(*PART, "bytes", value=-1), "parts.shard-0.bytes is -1"),
     "no part": (put("parts", value={}), "shards.0.part is 'shard-0', which is not one of its parts"),
     "parts as a list": (put("parts", value=[]), "parts is []"),
@@ -83,25 +83,25 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     "a shard from the middle": (put("shards", 0, "start", value=3), "shards are not contiguous"),
     "no shards": (put("shards", value=[]), "shards is []"),
     "wrong returns": (put("returns", value={"episodes": 1, "last": "high", "best": None}), "returns.last is 'high'"),
-    "returns that are no numbers": (
+    "returns that are not numbers": (
         put("returns", value={"episodes": 1, "last": [float("nan")], "best": None}),
         "returns.last.0 is nan",
     ),
     "no returns": (without("returns"), "has no returns"),
     "a ledger of texts": (put("shards", 0, "ledger", value={"w": ["a", 0, 0]}), "ledger.w.0 is 'a'"),
-    "a ledger with a reason that is none": (put("shards", 0, "ledger", value={"w": [1, 99, 0]}), "ledger"),
-    "actors that are no numbers": (put("actors", value={"s": ["x"]}), "actors.s.0"),
-    "a fingerprint that says nothing": (put("fingerprint", value={}), "fingerprint cannot be read"),
+    "a ledger with an unknown reason": (put("shards", 0, "ledger", value={"w": [1, 99, 0]}), "ledger"),
+    "actors that are not numbers": (put("actors", value={"s": ["x"]}), "actors.s.0"),
+    "an empty fingerprint": (put("fingerprint", value={}), "fingerprint cannot be read"),
     "a fingerprint that is a text": (put("fingerprint", value="da3c"), "fingerprint is 'da3c'"),
-    "a time that no calendar has": (put("time", value=1e300), "time is 1e+300"),
+    "a time beyond the calendar": (put("time", value=1e300), "time is 1e+300"),
     "a mean return that is a text": (put("mean_return", value="\x1b[2Jbest"), "mean_return is '\\x1b[2Jbest'"),
     "a global step below zero": (put("global_step", value=-1), "global_step is -1"),
 }
-"""By name: what is changed in a checkpoint of one shard, and what the sentence has to say of it."""
+"""By name: a change of the manifest of a checkpoint with one shard, and a part of the expected error."""
 
 
-def reforged_part(checkpoint: Path, arrays: dict[str, Any]) -> None:
-    """Other arrays in the part of shard 0, of which the manifest knows."""
+def replace_arrays(checkpoint: Path, arrays: dict[str, Any]) -> None:
+    """Replace the arrays in the part of shard 0, and update the manifest."""
     data = b"".join(to_buffers(arrays))
     (checkpoint / "shard-0.safetensors").write_bytes(data)
 
@@ -112,7 +112,7 @@ def reforged_part(checkpoint: Path, arrays: dict[str, Any]) -> None:
 
 
 def arrays_of(checkpoint: Path) -> dict[str, Any]:
-    """Copies of the arrays in the part of shard 0."""
+    """Return copies of the arrays in the part of shard 0."""
     from relaax.checkpoint.array_file import from_bytes
 
     data = np.fromfile(checkpoint / "shard-0.safetensors", np.uint8)
@@ -120,30 +120,30 @@ def arrays_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def with_number(name: str, number: float = math.nan) -> Callable[[Path], None]:
-    """Another number in the middle of an array of the part."""
+    """Return a change that puts a number into the middle of an array of the part."""
 
     def change(checkpoint: Path) -> None:
         arrays = arrays_of(checkpoint)
         flat = arrays[name].reshape(-1)
         flat[flat.size // 2] = number
-        reforged_part(checkpoint, arrays)
+        replace_arrays(checkpoint, arrays)
 
     return change
 
 
 def without_array(name: str) -> Callable[[Path], None]:
-    """A part that lacks an array."""
+    """Return a change that deletes an array of the part."""
 
     def change(checkpoint: Path) -> None:
         arrays = arrays_of(checkpoint)
         del arrays[name]
-        reforged_part(checkpoint, arrays)
+        replace_arrays(checkpoint, arrays)
 
     return change
 
 
-def with_a_shape_without_end(checkpoint: Path) -> None:
-    """An empty array that has an axis of 10**30."""
+def with_a_huge_shape(checkpoint: Path) -> None:
+    """Replace the part by an empty array with an axis of 10**30."""
     header = {"parameters": {"dtype": "F32", "shape": [0, 10**30], "data_offsets": [0, 0]}}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -186,17 +186,17 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         "is not a regular file",
     ),
     "a manifest of a terabyte": (_replaced(_long, MANIFEST_FILE), "has 1099511627776 bytes; a manifest"),
-    "parameters that are no numbers": (with_number("parameters"), "of 'parameters' is nan"),
-    "a slot that is no number": (with_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
+    "parameters that are NaN": (with_number("parameters"), "of 'parameters' is nan"),
+    "a slot that is NaN": (with_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
     "a slot below zero": (with_number("slots/mean_square", -1.0), "its optimizer's mean_square has -1"),
     "no parameters": (without_array("parameters"), "has nothing for parameters"),
-    "a shape without end": (with_a_shape_without_end, "which numpy does not support"),
+    "a huge shape": (with_a_huge_shape, "which numpy does not support"),
 }
-"""By name: what is done to the folder of a checkpoint of one shard, and what the sentence has to say of it."""
+"""By name: a change of the folder of a checkpoint with one shard, and a part of the expected error."""
 
 
 def all_forgeries() -> dict[str, tuple[Callable[[Path], None], str]]:
-    """Every change as one of the checkpoint's folder."""
+    """Return all changes, of manifests and of files, as changes of the checkpoint's folder."""
     of_manifests = {
         name: ((lambda checkpoint, change=change: forge(checkpoint, change)), sentence)
         for name, (change, sentence) in MANIFESTS.items()
@@ -205,15 +205,15 @@ def all_forgeries() -> dict[str, tuple[Callable[[Path], None], str]]:
 
 
 def duplicated(checkpoint: Path, number: int) -> Path:
-    """The same once more under another number, and whole: the folder of it."""
+    """Copy a checkpoint under another number, with a valid manifest. Return the folder of the copy."""
     _, _, rest = checkpoint.name.partition("-")
-    twin = checkpoint.with_name(f"{number:08d}-{rest}")
-    shutil.copytree(checkpoint, twin)
+    copied = checkpoint.with_name(f"{number:08d}-{rest}")
+    shutil.copytree(checkpoint, copied)
 
     def change(manifest: dict[str, Any]) -> None:
-        manifest["id"] = twin.name
+        manifest["id"] = copied.name
         for name, part in manifest["parts"].items():
-            part["key"] = f"{twin.name}/{name}.safetensors"
+            part["key"] = f"{copied.name}/{name}.safetensors"
 
-    forge(twin, change)
-    return twin
+    forge(copied, change)
+    return copied

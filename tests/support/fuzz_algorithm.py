@@ -1,4 +1,4 @@
-"""An algorithm that takes any space, or one, and any order: the action is where the observation's first number says."""
+"""An algorithm for fuzz tests: any spaces, and actions computed from the first number of each observation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relaax.rlx import Box, Discrete, ElementarySpace, Space
 
 class Config(ConfigBase):
     max_global_step: int = 1000
-    only: str | None = None  # the one observation space that is known
+    only: str | None = None  # the only supported observation space; None: all
 
 
 class ParameterServer(ParameterServerBase):
@@ -23,7 +23,7 @@ class Agent(AgentBase):
     @classmethod
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
         if config.only not in (None, str(observation_space)):
-            return f"only {config.only} is known"
+            return f"only {config.only} is supported"
         return None
 
     def reset(self, observations: Leaves) -> Leaves:

@@ -1,4 +1,4 @@
-"""Spoiling a message by its structure: Protobuf's fields, or the JSON tree."""
+"""Mutate a message by its structure: Protobuf's fields or the JSON tree."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ JSON_VALUES: tuple[Any, ...] = (
 )
 
 
-def spoil_fields(rng: random.Random, envelope: Message) -> None:
+def mutate_fields(rng: random.Random, envelope: Message) -> None:
     """Change one field somewhere in the message."""
     node = rng.choice(list(_messages(envelope)))
     field = rng.choice(node.DESCRIPTOR.fields)
     if field.is_repeated:
-        _spoil_list(rng, getattr(node, field.name), field)
+        _mutate_list(rng, getattr(node, field.name), field)
     elif field.cpp_type == _F.CPPTYPE_MESSAGE:
-        _spoil_part(rng, node, field, envelope)
+        _mutate_message(rng, node, field, envelope)
     elif rng.random() < 0.2:
         node.ClearField(field.name)
     else:
@@ -71,18 +71,18 @@ def _messages(node: Message) -> Iterator[Message]:
                 yield from _messages(part)
 
 
-def _spoil_list(rng: random.Random, items: Any, field: FieldDescriptor) -> None:
+def _mutate_list(rng: random.Random, items: Any, field: FieldDescriptor) -> None:
     of_messages = field.cpp_type == _F.CPPTYPE_MESSAGE
-    kind = rng.choice(("clear", "drop", "add", "many", "shuffle", "again", "change"))
+    kind = rng.choice(("clear", "drop", "add", "many", "shuffle", "duplicate", "change"))
     if kind == "clear" or not len(items):
         del items[:]
     if kind == "drop" and len(items):
         del items[rng.randrange(len(items))]
-    elif kind in ("shuffle", "change", "again") and len(items):
+    elif kind in ("shuffle", "change", "duplicate") and len(items):
         copies = [copy.deepcopy(item) for item in items]
         if kind == "shuffle":
             rng.shuffle(copies)
-        elif kind == "again":
+        elif kind == "duplicate":
             copies.insert(0, copies[-1])
         elif not of_messages:
             copies[rng.randrange(len(copies))] = _value(rng, field)
@@ -95,7 +95,7 @@ def _spoil_list(rng: random.Random, items: Any, field: FieldDescriptor) -> None:
             items.add() if of_messages else items.append(_value(rng, field))
 
 
-def _spoil_part(rng: random.Random, node: Message, field: FieldDescriptor, envelope: Message) -> None:
+def _mutate_message(rng: random.Random, node: Message, field: FieldDescriptor, envelope: Message) -> None:
     part = getattr(node, field.name)
     same = [other for other in _messages(envelope) if type(other) is type(part)]
     kind = rng.choice(("clear", "empty", "copy", "nest"))
@@ -122,21 +122,21 @@ def _value(rng: random.Random, field: FieldDescriptor) -> Any:
     return rng.choice(NUMBERS[field.cpp_type])
 
 
-def spoil_json(rng: random.Random, tree: dict[str, Any]) -> bytes:
-    """The text of a tree with one place changed; sometimes the text itself."""
+def mutate_json(rng: random.Random, tree: dict[str, Any]) -> bytes:
+    """Return the text of a tree with one mutation, of a value or of the text."""
     tree = copy.deepcopy(tree)
     places = list(_places(tree))
     if not places:
         return rng.choice((b"{", b"{}", b"{} {}", b'{"hue":1}'))
     holder, key = rng.choice(places)
-    kind = rng.choice(("value", "value", "drop", "unknown", "snake", "twice", "deep", "again", "text"))
-    marker = "place of the spoiled"
+    kind = rng.choice(("value", "value", "drop", "unknown", "snake", "twice", "deep", "duplicate", "text"))
+    marker = "place of the mutation"
     replacement: str | None = None
     if kind == "value":
         holder[key] = rng.choice(JSON_VALUES)
     elif kind == "drop":
         del holder[key]
-    elif kind == "again" and isinstance(holder, list):
+    elif kind == "duplicate" and isinstance(holder, list):
         holder.extend([holder[key]] * rng.choice((1, 300)))
     elif isinstance(holder, dict) and kind in ("unknown", "snake", "twice"):
         if kind == "unknown":

@@ -1,4 +1,7 @@
-"""The fuzz test's cases in memory: nothing but RemoteProtocolError may come out, and what a server ought to answer."""
+"""The fuzz test's cases without a network: the expected answers of a server, and the reactions of a client.
+
+RemoteProtocolError is the only exception that a case may cause.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from relaax.rlx import (
 from relaax.server.rlx_server.workers.session import AgentSession
 from support.fuzz_algorithm import Agent, Config
 from support.fuzz_cases import Case
-from support.fuzz_messages import golden
+from support.fuzz_messages import golden_sequences
 from support.offline_client import OfflineClient
 
 MAX_FRAME_MEGABYTES = 1
@@ -40,10 +43,10 @@ LIMITS = Limits(max_frame_bytes=MAX_FRAME_MEGABYTES * 2**20)
 
 @dataclass
 class Expected:
-    """What a server says to a case, pings aside, and how many of its frames it reads.
+    """A server's answers to a case, except pings, and the number of frames that it reads.
 
-    `turns`: for each chunk of the case until the end, how many answers have come once it was read. `early`: the error
-    is that of a frame which came with the one before it, and if those come apart another error may be due.
+    `turns`: for each frame of the case, the number of answers after it was read. `early`: the error is that
+    of a frame received together with the previous one. If the two arrive separately, another error is possible.
     """
 
     answers: list[Message] = field(default_factory=list)
@@ -57,9 +60,12 @@ class Expected:
         return last.code if isinstance(last, Error) else None
 
 
-def expected(case: Case) -> Expected:
-    """A server's side in memory, with the worker's own session and agent. Raises whatever a worker would."""
-    connection, found = ServerConnection(LIMITS), Expected()
+def expected_answers(case: Case) -> Expected:
+    """Return the answers of a server in memory, with the session and the agent of a worker.
+
+    Raises the exceptions of a worker.
+    """
+    connection, result = ServerConnection(LIMITS), Expected()
     session: AgentSession | None = None
     for data in (*case.frames, b""):
         connection.receive_data(data)
@@ -69,44 +75,44 @@ def expected(case: Case) -> Expected:
                 event: Any = connection.next_event()
             except RemoteProtocolError as error:
                 assert 0 < len(error.message) <= 2000
-                found.frames_read += 1
-                _say(connection, found, Error.of(error))
-                return found
+                result.frames_read += 1
+                _send(connection, result, Error.of(error))
+                return result
             if event is NEED_DATA:
-                found.turns.append(len(found.answers))
+                result.turns.append(len(result.answers))
                 break
             if isinstance(event, ConnectionClosed | Bye):
-                found.frames_read += isinstance(event, Bye)
-                return found
-            found.frames_read += 1
+                result.frames_read += isinstance(event, Bye)
+                return result
+            result.frames_read += 1
             if isinstance(event, Hello):
                 session = _session(connection, event)
             try:
-                _answer(connection, session, event, found)
+                _answer(connection, session, event, result)
             except RemoteProtocolError as error:
-                found.early = True
-                _say(connection, found, Error.of(error))
-                return found
-    raise AssertionError("a stream that has ended is a connection that is closed")
+                result.early = True
+                _send(connection, result, Error.of(error))
+                return result
+    raise AssertionError("the stream ended without a ConnectionClosed event")
 
 
-def _answer(connection: ServerConnection, session: AgentSession | None, event: Any, found: Expected) -> None:
+def _answer(connection: ServerConnection, session: AgentSession | None, event: Any, result: Expected) -> None:
     assert session is not None or isinstance(event, Ping | Pong)
     if isinstance(event, Hello):
-        _say(connection, found, Welcome("", "fuzz", connection.limits))
+        _send(connection, result, Welcome("", "fuzz", connection.limits))
     elif isinstance(event, Ping):
-        _say(connection, found, Pong(event.nonce))
+        _send(connection, result, Pong(event.nonce))
     elif session is None or isinstance(event, Pong):
         pass
     elif isinstance(event, Metrics):
         session.answer(event)
     else:
         answer = session.init if isinstance(event, Init) else session.reset
-        _say(connection, found, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
+        _send(connection, result, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
 
 
 def _session(connection: ServerConnection, hello: Hello) -> AgentSession:
-    bridge = OfflineClient()
+    client = OfflineClient()
     context = AgentContext(
         hello.observation_space,
         hello.action_space,
@@ -114,30 +120,32 @@ def _session(connection: ServerConnection, hello: Hello) -> AgentSession:
         actors=tuple(range(hello.environments)),
         seed=0,
         exploit=hello.mode == Mode.EXPLOIT,
-        parameters=bridge,
-        metrics=bridge.metrics,
+        parameters=client,
+        metrics=client.metrics,
     )
-    return AgentSession(connection, Agent(Config(path="fuzz"), context), bridge.metrics)
+    return AgentSession(connection, Agent(Config(path="fuzz"), context), client.metrics)
 
 
-def _say(connection: ServerConnection, found: Expected, message: Any) -> None:
+def _send(connection: ServerConnection, result: Expected, message: Any) -> None:
     connection.send(message)
-    found.answers.append(message)
+    result.answers.append(message)
 
 
-def at_a_client(case: Case, number: int) -> int:
-    """Frames of a server, at a client that says what it would: how many of them it read."""
-    talks = [talk for talk in golden(Sender.CLIENT) if not any(isinstance(said, bytes) for said in talk.said)]
-    talk = talks[number % len(talks)]
+def frames_read_by_client(case: Case, number: int) -> int:
+    """Return how many frames of a server a client in memory reads. The client sends a golden sequence."""
+    sequences = [
+        each for each in golden_sequences(Sender.CLIENT) if not any(isinstance(one, bytes) for one in each.messages)
+    ]
+    sequence = sequences[number % len(sequences)]
     connection, read = ClientConnection(case.codec), 0
-    mine = iter(_messages(talk.said))
+    own = iter(_messages(sequence.messages))
     for data in case.frames:
-        for message in mine:
+        for message in own:
             try:
                 connection.send(message)
-            except LocalProtocolError:  # what came has changed what may be said
+            except LocalProtocolError:  # a received message has changed the state
                 break
-            except RemoteProtocolError:  # what came was an answer to nothing
+            except RemoteProtocolError:  # an answer without a request was received
                 return read
             if not isinstance(message, (Ping, Pong, Metrics)):
                 break
@@ -154,7 +162,7 @@ def at_a_client(case: Case, number: int) -> int:
     return read
 
 
-def _messages(said: Any) -> list[Message]:
+def _messages(encoded: Any) -> list[Message]:
     from relaax.rlx.wire.decoding import from_wire
 
-    return [from_wire(wire) for wire in said]
+    return [from_wire(wire) for wire in encoded]

@@ -1,4 +1,4 @@
-"""What clients say, to be spoiled: the golden conversations, and legal ones made up at random."""
+"""Sequences of messages to mutate: the golden conversations, and random valid ones."""
 
 from __future__ import annotations
 
@@ -60,31 +60,31 @@ REWARDS = (0.0, 1.0, -1.0, 0.1, 1e15, -1e15, 5e-324, -0.0)
 
 
 @dataclass(frozen=True)
-class Talk:
-    """One side of a conversation. A golden mistake is a frame in bytes, which may be no message at all."""
+class MessageSequence:
+    """The messages of one side of a connection. A golden mistake is a frame in bytes, which may not be a message."""
 
     codec: str
-    said: tuple[Wire | bytes, ...]
+    messages: tuple[Wire | bytes, ...]
 
 
 @cache
-def golden(sender: Sender) -> list[Talk]:
-    """The golden conversations in which `sender` says something."""
+def golden_sequences(sender: Sender) -> list[MessageSequence]:
+    """Return the messages of `sender` in each golden conversation."""
     envelope = rlx_pb2.ClientMessage if sender is Sender.CLIENT else rlx_pb2.ServerMessage
-    talks = []
+    sequences = []
     for conversation in load():
-        said: list[Wire | bytes] = [
+        messages: list[Wire | bytes] = [
             json_format.ParseDict(e["message"], envelope()) if "message" in e else bytes.fromhex(e["bytes"])
             for e in conversation.entries
             if e["from"] == sender.value and "end_of_stream" not in e
         ]
-        if said:
-            talks.append(Talk(conversation.codec, tuple(said)))
-    return talks
+        if messages:
+            sequences.append(MessageSequence(conversation.codec, tuple(messages)))
+    return sequences
 
 
-def random_talk(rng: random.Random) -> Talk:
-    """A legal conversation of 4 to 600 messages."""
+def random_sequence(rng: random.Random) -> MessageSequence:
+    """Return a valid sequence of 4 to 600 messages of a client."""
     environments = rng.choice((1, 1, 2, 3))
     autoreset = [rng.choice(list(Autoreset)) for _ in range(rng.choice((1, environments)))]
     hello = Hello(
@@ -97,7 +97,9 @@ def random_talk(rng: random.Random) -> Talk:
         environment="fuzz",
     )
     messages = [hello, *_episodes(rng, hello, rng.choice((3, 10, 40, 200, 600)))]
-    return Talk(rng.choice(("protobuf", "json")), tuple(to_wire(message, Sender.CLIENT) for message in messages))
+    return MessageSequence(
+        rng.choice(("protobuf", "json")), tuple(to_wire(message, Sender.CLIENT) for message in messages)
+    )
 
 
 def _episodes(rng: random.Random, hello: Hello, count: int) -> Iterator[Message]:

@@ -1,4 +1,4 @@
-"""A fuzz run: a server, honest clients, and everybody else's cases; and what must be true at its end."""
+"""A fuzz run: a server, honest clients and fuzz cases, and the checks at its end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.fuzz_memory import MAX_FRAME_MEGABYTES
-from support.fuzz_wire import Report, bombard, honest_clients
+from support.fuzz_wire import Report, honest_clients, send_cases
 from support.offline import start_offline_server
 from support.processes import Processes, Running
 from support.resource_leaks import expect_clean_log, expect_no_leak, resources_of
 from support.websocket_relay import WebSocketRelay
 
 ALGORITHM = Path(__file__).with_name("fuzz_algorithm.py")
-WARM = 200  # connections after which a server has taken what it keeps
+WARM = 200  # connections after which the memory of a server is stable
 
 
 def start_fuzzed_server(processes: Processes, folder: Path) -> tuple[Running, str]:
-    """The server and its address."""
+    """Start an RLX server for fuzz cases. Return it and its address."""
     return start_offline_server(
         processes,
         folder,
@@ -41,15 +41,15 @@ def fuzz(
     websocket: bool = False,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> tuple[Report, str]:
-    """Send so many frames, over WebSocket if asked. Returns what came of them, and a table of it.
+    """Send `frames` mutated frames to a server. Return the report and a table of it.
 
-    Raises AssertionError if it went wrong.
+    Raises AssertionError if a case fails, an honest client is not served, or the server leaks resources.
     """
     server, address = start_fuzzed_server(processes, folder)
     relay = WebSocketRelay(address) if websocket else None
     target = relay.address if relay is not None else address
     with honest_clients(address):
-        bombard(
+        send_cases(
             target,
             seed,
             first=10**9,
@@ -60,14 +60,14 @@ def fuzz(
             websocket=websocket,
         )
     before = resources_of(server)
-    report, began = Report(), time.monotonic()
+    report, begun = Report(), time.monotonic()
     with relay or contextlib.nullcontext(), honest_clients(address) as served:
-        bombard(target, seed, first, frames, report, threads, progress, websocket=websocket)
-    seconds = time.monotonic() - began
+        send_cases(target, seed, first, frames, report, threads, progress, websocket=websocket)
+    seconds = time.monotonic() - begun
     failures = "\n\n".join(report.failures)
-    assert not report.failures, f"{len(report.failures)} cases have failed\n{failures}"
-    for guest in served:
-        assert guest.steps > 0
+    assert not report.failures, f"{len(report.failures)} cases failed\n{failures}"
+    for client in served:
+        assert client.steps > 0
     after = expect_no_leak(server, before)
     expect_clean_log(server)
     assert server.stop() == 0

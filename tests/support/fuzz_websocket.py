@@ -1,4 +1,4 @@
-"""Spoiled WebSocket at a real server: requests and frames, byte by byte. What it says in return is read strictly."""
+"""Mutated WebSocket requests and frames at a real server. Its answers are checked strictly."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ HEADERS = (
 )  # fmt: skip
 
 
-def spoiled(seed: int, number: int) -> tuple[bytes, bytes]:
-    """A request, and what follows it: some of both is wrong."""
+def mutated(seed: int, number: int) -> tuple[bytes, bytes]:
+    """Return an HTTP request and the frames after it, with mutations in either."""
     rng = random.Random(f"websocket {seed} {number}")
-    asked, said = request(), bytearray()
+    opening, data = request(), bytearray()
     if rng.random() < 0.3:
-        asked = _other_request(rng, asked)
+        opening = _mutated_request(rng, opening)
     frames = case(seed, number).frames[:40]
     for frame in frames:
-        said += message(frame[4:])
+        data += message(frame[4:])
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
-        at = rng.choice((0, len(said), rng.randrange(len(said) + 1)))
-        said[at:at] = _noise(rng)
-    if said and rng.random() < 0.4:
+        at = rng.choice((0, len(data), rng.randrange(len(data) + 1)))
+        data[at:at] = _noise(rng)
+    if data and rng.random() < 0.4:
         for _ in range(rng.choice((1, 1, 3))):
-            said[min(int(rng.expovariate(0.01)), len(said) - 1)] ^= 1 << rng.randrange(8)
-    return asked, bytes(said)
+            data[min(int(rng.expovariate(0.01)), len(data) - 1)] ^= 1 << rng.randrange(8)
+    return opening, bytes(data)
 
 
-def _other_request(rng: random.Random, asked: bytes) -> bytes:
+def _mutated_request(rng: random.Random, original: bytes) -> bytes:
     kind = rng.choice(("flip", "cut", "put", "header", "header", "line", "twice"))
-    at = rng.randrange(len(asked))
+    at = rng.randrange(len(original))
     if kind == "flip":
-        return asked[:at] + bytes([asked[at] ^ 1 << rng.randrange(8)]) + asked[at + 1 :]
+        return original[:at] + bytes([original[at] ^ 1 << rng.randrange(8)]) + original[at + 1 :]
     if kind == "cut":
-        return asked[:at] + asked[at + rng.randrange(1, 20) :]
+        return original[:at] + original[at + rng.randrange(1, 20) :]
     if kind == "put":
-        return asked[:at] + rng.randbytes(rng.randrange(1, 30)) + asked[at:]
+        return original[:at] + rng.randbytes(rng.randrange(1, 30)) + original[at:]
     if kind == "header":
-        return asked.replace(b"\r\n", b"\r\n" + rng.choice(HEADERS) + b"\r\n", 1)
+        return original.replace(b"\r\n", b"\r\n" + rng.choice(HEADERS) + b"\r\n", 1)
     if kind == "line":
-        return rng.choice((b"GET", b"HEAD", b"PRI * HTTP/2.0", b"A" * 20_000, b"X /")) + asked[3:]
-    return asked + asked
+        return rng.choice((b"GET", b"HEAD", b"PRI * HTTP/2.0", b"A" * 20_000, b"X /")) + original[3:]
+    return original + original
 
 
 def _noise(rng: random.Random) -> bytes:
@@ -81,51 +81,54 @@ def _noise(rng: random.Random) -> bytes:
     return rng.randbytes(rng.choice((1, 3, 50))) if kind == "random" else message(b"")
 
 
-def run_spoiled(address: str, seed: int, number: int, ends: Counter[str]) -> None:
-    """One case at the server. Raises AssertionError, with the seed, if it says what it may not, or does not end."""
-    asked, said = spoiled(seed, number)
-    heard, where = bytearray(), f"seed {seed}, case {number}"
+def run_mutated(address: str, seed: int, number: int, ends: Counter[str]) -> None:
+    """Run one case at a server. Raises AssertionError, with the seed, if the answer is invalid or does not end.
+
+    `ends`: the kind of the answer is counted here.
+    """
+    opening, data = mutated(seed, number)
+    answer, where = bytearray(), f"seed {seed}, case {number}"
     with connect_to(address, DEADLINE) as sock:
         try:
-            sock.sendall(asked)
-            if not random.Random(number).randrange(3):  # as the page asks for: the answer first
-                heard += sock.recv(1 << 16)
-            sock.sendall(said)
+            sock.sendall(opening)
+            if not random.Random(number).randrange(3):  # wait for the answer first, as a browser does
+                answer += sock.recv(1 << 16)
+            sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
-            while data := sock.recv(1 << 16):
-                heard += data
+            while piece := sock.recv(1 << 16):
+                answer += piece
         except TimeoutError:
-            raise AssertionError(f"{where}: the server does not end") from None
-        except OSError:  # it closed on more to come
+            raise AssertionError(f"{where}: the server does not close the connection") from None
+        except OSError:  # the server closed the connection before it had read everything
             while True:
                 try:
-                    data = sock.recv(1 << 16)
+                    piece = sock.recv(1 << 16)
                 except OSError:
                     break
-                if not data:
+                if not piece:
                     break
-                heard += data
+                answer += piece
     try:
-        ends[_judged(bytes(heard)) if begins_with_http(asked) else "no HTTP"] += 1
+        ends[_kind_of(bytes(answer)) if begins_with_http(opening) else "no HTTP"] += 1
     except (AssertionError, RuleViolation, rlx.ProtocolError, UnicodeDecodeError) as error:
-        raise AssertionError(f"{where}: {error}\n{bytes(heard)!r}") from error
+        raise AssertionError(f"{where}: {error}\n{bytes(answer)!r}") from error
 
 
-def _judged(heard: bytes) -> str:
-    """What an answer of the server is. Raises AssertionError, ProtocolError and UnicodeDecodeError."""
-    if not heard:
+def _kind_of(answer: bytes) -> str:
+    """Return the kind of an answer. Raises AssertionError, ProtocolError and UnicodeDecodeError if it is invalid."""
+    if not answer:
         return "nothing"
-    head, _, body = heard.partition(b"\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 101 "):
         assert head.startswith(b"HTTP/1.1 4") or head.startswith(b"HTTP/1.1 505 "), head
         assert f"Content-Length: {len(body)}".encode() in head
         assert body.decode().endswith(".\n")
         return f"HTTP {head[9:12].decode()}"
-    strict, last = Unframer(), "no word"
-    frames = strict.unframe(heard)
+    strict, last = Unframer(), "no message"
+    frames = strict.taken(answer)
     while frames:
         end = 4 + int.from_bytes(frames[:4], "big")
         payload, frames = frames[4:end], frames[end:]
-        answer = codec_of(payload[0]).decode(payload, Sender.SERVER)
-        last = answer.code.name if isinstance(answer, rlx.Error) else type(answer).__name__  # type: ignore[union-attr]
+        decoded = codec_of(payload[0]).decode(payload, Sender.SERVER)
+        last = decoded.code.name if isinstance(decoded, rlx.Error) else type(decoded).__name__  # type: ignore[union-attr]
     return f"{last}, {strict.close_code}"

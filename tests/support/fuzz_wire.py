@@ -1,4 +1,4 @@
-"""The fuzz test's cases at a real server, beside honest clients that it must go on serving."""
+"""The fuzz test's cases at a real server, with honest clients that it must continue to serve."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from relaax.rlx.wire.codecs import codec_of
 from relaax.server.rlx_server.connection.channel import begins_with_http
 from support.connection_floods import connect_to
 from support.fuzz_cases import Case, case
-from support.fuzz_memory import at_a_client, expected
+from support.fuzz_memory import expected_answers, frames_read_by_client
 from support.rlx_line import Line
 from support.rlx_messages import same
 
-TLS = b"\x16\x03"  # how a ClientHello begins
+TLS = b"\x16\x03"  # first bytes of a ClientHello
 
-DEADLINE = 60.0  # seconds that a conversation may take on a busy machine
-STEPS = 40  # of each of an honest client's connections
-PAUSE = 0.01  # seconds between its steps: it is there to be served, not to load the machine
+DEADLINE = 60.0  # maximum seconds of a connection on a busy machine
+STEPS = 40  # per connection of an honest client
+PAUSE = 0.01  # seconds between steps, so that honest clients do not load the machine
 
 
 @dataclass
 class Report:
-    """What was sent and what came of it. Threads add to it under `lock`."""
+    """Counts and failures of a run. Threads change it under `lock`."""
 
     frames: int = 0
     read: int = 0
@@ -46,64 +46,65 @@ class Report:
 
 
 @dataclass
-class Heard:
-    """What a server said, and whether TCP lost the rest: it closed while more was on its way."""
+class Received:
+    """A server's answers. `reset`: answers may be missing, as the server closed the connection with data in flight."""
 
     answers: list[Message]
     reset: bool
     http: str = ""
 
 
-def converse(address: str, spoken: Case, turns: list[int]) -> Heard:
-    """Say all frames, then nothing more, and listen to the end. Raises TimeoutError if no end comes.
+def exchange(address: str, sent: Case, turns: list[int]) -> Received:
+    """Send all frames, end the stream, and read until the server closes the connection.
 
-    `turns`: for the first of the frames, how many answers to hear before the next one is said.
+    `turns`: for each frame, the number of answers to receive before the next frame is sent. Raises TimeoutError if the
+    server does not close the connection.
     """
-    heard, deadline = bytearray(), time.monotonic() + DEADLINE
-    data, frames = memoryview(b""), iter(spoken.frames)
+    received, deadline = bytearray(), time.monotonic() + DEADLINE
+    data, frames = memoryview(b""), iter(sent.frames)
     due = iter(turns)
     with connect_to(address, DEADLINE) as sock:
         sock.setblocking(False)
         poll = select.poll()
         poll.register(sock, select.POLLIN | select.POLLOUT)
-        saying, reset, awaited = True, False, 0
+        sending, reset, awaited = True, False, 0
         while True:
-            if saying and not len(data):
-                listens = _answers(heard) < awaited
-                poll.modify(sock, select.POLLIN | (0 if listens else select.POLLOUT))
-                if not listens and (frame := next(frames, None)) is not None:
+            if sending and not len(data):
+                is_waiting = _count_answers(received) < awaited
+                poll.modify(sock, select.POLLIN | (0 if is_waiting else select.POLLOUT))
+                if not is_waiting and (frame := next(frames, None)) is not None:
                     data, awaited = memoryview(frame), next(due, 0)
             left = deadline - time.monotonic()
             events = poll.poll(max(0.0, left) * 1000)
             if not events:
                 raise TimeoutError(f"the server has neither answered nor closed within {DEADLINE:g} s")
             try:
-                if saying and events[0][1] & select.POLLOUT:
+                if sending and events[0][1] & select.POLLOUT:
                     if len(data):
-                        data = data[sock.send(data[: spoken.piece]) :]
+                        data = data[sock.send(data[: sent.piece]) :]
                     else:
                         sock.shutdown(socket.SHUT_WR)
-                        saying = False
+                        sending = False
                         poll.modify(sock, select.POLLIN)
                 if events[0][1] & ~select.POLLOUT:
                     piece = sock.recv(1 << 16)
                     if not piece:
                         break
-                    heard += piece
+                    received += piece
             except BlockingIOError:
                 continue
             except OSError:
                 if reset:
                     break
-                reset, saying = True, False  # what it said before may still be there to be read
+                reset, sending = True, False  # answers sent before may still be readable
                 poll.modify(sock, select.POLLIN)
-    if heard.startswith(b"HTTP/1.1 "):
-        return Heard([], reset, heard.decode())
-    return Heard(_messages(heard), reset)
+    if received.startswith(b"HTTP/1.1 "):
+        return Received([], reset, received.decode())
+    return Received(_messages(received), reset)
 
 
-def _answers(data: bytearray) -> int:
-    """How many whole frames there are, but for pings."""
+def _count_answers(data: bytearray) -> int:
+    """Return the number of complete frames, except pings."""
     count = at = 0
     while len(data) >= at + 4 and len(data) >= (end := at + 4 + int.from_bytes(data[at : at + 4], "big")):
         count += not data[at + 4 : end].startswith((b"\x32", b'{"ping"'))
@@ -112,12 +113,12 @@ def _answers(data: bytearray) -> int:
 
 
 def _messages(data: bytearray) -> list[Message]:
-    """The server's messages but for pings. Raises AssertionError if they are none."""
+    """Decode the server's messages, except pings. Raises AssertionError if a frame is incomplete."""
     found = []
     while data:
         length = int.from_bytes(data[:4], "big")
         payload = bytes(data[4 : 4 + length])
-        assert len(payload) == length > 0, f"the server's last frame is cut: {bytes(data)!r}"
+        assert len(payload) == length > 0, f"the server's last frame is incomplete: {bytes(data)!r}"
         message = codec_of(payload[0]).decode(payload, Sender.SERVER)
         if not isinstance(message, Ping):
             found.append(message)
@@ -125,40 +126,39 @@ def _messages(data: bytearray) -> list[Message]:
     return found
 
 
-def alike(said: Any, wanted: Any) -> bool:
-    """Whether an answer is the one that was to come, but for what the server is free to say."""
+def matches(answer: Any, wanted: Any) -> bool:
+    """Return whether an answer equals the expected one, except fields that the server may choose."""
     if isinstance(wanted, Welcome):
-        return isinstance(said, Welcome)
+        return isinstance(answer, Welcome)
     if isinstance(wanted, Error):
-        return isinstance(said, Error) and said.code == wanted.code and bool(said.message)
-    return same(said, wanted)
+        return isinstance(answer, Error) and answer.code == wanted.code and bool(answer.message)
+    return same(answer, wanted)
 
 
 def run_case(address: str, seed: int, number: int, report: Report, websocket: bool = False) -> None:
-    """One case at the server and in memory, and one of a server's at a client in memory. Failures are reported.
+    """Run a client's case at the server and in memory, and a server's case at a client in memory.
 
-    `websocket`: `address` is that of a relay, where no first byte means TLS or HTTP.
+    A failure is added to the report. `websocket`: `address` is that of a relay, so a first byte of TLS or HTTP has no
+    special meaning.
     """
     client, server = case(seed, number), case(seed, number, Sender.SERVER)
     what, frames = "at a client in memory", server
     try:
-        at_clients = at_a_client(server, number)
+        at_client = frames_read_by_client(server, number)
         what, frames = "at a server in memory", client
-        wanted = expected(client)
+        wanted = expected_answers(client)
         what = "at the server"
-        heard = converse(address, client, wanted.turns)
-        if not websocket and begins_with_http(client.data):  # it is answered, unless it ends before its header does
-            assert heard.http.startswith("HTTP/1.1 4") or not (heard.http or heard.answers), heard
+        received = exchange(address, client, wanted.turns)
+        if not websocket and begins_with_http(client.data):  # answered, unless it ends before the end of its header
+            assert received.http.startswith("HTTP/1.1 4") or not (received.http or received.answers), received
             wanted.answers[:], wanted.early = [], False
-        elif not websocket and client.data.startswith(
-            TLS
-        ):  # to the state machine it is a long frame; the server says what it is
+        elif not websocket and client.data.startswith(TLS):  # a long frame for the state machine in memory
             wanted.answers[:] = [Error(ErrorCode.MALFORMED, "this port does not use TLS")]
-        answers = wanted.answers[: len(heard.answers)] if heard.reset else wanted.answers
-        if wanted.early and not heard.reset and isinstance(heard.answers[-1], Error):
-            answers = [*answers[:-1], *heard.answers[len(answers) - 1 :]]
-        if not (len(heard.answers) == len(answers) and all(map(alike, heard.answers, answers))):
-            raise AssertionError(f"the server said\n  {heard.answers}\nwhere this was to come:\n  {wanted.answers}")
+        answers = wanted.answers[: len(received.answers)] if received.reset else wanted.answers
+        if wanted.early and not received.reset and isinstance(received.answers[-1], Error):
+            answers = [*answers[:-1], *received.answers[len(answers) - 1 :]]
+        if not (len(received.answers) == len(answers) and all(map(matches, received.answers, answers))):
+            raise AssertionError(f"the server answered\n  {received.answers}\nexpected:\n  {wanted.answers}")
     except Exception as error:
         shown = " ".join(frame.hex() for frame in frames.frames)
         with report.lock:
@@ -170,13 +170,13 @@ def run_case(address: str, seed: int, number: int, report: Report, websocket: bo
     with report.lock:
         report.frames += len(client.frames)
         report.read += wanted.frames_read
-        report.at_clients += at_clients
+        report.at_clients += at_client
         report.connections += 1
-        report.resets += heard.reset
+        report.resets += received.reset
         report.ends[wanted.error.name if wanted.error else "no error"] += 1
 
 
-def bombard(
+def send_cases(
     address: str,
     seed: int,
     first: int,
@@ -187,7 +187,7 @@ def bombard(
     connections: int = 2**62,
     websocket: bool = False,
 ) -> None:
-    """Cases from number `first` on, until so many frames or connections were had, or ten cases have failed."""
+    """Run cases from number `first` on, until the report has so many frames, so many connections or ten failures."""
     numbers = iter(range(first, 2**62))
 
     def work() -> None:
@@ -207,12 +207,12 @@ def bombard(
 
 
 class HonestClient:
-    """An honest client that comes and goes until it is told to stop. Every answer is checked."""
+    """An honest client that connects again and again until `stop`. It checks every answer."""
 
     def __init__(self, address: str, codec: str) -> None:
         self.codec = codec
         self.steps = self.connections = 0
-        self.longest = 0.0  # seconds to an answer, the start of a process included
+        self.longest = 0.0  # maximum seconds to an answer, the start of the worker included
         self.error: BaseException | None = None
         self._address = address
         self._stop = threading.Event()
@@ -227,17 +227,17 @@ class HonestClient:
             self.error = error
 
     def _connection(self) -> None:
-        began = time.monotonic()
+        begun = time.monotonic()
         with Line(self._address, self.codec) as line:
             line.socket.settimeout(DEADLINE)
             line.open(environments=2)
             assert line.init(1) == 1
-            self._note(began)
+            self._note(begun)
             steps = 0
             while steps < STEPS and not self._stop.wait(PAUSE):
-                began = time.monotonic()
-                assert line.step(steps) == steps % 3, "the action of this observation"
-                self._note(began)
+                begun = time.monotonic()
+                assert line.step(steps) == steps % 3, "the action must be that of the observation"
+                self._note(begun)
                 steps += 1
             self.steps += steps
             line.say(rlx.Reset(np.zeros(2)))
@@ -246,11 +246,11 @@ class HonestClient:
             line.expect_end()
         self.connections += 1
 
-    def _note(self, began: float) -> None:
-        self.longest = max(self.longest, time.monotonic() - began)
+    def _note(self, begun: float) -> None:
+        self.longest = max(self.longest, time.monotonic() - begun)
 
     def stop(self) -> None:
-        """Raises AssertionError if an answer was wrong or missing."""
+        """Stop the client. Raises AssertionError if an answer was wrong or missing."""
         self._stop.set()
         self._thread.join(2 * DEADLINE)
         assert not self._thread.is_alive(), f"the {self.codec} client hangs"
@@ -260,10 +260,10 @@ class HonestClient:
 
 @contextlib.contextmanager
 def honest_clients(address: str) -> Iterator[list[HonestClient]]:
-    """An honest client for each codec, beside whatever is done here."""
+    """Run an honest client for each codec during the block."""
     served = [HonestClient(address, codec) for codec in ("protobuf", "json")]
     try:
         yield served
     finally:
-        for guest in served:
-            guest.stop()
+        for client in served:
+            client.stop()

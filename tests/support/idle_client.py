@@ -1,4 +1,4 @@
-"""A client in a process of its own: introduces itself, is told what to do, says so, and waits for its end."""
+"""A client process that sends a hello and an init, prints "acting" after the answer, and waits until it is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page's commands, followed from top to bottom in an empty folder, with a wheel and no checkout."""
+"""Run the commands of a documentation page, from top to bottom, in an empty folder without a checkout."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from support.pages import blocks, files
 from support.processes import Processes, Running, wait_until
 
 SERVERS = "servers"
-"""Blocks of this name: each line is a server that goes on until the next such block, or the page's end."""
+"""Name of blocks whose lines are servers. They run until the next such block or the end of the page."""
 WATCH = "watch"
-"""Blocks of this name: each line goes on until Ctrl-C."""
-PATIENCE = 600.0  # seconds: a training of the long form may take minutes
+"""Name of blocks whose lines run until Ctrl-C."""
+PATIENCE = 600.0  # seconds; a training of the slow tests takes minutes
 PORTS = (7000, 7001, 9100, 9101)
 
-# What is different from the page. If libraries were borrowed, not installed, `pip` looks whether they are there; other
-# tests have TensorBoard's port; a training ends early, without its target, where $LIMIT says so.
+# Differences from the page: if the libraries are shared with the tests, `pip` only checks that they are present;
+# TensorBoard uses a free port, because other tests may use its default one; $LIMIT ends a training before its target.
 PRELUDE = """
 relaax() {
   local code=0
@@ -40,9 +40,9 @@ tensorboard() { command tensorboard "$@" --port 0; }
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago.
+    """Return ports that are free at this moment.
 
-    They are below those that systems give to whoever asks for any: other tests do so until servers have loaded.
+    They are below the range from which the system assigns ports to other tests before the servers start to listen.
     """
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 5 * count):
@@ -52,13 +52,13 @@ def free_ports(count: int) -> list[int]:
 
 
 class PageRunner:
-    """An empty folder with a shell in it, whose `python` and `relaax` are those of `environment`, a virtual one."""
+    """A runner of pages in a folder. Its `python` and `relaax` are those of the virtual environment `environment`."""
 
     def __init__(self, folder: Path, environment: Path, processes: Processes, limit: int | None) -> None:
         self._folder = folder
         self._processes = processes
         self._ports = dict(zip(map(str, PORTS), map(str, free_ports(len(PORTS))), strict=True))
-        here = Path(sys.executable).parent  # TensorBoard's command is not the wheel's
+        here = Path(sys.executable).parent  # has the command of TensorBoard, which the wheel does not install
         server, workers = (f"localhost:{self._ports[port]}" for port in ("7001", "7000"))
         self._env = {
             "PATH": os.pathsep.join([str(environment / "bin"), str(here), os.environ["PATH"]]),
@@ -69,44 +69,47 @@ class PageRunner:
             "RELAAX_RLX_SERVER__PARAMETER_SERVER": workers,
             "RELAAX_RLX_SERVER__BIND": server,
         }
-        if not (environment / "bin" / "pip").exists():  # the libraries are borrowed
+        if not (environment / "bin" / "pip").exists():  # libraries are shared with the tests, not installed
             self._env["PIP_NO_INDEX"] = "1"
         self._servers: list[Running] = []
 
-    def follow(self, page: Path, less: dict[str, str]) -> dict[str, str]:
-        """Do what a page says; what each block printed, to stdout and stderr. `less`: what of its text to replace."""
+    def run(self, page: Path, replacements: dict[str, str]) -> dict[str, str]:
+        """Run the blocks of a page. Return the output (stdout and stderr) of each block, by name.
+
+        `replacements`: replaces parts of the text of blocks.
+        """
         self.write_files(page)
-        said: dict[str, str] = {}
-        for made in blocks(page):
-            if made.language != "sh" or made.name.startswith("needs "):
+        output: dict[str, str] = {}
+        for block in blocks(page):
+            if block.language != "sh" or block.name.startswith("needs "):
                 continue
-            text = made.text
-            for old, new in less.items():
+            text = block.text
+            for old, new in replacements.items():
                 text = text.replace(old, new)
-            if made.name == SERVERS:
+            if block.name == SERVERS:
                 self.end()
                 self._servers = [self._serve(line) for line in text.splitlines()]
-            elif made.name == WATCH:
-                said[WATCH] = said.get(WATCH, "") + "".join(self._watch(line) for line in text.splitlines())
+            elif block.name == WATCH:
+                output[WATCH] = output.get(WATCH, "") + "".join(self._watch(line) for line in text.splitlines())
             else:
-                said[made.name] = self._do(text)
+                output[block.name] = self._run_shell(text)
         self.end()
-        return said
+        return output
 
     def write_files(self, page: Path) -> None:
-        """Write the files that a page shows."""
+        """Write the files that a page contains."""
         for name, text in files(page).items():
             file = self._folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(self._placed(text), encoding="utf-8")
+            file.write_text(self._with_own_ports(text), encoding="utf-8")
 
     def end(self) -> None:
-        """Ctrl-C to the servers. Their training may have finished before."""
+        """Send Ctrl-C to the servers. Their training may have finished before."""
         for server in reversed(self._servers):
             assert server.stop(signal.SIGINT, timeout=60) in (130, 0), server.report()
         self._servers = []
 
-    def _do(self, text: str) -> str:
+    def _run_shell(self, text: str) -> str:
         shell = self._start(f"{PRELUDE}{text}")
         assert shell.wait(PATIENCE) == 0, f"{text}\n{shell.report()}"
         return "\n".join([*shell.lines, shell.stderr])
@@ -117,24 +120,24 @@ class PageRunner:
         return server
 
     def _watch(self, line: str) -> str:
-        """Until it has something to show: a line of its own, or a file."""
+        """Run a line until it has printed an address or a connection, or written a .jsonl file. Return its output."""
         before = set(self._folder.iterdir())
         shell = self._start(f"{PRELUDE}{line}")
 
-        def news() -> str:
+        def output() -> str:
             assert shell.returncode is None, shell.report()
-            made = sorted(path.name for path in set(self._folder.iterdir()) - before)
-            text = "\n".join([*shell.lines, shell.stderr, *made])
+            new_files = sorted(path.name for path in set(self._folder.iterdir()) - before)
+            text = "\n".join([*shell.lines, shell.stderr, *new_files])
             return text if re.search(r"http://|connected|\.jsonl", text) else ""
 
-        said = wait_until(news, f"{line!r} shows something", PATIENCE, 0.1)
+        shown = wait_until(output, f"{line!r} shows something", PATIENCE, 0.1)
         shell.interrupt_group()
         assert shell.wait(60) in (0, 130, -signal.SIGINT), shell.report()
-        return said
+        return shown
 
     def _start(self, text: str) -> Running:
-        return self._processes.start("bash", "-euc", self._placed(text), cwd=self._folder, env=self._env)
+        return self._processes.start("bash", "-euc", self._with_own_ports(text), cwd=self._folder, env=self._env)
 
-    def _placed(self, text: str) -> str:
-        """With ports of its own."""
+    def _with_own_ports(self, text: str) -> str:
+        """Return the text with the ports of this runner."""
         return re.sub(rf"(?<=localhost:)({'|'.join(self._ports)})\b", lambda port: self._ports[port[0]], text)

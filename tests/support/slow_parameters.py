@@ -1,4 +1,4 @@
-"""Split the parameters of a test between the fast tests and the slow ones."""
+"""Mark some parameters of a test as slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 
 
 def fast_and_slow(parameters: Iterable[Any], fast: Container[Any], *checks: str) -> list[Any]:
-    """Mark the parameters that are not in `fast` as slow. checks: files and folders (see `support.unchanged`)."""
+    """Return the parameters, with those not in `fast` marked as slow.
+
+    `checks`: the files and folders that the slow tests depend on (see `support.unchanged`).
+    """
     marks = (pytest.mark.slow, pytest.mark.checks(*checks))
     return [
         each if each in fast else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=marks)

@@ -17,7 +17,7 @@ from support.soak_watch import new_lines
 
 _REPEATED = 'relaax_parameter_server_pushes_repeated_total{incarnation="%s"}'
 _LATE = re.compile(r" is late: .*cannot (list|read|write|delete)")
-_SAVED = re.compile(r"checkpointing: checkpoint \S+ at global step \d+, in ")
+_SAVED = re.compile(r"saved checkpoint \S+ at global step \d+, in ")
 _LEFT_MEMORY = "by gRPC for now, memory is no longer shared"
 _EVERY = 0.2
 

@@ -1,4 +1,4 @@
-"""Videos as a player sees them: by the program ffmpeg, in a process that leaves nothing open."""
+"""Decode videos with the program ffmpeg."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 
 def read_video(path: Path) -> tuple[npt.NDArray[Any], float]:
-    """Return all images, uint8 [T, H, W, 3], and how many there are in a second."""
+    """Return all images, uint8 [T, H, W, 3], and the frames per second."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
-    said = done.stderr.decode()
-    size, fps = re.search(r"Video: .* (\d+x\d+)[, ]", said), re.search(r"([\d.]+) fps", said)
-    assert size and fps, said
+    log = done.stderr.decode()
+    size, fps = re.search(r"Video: .* (\d+x\d+)[, ]", log), re.search(r"([\d.]+) fps", log)
+    assert size and fps, log
     width, height = map(int, size[1].split("x"))
     return np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3), float(fps[1])

@@ -89,7 +89,7 @@ def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
         client.register(registration())
         client.pull()
         client.metrics.statistic("a", of(1, 3))
-        proxy.swallow_answers()
+        proxy.drop_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(client.push(gradient(1), env_steps=2)))
         thread.start()
@@ -174,7 +174,7 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
         client.register(registration())
         client.pull()
         client.metrics.statistic("a", of(1, 3))
-        proxy.swallow_answers()
+        proxy.drop_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(client.push(gradient(1), env_steps=5)))
         thread.start()

@@ -170,7 +170,7 @@ def test_insert_in_flight_during_a_restart_is_stored_once(tmp_path: Path, ends: 
     with CuttingProxy(shard.address) as proxy, client_of([proxy.address], numbered(), share_memory=False) as client:
         client.writers[0].insert(numbers(1))
         (held,) = service.tables()
-        proxy.swallow_answers()
+        proxy.drop_answers()
         sending = threading.Thread(target=client.writers[0].insert, args=[numbers(2)])
         sending.start()
         wait_until(lambda: held.size == 2, "the insert has arrived")
