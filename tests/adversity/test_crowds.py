@@ -135,7 +135,7 @@ def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
     with ConnectionFlood(server.address, WAITING - 10, word[:1]) as crowd:
         with honest_clients(server.address) as honest:
             for index in range(1, len(word) - 1):
-                crowd.say(word[index : index + 1])
+                crowd.send(word[index : index + 1])
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
         expect_no_process(server)
 
