@@ -10,7 +10,7 @@ from support.client_languages import LANGUAGES, Language, require
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Language, Path]]:
-    """Builds a client once: built(NAME) gives the language and the folder with what was built."""
+    """Return a function that builds a client once: built(NAME) returns the language and the build folder."""
     folder = tmp_path_factory.getbasetemp() / "clients"
     ready: dict[str, Path] = {}
 

@@ -40,19 +40,23 @@ pytestmark = pytest.mark.checks(
 Built = Callable[[str], tuple[Language, Path]]
 
 PATIENCE = 240.0
-HABITS = {"reconnect_between_episodes", "server_returns_count", "server_returns_range"}  # each applies to one habit
-JSON_ALONE = {rule.name for rule in client_rules("server_malformed_json_*")}
+AUTORESET_RULES = {
+    "reconnect_between_episodes",
+    "server_returns_count",
+    "server_returns_range",
+}  # each applies to one autoreset mode
+JSON_RULES = {rule.name for rule in client_rules("server_malformed_json_*")}
 MANY_FUZZ = 1_000_000
 each_language = pytest.mark.parametrize("name", LANGUAGES)
 
 
-def installed(name: str) -> Language:
-    """The language, whose compilers are there."""
+def language_of(name: str) -> Language:
+    """Return the language; skip the test if its tools are missing."""
     require(LANGUAGES[name])
     return LANGUAGES[name]
 
 
-def test_every_client_is_listed() -> None:
+def test_every_client_folder_is_listed() -> None:
     assert sorted(path.name for path in CLIENTS.iterdir() if path.is_dir()) == sorted(LANGUAGES)
     for language in LANGUAGES.values():
         assert (language.folder / "README.md").is_file()
@@ -63,7 +67,7 @@ def test_every_client_is_listed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @each_language
-def test_its_own_tests(built: Built, name: str) -> None:
+def test_clients_own_tests_pass(built: Built, name: str) -> None:
     language, out = built(name)
     for command in language.tests:
         language.run(command, out)
@@ -71,19 +75,19 @@ def test_its_own_tests(built: Built, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_million_fuzzed_answers(built: Built, short: bool) -> None:
-    """Under ASan and UBSan, which end the program at their first finding."""
+def test_c_client_survives_a_million_fuzzed_answers(built: Built, short: bool) -> None:
+    """ASan and UBSan end the program at the first finding."""
     language, out = built("c")
     count = FUZZ if short else MANY_FUZZ
-    said = language.run(("{out}/fuzz", str(count), "7"), out)
-    assert re.match(rf"{count} fuzzed answers: \d+ understood, .*; nothing else happened\n$", said)
+    output = language.run(("{out}/fuzz", str(count), "7"), out)
+    assert re.match(rf"{count} fuzzed answers: \d+ understood, .*; nothing else happened\n$", output)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_finding_of_the_sanitizers_is_seen(tmp_path: Path) -> None:
-    """An error of the kind that the fuzzer looks for: lengths that are believed."""
-    language = installed("c")
+def test_sanitizer_finding_fails_the_fuzzer(tmp_path: Path) -> None:
+    """Remove the check of a length, which is the kind of error that the fuzzer must find."""
+    language = language_of("c")
     header = (language.folder / "rlx.h").read_text("utf-8")
     check = "    if (size > (size_t)(in->end - in->at)) return -1;\n"
     assert header.count(check) == 1
@@ -98,13 +102,13 @@ def test_a_finding_of_the_sanitizers_is_seen(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "forgets_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->between);\n", ""),
+    "omits_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->between);\n", ""),
     "unsorted_keys": (
         "key_order_protobuf",
         "least = s->kind == RLX_TUPLE ? i : s->parts;\n            for (j = 0; s->kind == RLX_DICT && j < s->parts;",
         "least = i;\n            for (j = 0; j < 0;",
     ),
-    "believes_actions": ("server_action_range", "return integer >= s->start &&", "return 1 || "),
+    "accepts_any_action": ("server_action_range", "return integer >= s->start &&", "return 1 || "),
     "any_version": ("server_welcome_version", "    if (version != 1) return RLX__VERSION;\n", ""),
     "wrong_nonce": (
         "metrics_ping_bye_protobuf",
@@ -116,8 +120,8 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_client_is_found(tmp_path: Path, fault: str) -> None:
-    language = installed("c")
+def test_golden_conversation_finds_a_faulty_client(tmp_path: Path, fault: str) -> None:
+    language = language_of("c")
     conversation, right, wrong = FAULTS[fault]
     header = (language.folder / "rlx.h").read_text("utf-8")
     assert header.count(right) == 1
@@ -133,9 +137,9 @@ def test_a_wrong_client_is_found(tmp_path: Path, fault: str) -> None:
 @pytest.mark.parametrize(
     ("name", "file"), [("c", "page.c"), pytest.param("rust", "examples/page.rs", marks=pytest.mark.slow)]
 )
-def test_the_program_of_its_page_is_right(tmp_path: Path, name: str, file: str) -> None:
-    """Compiles it; without a server it gives up, which takes longer than a test should."""
-    language = installed(name)
+def test_example_program_of_the_readme_compiles(tmp_path: Path, name: str, file: str) -> None:
+    """The program is compiled but not run: without a server it would retry for minutes."""
+    language = language_of(name)
     page = (language.folder / "README.md").read_text("utf-8")
     (program,) = re.findall(rf"```{name}\n(.*?)```", page, re.DOTALL)
     folder = tmp_path / name
@@ -148,8 +152,8 @@ def test_the_program_of_its_page_is_right(tmp_path: Path, name: str, file: str) 
 
 
 @pytest.mark.slow
-def test_the_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
-    language = installed("c")
+def test_c_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
+    language = language_of("c")
     language.run(("make", "-s", "install", "DESTDIR={out}", "PREFIX=/opt/rlx"), tmp_path)
     found = (tmp_path / "opt/rlx/lib/pkgconfig/rlx.pc").read_text("utf-8")
     assert "prefix=/opt/rlx\n" in found
@@ -162,7 +166,7 @@ def test_the_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @each_language
-def test_golden_conversations(built: Built, name: str) -> None:
+def test_client_plays_the_golden_conversations(built: Built, name: str) -> None:
     language, out = built(name)
     with Player(placed(language.play, out), language.folder) as player:
         for conversation in playable():
@@ -176,8 +180,8 @@ NAMES = ("act latency on client", "1st", "é (mm)", "/a", "//a/b", "a\tb", "a\n"
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @each_language
-def test_names_of_metrics_are_brought_into_form(built: Built, name: str) -> None:
-    """A character that is several bytes, or several of the language's units, becomes one `_`."""
+def test_client_normalizes_metric_names(built: Built, name: str) -> None:
+    """A character of several bytes, or of several code units of the language, becomes one `_`."""
     language, out = built(name)
     asked = copy.deepcopy(golden("metrics_names_json"))
     welcome, metrics, *others = (entry for entry in asked.entries[1:])
@@ -190,22 +194,22 @@ def test_names_of_metrics_are_brought_into_form(built: Built, name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("habit", ["same_step", "next_step", "disabled"])
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
 @each_language
-def test_conformance(built: Built, name: str, habit: str, short: bool) -> None:
+def test_client_passes_the_conformance_check(built: Built, name: str, autoreset: str, short: bool) -> None:
     language, out = built(name)
-    command = cartpole(language, out, "--environments", "3", "--autoreset", habit, "--episodes", "1000")
-    rules = client_rules("*" if habit == "same_step" or not short else "[elrtv]*")
+    command = cartpole(language, out, "--environments", "3", "--autoreset", autoreset, "--episodes", "1000")
+    rules = client_rules("*" if autoreset == "same_step" or not short else "[elrtv]*")
     report = check_client(command, 60.0, rules, jobs=4)
     assert not report.failed, not_passed(report)
-    others = HABITS - ({"reconnect_between_episodes"} if habit == "next_step" else set())
-    assert set(not_passed(report)) <= others | JSON_ALONE
+    others = AUTORESET_RULES - ({"reconnect_between_episodes"} if autoreset == "next_step" else set())
+    assert set(not_passed(report)) <= others | JSON_RULES
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_client_written_from_the_page_alone(short: bool) -> None:
-    """In Perl, which has no client here, by somebody who knew protocol/RLX.md and nothing else."""
+def test_client_written_from_the_specification_alone_passes(short: bool) -> None:
+    """The client is in Perl, and its author used protocol/RLX.md only."""
     need("perl")
     if subprocess.run(["perl", "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode:
         pytest.skip("this machine's Perl lacks its core modules: apt install perl")
@@ -216,12 +220,12 @@ def test_a_client_written_from_the_page_alone(short: bool) -> None:
 
 
 def elliptic_keys(folder: Path) -> Path:
-    """Those of `relaax keys`."""
+    """Return a folder with the keys of `relaax keys`."""
     return Keys(folder).folder
 
 
 def rsa_keys(folder: Path) -> Path:
-    """An authority, and a certificate of it for localhost, with RSA keys."""
+    """Return a folder with an authority and its certificate for localhost, both with RSA keys."""
     folder.mkdir()
     now = datetime.now(timezone.utc)
     authority, server = (rsa.generate_private_key(65537, 2048) for _ in range(2))
@@ -245,7 +249,7 @@ def rsa_keys(folder: Path) -> Path:
 
 
 class TlsServer:
-    """Serves one client over TLS. `told`: what it answered; None where no handshake was made."""
+    """A server of one client over TLS. `answers`: number of answers; None without a TLS handshake."""
 
     def __init__(self, keys: Path) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -272,11 +276,11 @@ class TlsServer:
                     scripts.serve()(session)
                 finally:
                     self.answers = session.answers
-        except (OSError, Exception):  # a client that does not trust this server
+        except (OSError, Exception):  # the client does not trust this server
             return
 
     def close(self) -> int:
-        """How many have come."""
+        """Stop the server, and return the number of connections."""
         self._thread.join(PATIENCE)
         self._listener.settimeout(0.1)
         try:
@@ -289,12 +293,12 @@ class TlsServer:
 
 
 def keys_for(name: str, folder: Path) -> Path:
-    """Keys of a server that this language can judge: Mono no certificates with elliptic curves."""
+    """Return server keys that the language supports: Mono does not support elliptic curves."""
     return rsa_keys(folder) if name == "csharp" else elliptic_keys(folder)
 
 
-def plays_over_tls(processes: Processes, language: Language, out: Path, server: TlsServer, trusted: Path) -> Running:
-    """A client that trusts the authority of the keys in the folder `trusted`."""
+def start_tls_client(processes: Processes, language: Language, out: Path, server: TlsServer, trusted: Path) -> Running:
+    """Start a client that trusts the authority in the folder `trusted`."""
     words = cartpole(language, out, "--tls-ca", str(trusted / "ca.pem"))
     return processes.start(*(word.replace("{address}", server.address) for word in words))
 
@@ -302,13 +306,15 @@ def plays_over_tls(processes: Processes, language: Language, out: Path, server: 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [language.name for language in LANGUAGES.values() if language.tls])
-def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> None:
-    """It plays over TLS; it does not session to, nor try again at, a server whose authority it does not know."""
+def test_client_uses_tls_and_checks_the_authority(
+    built: Built, name: str, tmp_path: Path, processes: Processes
+) -> None:
+    """It plays over TLS. If the authority is unknown, it sends no message and does not reconnect."""
     language, out = built(name)
-    keys, strange = keys_for(name, tmp_path / "keys"), keys_for(name, tmp_path / "strange")
-    for trusted in (keys, strange):
+    keys, other_keys = keys_for(name, tmp_path / "keys"), keys_for(name, tmp_path / "other")
+    for trusted in (keys, other_keys):
         server = TlsServer(keys)
-        client = plays_over_tls(processes, language, out, server, trusted)
+        client = start_tls_client(processes, language, out, server, trusted)
         code = client.wait(PATIENCE)
         assert server.close() == 1
         if trusted is keys:
@@ -320,7 +326,10 @@ def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> N
 
 
 class BreakingTlsServer(TlsServer):
-    """Breaks three connections off: in the handshake, after an answer, with what is no TLS. The fourth ends well."""
+    """A server that breaks three connections: in the handshake, after an answer, and with bytes that are not TLS.
+
+    The fourth connection is served to its end.
+    """
 
     served = 0
 
@@ -352,13 +361,13 @@ class BreakingTlsServer(TlsServer):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [language.name for language in LANGUAGES.values() if language.tls])
-def test_a_connection_over_tls_that_breaks_off_is_made_again(
+def test_client_reconnects_after_a_broken_tls_connection(
     built: Built, name: str, tmp_path: Path, processes: Processes
 ) -> None:
     language, out = built(name)
     keys = keys_for(name, tmp_path / "keys")
     server = BreakingTlsServer(keys)
-    client = plays_over_tls(processes, language, out, server, keys)
+    client = start_tls_client(processes, language, out, server, keys)
     assert client.wait(PATIENCE) == 0, client.report()
     assert server.close() == 4
     assert server.served == 4
@@ -367,7 +376,9 @@ def test_a_connection_over_tls_that_breaks_off_is_made_again(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @each_language
-def test_cartpole_is_learned_through_it(built: Built, runs: Runs, name: str, short: bool, tmp_path: Path) -> None:
+def test_cartpole_is_learned_through_the_client(
+    built: Built, runs: Runs, name: str, short: bool, tmp_path: Path
+) -> None:
     """Four connections, each with four environments; random play returns 20."""
     language, out = built(name)
     target = 100 if short else 475

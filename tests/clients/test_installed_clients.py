@@ -1,4 +1,4 @@
-"""Each client is installed from its folder as its page says, and a program of another folder uses it."""
+"""Installation of each client as its README describes, and its use by a program in another folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.pages import block
 
 @dataclass(frozen=True)
 class Project:
-    """A program in an empty folder that uses a client as its page says."""
+    """A program in an empty folder that uses a client as its README describes."""
 
     file: str
     text: str
@@ -56,7 +56,7 @@ PROJECTS = {
 @pytest.mark.slow
 @pytest.mark.checks("protocol", "tests/support/client_languages.py")
 @pytest.mark.parametrize("name", LANGUAGES)
-def test_it_is_installed_as_its_page_says(tmp_path: Path, name: str) -> None:
+def test_client_is_installed_as_its_readme_says(tmp_path: Path, name: str) -> None:
     language, project = LANGUAGES[name], PROJECTS[name]
     require(language)
     if name == "javascript":

@@ -1,4 +1,4 @@
-"""The clients of protocol/clients at an address where no RLX server is."""
+"""The clients of protocol/clients with the address of another server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relaax.rlx.connection import GRPC_PORT_ERROR
 from support.client_languages import LANGUAGES, Language, cartpole
 from support.processes import Processes
 
-PATIENCE = 60.0  # much less than clients try: 300 s
+PATIENCE = 60.0  # much less than the 300 s for which clients retry
 
 
 @contextmanager
@@ -60,10 +60,10 @@ WRONG_PORTS = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("protocol", WRONG_PORTS)
 @pytest.mark.parametrize("name", LANGUAGES)
-def test_a_wrong_port_is_named_and_not_retried(
+def test_wrong_port_is_reported_and_not_retried(
     built: Callable[[str], tuple[Language, Path]], processes: Processes, name: str, protocol: str
 ) -> None:
-    """The first address, where nothing listens, is reported before the second one is tried."""
+    """The first address has no listener. The client reports it before it tries the second one."""
     language, out = built(name)
     serve, sentence = WRONG_PORTS[protocol]
     with socket.socket() as closed, serve() as port:

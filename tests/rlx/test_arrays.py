@@ -20,7 +20,7 @@ def written(array: np.ndarray) -> rlx_pb2.Array:
     return wire
 
 
-def test_the_table_is_the_enumeration() -> None:
+def test_dtype_table_matches_the_proto_enumeration() -> None:
     assert set(DTYPES) == {number for number in rlx_pb2.Dtype.values() if number}
     for number, dtype in DTYPES.items():
         assert rlx_pb2.Dtype.Name(number) == f"DTYPE_{dtype.name.upper()}"  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def test_bytes_are_little_endian_in_c_order() -> None:
         assert written(same).data == expected
 
 
-def test_reading_copies_nothing() -> None:
+def test_read_array_does_not_copy_the_data() -> None:
     wire = written(np.zeros((64, 1024), np.float32))
     assert read_array(wire).base is not None
 
@@ -57,12 +57,12 @@ def test_reading_copies_nothing() -> None:
         rlx_pb2.Array(dtype=77, shape=[1], data=b"x"),  # type: ignore[arg-type]
     ],
 )
-def test_arrays_that_do_not_add_up_are_refused(wire: rlx_pb2.Array) -> None:
+def test_inconsistent_array_is_refused(wire: rlx_pb2.Array) -> None:
     with pytest.raises(ProtocolError) as caught:
         read_array(wire)
     assert caught.value.code is ErrorCode.INVALID_VALUE
 
 
-def test_other_types_are_not_sent() -> None:
+def test_unsupported_dtype_is_not_sent() -> None:
     with pytest.raises(ProtocolError, match="complex64"):
         written(np.zeros(1, np.complex64))

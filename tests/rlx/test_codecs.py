@@ -40,15 +40,15 @@ def codec(request: pytest.FixtureRequest) -> Codec:
 @given(hellos().flatmap(lambda h: st.tuples(st.just(h), client_messages(h), server_messages(h))))
 def test_every_message_round_trips(name: str, case: tuple[Hello, Message, Message]) -> None:
     codec = codec_named(name)
-    hello, said, answered = case
-    for message, sender in ((hello, Sender.CLIENT), (said, Sender.CLIENT), (answered, Sender.SERVER)):
+    hello, request, reply = case
+    for message, sender in ((hello, Sender.CLIENT), (request, Sender.CLIENT), (reply, Sender.SERVER)):
         payload = codec.encode(message, sender)
         assert_same(codec.decode(payload, sender), message)
         assert (payload[0] == 0x7B) == (name == "json")
         assert codec_of(payload[0]).name == name
 
 
-def test_json_is_one_object_in_the_canonical_mapping() -> None:
+def test_json_uses_protobufs_canonical_mapping() -> None:
     codec = codec_named("json")
     tree = json.loads(codec.encode(TrainingFinished("over", 2**63), Sender.SERVER))
     assert tree == {"trainingFinished": {"message": "over", "globalStep": str(2**63)}}
@@ -58,12 +58,12 @@ def test_json_is_one_object_in_the_canonical_mapping() -> None:
     assert hello["autoreset"] == ["AUTORESET_DISABLED"]
 
 
-def test_an_empty_message_is_still_a_message(codec: Codec) -> None:
+def test_message_without_fields_round_trips(codec: Codec) -> None:
     assert codec.decode(codec.encode(Ping(), Sender.CLIENT), Sender.CLIENT) == Ping(0)
     assert codec.decode(codec.encode(Bye(), Sender.SERVER), Sender.SERVER) == Bye("")
 
 
-def test_an_unknown_error_code_is_still_an_error() -> None:
+def test_unknown_error_code_is_decoded_as_unknown() -> None:
     wire = rlx_pb2.ServerMessage(error={"code": 999, "message": "new", "retryable": True})  # type: ignore[dict-item]
     expected = Error(ErrorCode.UNKNOWN, "new", True)
     assert codec_named("protobuf").decode(wire.SerializeToString(), Sender.SERVER) == expected
@@ -85,7 +85,7 @@ def test_an_unknown_error_code_is_still_an_error() -> None:
         b'{"hello": ' + opened * 100 + b"1" + closed * 100 + b"}" for opened, closed in ((b'{"a":', b"}"), (b"[", b"]"))
     ],
 )
-def test_what_is_no_json_of_a_message_is_malformed(payload: bytes) -> None:
+def test_invalid_json_message_is_malformed(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         codec_named("json").decode(payload, Sender.CLIENT)
     assert caught.value.code is ErrorCode.MALFORMED
@@ -96,19 +96,19 @@ def test_what_is_no_json_of_a_message_is_malformed(payload: bytes) -> None:
     ("codec_name", "payload"),
     [("json", b"{}"), ("json", b'{"hello": null}'), ("protobuf", b"\xa2\x3f\x00")],
 )
-def test_no_known_message_is_unexpected(codec_name: str, payload: bytes) -> None:
+def test_frame_without_known_message_is_unexpected(codec_name: str, payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         codec_named(codec_name).decode(payload, Sender.CLIENT)
     assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
 
 
 @pytest.mark.parametrize("payload", [b"<hello/>", b"[1]", b'\xef\xbb\xbf{"hello":{}}', b' {"hello":{}}'])
-def test_payload_that_is_nearly_json_names_the_first_byte(payload: bytes) -> None:
+def test_nearly_json_payload_error_names_the_first_byte(payload: bytes) -> None:
     with pytest.raises(ProtocolError, match="no Protobuf message; a message in JSON begins with { at its first byte"):
         codec_named("protobuf").decode(payload, Sender.CLIENT)
 
 
-PING, PONG, BYE = b"\x32\x02\x08\x07", b"\x3a\x00", b"\x42\x00"  # numbers 6, 7 and 8, from either side
+PING, PONG, BYE = b"\x32\x02\x08\x07", b"\x3a\x00", b"\x42\x00"  # fields 6, 7 and 8 of both envelopes
 UNKNOWN = b"\xa2\x3f\x02hi"
 
 
@@ -122,12 +122,12 @@ def test_two_messages_in_one_frame_are_malformed(payload: bytes, sender: Sender)
 
 @pytest.mark.parametrize("sender", Sender)
 @pytest.mark.parametrize("payload", [PING, PING + UNKNOWN, UNKNOWN + PING + UNKNOWN, b"\xb2\x80\x00\x82\x00\x08\x07"])
-def test_one_message_may_have_company_and_be_written_at_length(payload: bytes, sender: Sender) -> None:
+def test_message_with_unknown_fields_or_long_varints_is_read(payload: bytes, sender: Sender) -> None:
     assert codec_named("protobuf").decode(payload, sender) == Ping(7)
 
 
-def test_steps_and_actions_in_one_frame_with_others_are_malformed() -> None:
-    """Those that go the short way, too, and in whatever order."""
+def test_step_or_actions_with_second_message_is_malformed() -> None:
+    """The layouts of `relaax.rlx.wire.layouts` refuse them too, in any order."""
     hello = make_hello()
     codec = codec_named("protobuf")
     codec.configure(hello)
@@ -145,10 +145,10 @@ def test_steps_and_actions_in_one_frame_with_others_are_malformed() -> None:
     ["12 01 ff", "42 03 0a 09 01", "42 02 0a 00 42 02 12 00", "58 63", "60 09", "50 00", "6a 02 2f ff"],
     ids=["name", "space", "spaces", "autoreset", "mode", "environments", "session"],
 )
-def test_the_version_is_looked_at_before_all_else(rest: str) -> None:
-    """What a hello of another version has in it may be no hello of this one at all."""
-    for said in (f"08 02 {rest}", f"{rest} 08 02", rest):
-        hello = bytes.fromhex(said)
+def test_version_is_checked_before_other_fields(rest: str) -> None:
+    """A hello of another version may be invalid in this version."""
+    for fields in (f"08 02 {rest}", f"{rest} 08 02", rest):
+        hello = bytes.fromhex(fields)
         with pytest.raises(ProtocolError) as caught:
             codec_named("protobuf").decode(bytes([0x0A, len(hello)]) + hello, Sender.CLIENT)
         assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -157,8 +157,8 @@ def test_the_version_is_looked_at_before_all_else(rest: str) -> None:
 @pytest.mark.parametrize(
     ("number", "element"), [(5, b"\x0a\x00"), (3, b"\x12\x05\x08\x02\x12\x01\x00"), (3, b"\x3a\x02\x18\x01")]
 )
-def test_long_lists_are_refused_before_they_become_objects(number: int, element: bytes) -> None:
-    """Scalars without a name, leaves and episodes: Protobuf's own objects are all that a megabyte becomes."""
+def test_long_list_is_refused_before_objects_are_made(number: int, element: bytes) -> None:
+    """A megabyte of scalars, leaves or episodes is refused before any object except Protobuf's own is made."""
     body = element * (2**20 // len(element))
     payload = bytes([number << 3 | 2]) + varint(len(body)) + body
     with (
@@ -171,10 +171,10 @@ def test_long_lists_are_refused_before_they_become_objects(number: int, element:
     assert read_array.call_count == episode.call_count == 0
 
 
-def test_there_is_no_third_codec() -> None:
+def test_unknown_codec_name_is_refused() -> None:
     with pytest.raises(ValueError, match="yaml"):
         codec_named("yaml")
 
 
-def test_secrets_are_not_shown() -> None:
+def test_hello_repr_does_not_show_the_token() -> None:
     assert "hunter2" not in repr(make_hello(token="hunter2"))

@@ -1,4 +1,4 @@
-"""What was agreed, after the handshake: leaves, numbers, masks, and both habits of ending episodes."""
+"""Checks of messages after the handshake: leaves, numbers, masks, and the ends of episodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from relaax.rlx.wire.framing import frame
 from support.rlx_pair import AUTORESETS, Pair, batch, make_hello, make_step
 
 
-def refused(pair: Pair, message: Any, sentence: str) -> None:
-    """The client does not send it, and the server does not take it, for the same reason."""
+def assert_refused(pair: Pair, message: Any, sentence: str) -> None:
+    """Assert that the client does not send the message and that the server refuses it with the same error."""
     with pytest.raises(LocalProtocolError) as local:
         pair.client.send(message)
     pair.server.receive_data(frame(codec_named("protobuf").encode(message, Sender.CLIENT), 2**20))
@@ -41,7 +41,7 @@ def refused(pair: Pair, message: Any, sentence: str) -> None:
     assert remote.value.code is local.value.code
 
 
-def playing(autoreset: str, environments: int = 2, **fields: Any) -> Pair:
+def playing_pair(autoreset: str, environments: int = 2, **fields: Any) -> Pair:
     pair = Pair()
     pair.play(environments=environments, autoreset=AUTORESETS[autoreset], **fields)
     return pair
@@ -59,19 +59,19 @@ def final(pair: Pair) -> list[np.ndarray]:
 
 class TestDisabled:
     def test_episodes_end_with_reset(self) -> None:
-        pair = playing("disabled")
+        pair = playing_pair("disabled")
         pair.step()
         pair.client_says(Reset(np.array([1.0, 2.0]), np.array([True, False]), final(pair)))
         pair.returns(2, 4)
 
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
-    def test_a_step_ends_nothing(self, field: str) -> None:
-        pair = playing("disabled")
-        refused(pair, step(pair, **{field: [False, True]}), "environment 1, whose autoreset is DISABLED")
+    def test_step_that_ends_an_episode_is_refused(self, field: str) -> None:
+        pair = playing_pair("disabled")
+        assert_refused(pair, step(pair, **{field: [False, True]}), "environment 1, whose autoreset is DISABLED")
 
     def test_nothing_is_first(self) -> None:
-        pair = playing("disabled")
-        refused(
+        pair = playing_pair("disabled")
+        assert_refused(
             pair,
             step(pair, first=[True, False]),
             "first marks environment 0; the step before (NEXT_STEP) ended the episode of no environment",
@@ -79,51 +79,53 @@ class TestDisabled:
 
 
 class TestSameStep:
-    def test_episodes_end_beside_the_next_ones_start(self) -> None:
-        pair = playing("same_step")
+    def test_step_ends_one_episode_and_starts_the_next(self) -> None:
+        pair = playing_pair("same_step")
         pair.step(terminated=[True, False])
         pair.step(truncated=[False, True], terminated=[True, True], final_observation=final(pair))
         pair.step()
 
-    def test_a_cut_episode_needs_its_final_observation(self) -> None:
-        pair = playing("same_step")
-        refused(
+    def test_truncation_without_final_observation_is_refused(self) -> None:
+        pair = playing_pair("same_step")
+        assert_refused(
             pair, step(pair, truncated=[False, True]), "truncated marks environment 1, and final_observation is missing"
         )
 
-    def test_a_final_observation_needs_an_end(self) -> None:
-        pair = playing("same_step")
-        refused(pair, step(pair, final_observation=final(pair)), "ends no episode")
+    def test_final_observation_without_end_is_refused(self) -> None:
+        pair = playing_pair("same_step")
+        assert_refused(pair, step(pair, final_observation=final(pair)), "ends no episode")
 
-    def test_the_final_observation_matters_where_an_episode_ended(self) -> None:
-        pair = playing("same_step")
+    def test_final_observation_is_checked_for_ended_rows_only(self) -> None:
+        pair = playing_pair("same_step")
         values = final(pair)
-        values[0][0] = np.nan  # environment 0 goes on
+        values[0][0] = np.nan  # the episode of environment 0 does not end
         pair.step(truncated=[False, True], final_observation=values)
-        refused(pair, step(pair, truncated=[True, False], final_observation=values), "of environment 0 holds NaN")
+        assert_refused(
+            pair, step(pair, truncated=[True, False], final_observation=values), "of environment 0 holds NaN"
+        )
 
     def test_nothing_is_first(self) -> None:
-        pair = playing("same_step")
+        pair = playing_pair("same_step")
         pair.step(terminated=[True, True])
-        refused(pair, step(pair, first=[True, True]), "first marks environments 0, 1")
+        assert_refused(pair, step(pair, first=[True, True]), "first marks environments 0, 1")
 
 
-def test_a_final_observation_counts_where_a_same_step_episode_ended_and_nowhere_else() -> None:
+def test_final_observation_is_checked_for_same_step_rows_only() -> None:
     pair = Pair()
     pair.play(environments=3, autoreset=(Autoreset.SAME_STEP, Autoreset.NEXT_STEP, Autoreset.SAME_STEP))
     leaf = np.array([[1, 1], [np.nan, 1], [np.nan, 1]], np.float32)
     ends = {"truncated": [True, True, False], "final_observation": [leaf]}
     pair.step(**ends)
     bad = leaf[[1, 0, 0]]
-    refused(
+    assert_refused(
         pair, step(pair, first=[False, True, False], truncated=[True, False, False], final_observation=[bad]), "NaN"
     )
 
 
 class TestNextStep:
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
-    def test_the_step_after_the_end_is_the_first(self, field: str) -> None:
-        pair = playing("next_step")
+    def test_step_after_the_end_marks_first(self, field: str) -> None:
+        pair = playing_pair("next_step")
         pair.step(**{field: [False, True]})
         pair.step(first=[False, True])
         pair.step(terminated=[True, True])
@@ -131,51 +133,53 @@ class TestNextStep:
         pair.step()
 
     @pytest.mark.parametrize("mask", [None, [True, False], [True, True]])
-    def test_first_marks_exactly_what_ended(self, mask: Any) -> None:
-        pair = playing("next_step")
+    def test_first_must_mark_exactly_the_ended_episodes(self, mask: Any) -> None:
+        pair = playing_pair("next_step")
         pair.step(terminated=[False, True])
-        refused(pair, step(pair, first=mask), "the step before (NEXT_STEP) ended the episode of environment 1")
+        assert_refused(pair, step(pair, first=mask), "the step before (NEXT_STEP) ended the episode of environment 1")
 
-    def test_first_comes_once(self) -> None:
-        pair = playing("next_step")
+    def test_second_first_mark_is_refused(self) -> None:
+        pair = playing_pair("next_step")
         pair.step(terminated=[False, True])
         pair.step(first=[False, True])
-        refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
+        assert_refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
-    def test_a_start_is_no_end(self) -> None:
-        pair = playing("next_step")
+    def test_episode_that_starts_and_ends_in_one_step_is_refused(self) -> None:
+        pair = playing_pair("next_step")
         pair.step(terminated=[False, True])
-        refused(
+        assert_refused(
             pair, step(pair, first=[False, True], truncated=[False, True]), "no episode starts and ends in one step"
         )
 
-    def test_the_final_observation_is_the_observation(self) -> None:
-        pair = playing("next_step")
-        refused(pair, step(pair, truncated=[True, False], final_observation=final(pair)), "ends no SAME_STEP episode")
+    def test_next_step_final_observation_field_is_refused(self) -> None:
+        pair = playing_pair("next_step")
+        assert_refused(
+            pair, step(pair, truncated=[True, False], final_observation=final(pair)), "ends no SAME_STEP episode"
+        )
 
-    def test_a_reset_between_two_episodes(self) -> None:
-        pair = playing("next_step")
+    def test_reset_between_episodes_must_not_truncate(self) -> None:
+        pair = playing_pair("next_step")
         pair.step(truncated=[False, True])
-        refused_pair = playing("next_step")
-        refused_pair.step(truncated=[False, True])
+        other_pair = playing_pair("next_step")
+        other_pair.step(truncated=[False, True])
         cut = Reset(np.zeros(2), np.array([False, True]), final(pair))
-        refused(refused_pair, cut, "truncated marks environment 1, whose episode ended before")
+        assert_refused(other_pair, cut, "truncated marks environment 1, whose episode ended before")
         pair.client_says(Reset(np.zeros(2), np.array([True, False]), final(pair)))
         pair.returns(1, 0)
         pair.client_says(Init(batch(make_hello().observation_space, 2)))
         pair.act()
-        refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
+        assert_refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
-    def test_a_ping_after_a_refused_step_leaves_the_marks_as_they_were(self) -> None:
-        pair = playing("next_step")
+    def test_ping_after_refused_step_does_not_apply_its_marks(self) -> None:
+        pair = playing_pair("next_step")
         bad = step(pair, terminated=[True, False], episodes=[Episode(0, 1.0, 1)])
         with pytest.raises(LocalProtocolError, match="did not say reports_episodes"):
             pair.client.send(bad)
         pair.client_says(Ping(1))
         pair.step()
 
-    def test_a_refused_step_leaves_the_marks_as_they_were(self) -> None:
-        pair = playing("next_step", reports_episodes=True)
+    def test_refused_step_does_not_change_between_episodes(self) -> None:
+        pair = playing_pair("next_step", reports_episodes=True)
         pair.step(terminated=[False, True])
         bad = step(pair, first=[False, True], terminated=[True, False], episodes=[Episode(9, 1.0, 1)])
         with pytest.raises(LocalProtocolError, match="environment is 9; at most 1 is allowed"):
@@ -183,13 +187,13 @@ class TestNextStep:
         pair.step(first=[False, True])
 
 
-def test_habits_may_differ_between_environments() -> None:
+def test_autoreset_modes_may_differ_between_environments() -> None:
     pair = Pair()
     pair.play(environments=3, autoreset=(Autoreset.SAME_STEP, Autoreset.NEXT_STEP, Autoreset.DISABLED))
     pair.step(truncated=[True, True, False], final_observation=final(pair))
     pair.step(terminated=[True, False, False], first=[False, True, False])
     pair.step(terminated=[False, True, False])
-    refused(
+    assert_refused(
         pair,
         step(pair, terminated=[False, False, True], first=[False, True, False]),
         "environment 2, whose autoreset is DISABLED",
@@ -219,9 +223,9 @@ def test_habits_may_differ_between_environments() -> None:
         ({"episodes": [Episode(0, 1.0, 1)]}, "did not say reports_episodes"),
     ],
 )
-def test_values_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], sentence: str) -> None:
-    pair = playing("same_step")
-    refused(pair, step(pair, **fields), sentence)
+def test_invalid_value_error_names_the_field(fields: dict[str, Any], sentence: str) -> None:
+    pair = playing_pair("same_step")
+    assert_refused(pair, step(pair, **fields), sentence)
 
 
 @pytest.mark.parametrize(
@@ -234,15 +238,15 @@ def test_values_that_do_not_fit_are_refused_by_name(fields: dict[str, Any], sent
     ],
 )
 def test_reported_episodes_are_checked(episodes: list[Episode], sentence: str) -> None:
-    pair = playing("same_step", reports_episodes=True)
+    pair = playing_pair("same_step", reports_episodes=True)
     pair.step(episodes=(Episode(1, -2.5, 7),))
-    refused(pair, step(pair, episodes=episodes), sentence)
+    assert_refused(pair, step(pair, episodes=episodes), sentence)
 
 
-def test_leaves_are_named_by_their_path() -> None:
-    pair = playing("disabled", 1, observation_space=Dict({"camera": MultiBinary(2), "arm": Box(shape=(1,))}))
+def test_invalid_leaf_error_names_its_path() -> None:
+    pair = playing_pair("disabled", 1, observation_space=Dict({"camera": MultiBinary(2), "arm": Box(shape=(1,))}))
     bad = [np.zeros((1, 1), np.float32), np.full((1, 2), 2, np.int8)]
-    refused(pair, step(pair, observation=bad), "observation['camera'] holds 2, not a value of MultiBinary")
+    assert_refused(pair, step(pair, observation=bad), "observation['camera'] holds 2, not a value of MultiBinary")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,7 @@ def test_leaves_are_named_by_their_path() -> None:
         (Box(shape=(), dtype=np.uint64), [0, 2**64 - 1], None),
     ],
 )
-def test_actions_are_held_to_their_space(space: Any, good: Any, bad: Any) -> None:
+def test_action_outside_its_space_is_refused(space: Any, good: Any, bad: Any) -> None:
     pair = Pair()
     pair.play(environments=2, action_space=space)
     pair.client_says(step(pair))
@@ -274,24 +278,24 @@ def test_actions_are_held_to_their_space(space: Any, good: Any, bad: Any) -> Non
     pair.server_says(Actions([np.array(good, space.dtype)]))
 
 
-def test_observations_may_leave_their_box_but_not_their_choices() -> None:
-    pair = playing("disabled", 1, observation_space=Box(-1, 1, (1,)))
+def test_observation_may_exceed_its_box_but_not_its_discrete() -> None:
+    pair = playing_pair("disabled", 1, observation_space=Box(-1, 1, (1,)))
     pair.step(observation=[np.full((1, 1), 7, np.float32)])
-    pair = playing("disabled", 1, observation_space=Discrete(2))
-    refused(pair, step(pair, observation=[np.array([2])]), "holds 2, not a value of Discrete(2)")
+    pair = playing_pair("disabled", 1, observation_space=Discrete(2))
+    assert_refused(pair, step(pair, observation=[np.array([2])]), "holds 2, not a value of Discrete(2)")
 
 
-def test_a_bool_array_of_other_bytes_is_refused() -> None:
-    pair = playing("disabled", 1, observation_space=Box(shape=(2,), dtype=np.bool_))
-    refused(
+def test_bool_array_with_other_bytes_is_refused() -> None:
+    pair = playing_pair("disabled", 1, observation_space=Box(shape=(2,), dtype=np.bool_))
+    assert_refused(
         pair, step(pair, observation=[np.array([[1, 2]], np.uint8).view(np.bool_)]), "holds 2, not a value of Box(bool"
     )
 
 
-def test_a_mask_that_says_nothing_is_as_none() -> None:
-    pair = playing("disabled", 1)
+def test_all_false_mask_is_received_as_none() -> None:
+    pair = playing_pair("disabled", 1)
     message = Step(np.zeros(1), batch(make_hello().observation_space, 1), terminated=np.zeros(1, np.bool_))
     pair.server.receive_data(pair.client.send(message))
-    understood = pair.server.next_event()
-    assert isinstance(understood, Step)
-    assert understood.terminated is None
+    received = pair.server.next_event()
+    assert isinstance(received, Step)
+    assert received.terminated is None

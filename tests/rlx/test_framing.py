@@ -18,7 +18,7 @@ def drain(reader: FrameReader) -> list[bytes]:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.data())
-def test_frames_survive_any_cut(payloads: list[bytes], data: st.DataObject) -> None:
+def test_frames_received_in_any_pieces_are_read(payloads: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frame(payload, 40) for payload in payloads)
     reader, found = FrameReader(40), []
     while stream:
@@ -31,7 +31,7 @@ def test_frames_survive_any_cut(payloads: list[bytes], data: st.DataObject) -> N
     assert len(reader) == 0
 
 
-def test_a_length_over_the_limit_is_refused_before_its_body() -> None:
+def test_length_above_limit_is_refused_before_its_body() -> None:
     reader = FrameReader(10)
     reader.feed(struct.pack(">I", 11))
     with pytest.raises(ProtocolError) as caught:
@@ -42,7 +42,7 @@ def test_a_length_over_the_limit_is_refused_before_its_body() -> None:
     assert reader.next_frame() == bytes(10)
 
 
-def test_an_empty_frame_is_refused() -> None:
+def test_empty_frame_is_refused() -> None:
     reader = FrameReader()
     reader.feed(bytes(4))
     with pytest.raises(ProtocolError) as caught:
@@ -50,7 +50,7 @@ def test_an_empty_frame_is_refused() -> None:
     assert caught.value.code is ErrorCode.MALFORMED
 
 
-def test_a_frame_over_the_limit_is_not_made() -> None:
+def test_payload_above_limit_is_not_framed() -> None:
     with pytest.raises(ProtocolError, match="11 bytes; the limit is 10"):
         frame(bytes(11), 10)
 
@@ -63,7 +63,7 @@ def test_a_frame_over_the_limit_is_not_made() -> None:
         ((1 << 20).to_bytes(4, "big"), "1048576 bytes; the limit is 65536$"),
     ],
 )
-def test_length_over_the_limit_suggests_the_likely_mistake(received: bytes, hint: str) -> None:
+def test_length_above_limit_error_hints_at_the_cause(received: bytes, hint: str) -> None:
     reader = FrameReader()
     reader.feed(received)
     with pytest.raises(ProtocolError, match=hint) as caught:
@@ -71,7 +71,7 @@ def test_length_over_the_limit_suggests_the_likely_mistake(received: bytes, hint
     assert caught.value.code is ErrorCode.FRAME_TOO_LARGE
 
 
-def test_feeding_without_reading_is_bounded() -> None:
+def test_feeding_beyond_one_whole_frame_is_refused() -> None:
     reader = FrameReader(10)
     reader.feed(frame(bytes(10), 10) * 3)
     with pytest.raises(LocalProtocolError):
@@ -80,7 +80,7 @@ def test_feeding_without_reading_is_bounded() -> None:
     reader.feed(b"x")
 
 
-def test_the_first_byte_is_seen_before_its_frame_is_whole() -> None:
+def test_first_byte_is_known_before_the_frame_is_complete() -> None:
     reader = FrameReader()
     reader.feed(struct.pack(">I", 100))
     assert reader.first_byte() is None
@@ -89,7 +89,7 @@ def test_the_first_byte_is_seen_before_its_frame_is_whole() -> None:
     assert reader.next_frame() is None
 
 
-def test_a_whole_frame_is_held_until_it_is_read() -> None:
+def test_whole_frame_is_buffered_until_it_is_read() -> None:
     reader = FrameReader(10)
     reader.feed(memoryview(bytearray(frame(b"{}", 10))))
     assert len(reader) == 6
@@ -106,14 +106,14 @@ def test_a_whole_frame_is_held_until_it_is_read() -> None:
     assert reader.next_frame() is None
 
 
-def test_a_whole_frame_does_not_change_with_the_buffer_it_came_in() -> None:
+def test_whole_frame_is_copied_from_the_callers_buffer() -> None:
     reader, buffer = FrameReader(10), bytearray(frame(b"first", 10))
     reader.feed(memoryview(buffer))
     buffer[:] = frame(b"other", 10)
     assert reader.next_frame() == b"first"
 
 
-def test_a_lower_limit_holds_for_a_frame_that_came_before() -> None:
+def test_lower_limit_applies_to_buffered_frame() -> None:
     reader = FrameReader(10)
     reader.feed(frame(bytes(10), 10))
     reader.max_frame_bytes = 9
@@ -121,11 +121,11 @@ def test_a_lower_limit_holds_for_a_frame_that_came_before() -> None:
         reader.next_frame()
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3, 4, 5, 13])
-def test_frames_of_the_limit_in_all_pieces_with_the_next_ones_first_bytes(ahead: int) -> None:
-    """Pieces of 1 to all bytes, after a first one of any length; a reader is fed only when it has nothing to give."""
+@pytest.mark.parametrize("extra", [0, 1, 3, 4, 5, 13])
+def test_frames_of_the_limit_in_pieces_of_every_size_are_read(extra: int) -> None:
+    """The first piece has every size, and so have the others. All frames are read before the next piece is fed."""
     payloads = [bytes([kind]) * 10 for kind in (1, 2, 3)]
-    stream = b"".join(frame(payload, 10) for payload in payloads) + frame(b"x" * 10, 10)[:ahead]
+    stream = b"".join(frame(payload, 10) for payload in payloads) + frame(b"x" * 10, 10)[:extra]
     for first in range(1, len(stream)):
         for size in range(1, len(stream) - first + 1):
             reader, found = FrameReader(10), []
@@ -134,10 +134,10 @@ def test_frames_of_the_limit_in_all_pieces_with_the_next_ones_first_bytes(ahead:
                 reader.feed(piece)
                 found += drain(reader)
             assert found == payloads
-            assert len(reader) == ahead
+            assert len(reader) == extra
 
 
-def test_frames_that_wait_are_seen_and_stay() -> None:
+def test_pending_frames_stay_buffered() -> None:
     reader = FrameReader(10)
     assert list(reader.pending_frames()) == []
     reader.feed(frame(b"whole", 10))

@@ -39,7 +39,7 @@ from support.rlx_strategies import hellos
 
 @settings(deadline=None, max_examples=40)
 @given(hellos(), st.sampled_from(["protobuf", "json"]))
-def test_both_sides_know_what_was_agreed(hello: Hello, codec: str) -> None:
+def test_both_sides_have_hello_welcome_and_codec(hello: Hello, codec: str) -> None:
     pair = Pair(codec)
     pair.open(hello)
     assert pair.server.hello == hello
@@ -68,7 +68,7 @@ def test_both_sides_know_what_was_agreed(hello: Hello, codec: str) -> None:
         ({"observation_space": Tuple([Discrete(2)] * 257)}, ErrorCode.LIMIT_EXCEEDED),
     ],
 )
-def test_a_hello_that_cannot_be_answered_is_refused_on_both_sides(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_invalid_hello_is_refused_by_both_sides(fields: dict[str, Any], code: ErrorCode) -> None:
     hello, pair = make_hello(**fields), Pair()
     with pytest.raises(LocalProtocolError) as local:
         pair.client.send(hello)
@@ -79,11 +79,11 @@ def test_a_hello_that_cannot_be_answered_is_refused_on_both_sides(fields: dict[s
     assert pair.server.hello is None
 
 
-def test_as_many_environments_as_there_may_be() -> None:
+def test_maximal_environments_and_frame_skip_are_accepted() -> None:
     assert Pair().open(environments=65_536, frame_skip=1_000).environments == 65_536
 
 
-def test_room_for_the_final_observation_is_counted() -> None:
+def test_frame_limit_includes_the_final_observation() -> None:
     limits = Limits(max_frame_bytes=1500)
     space = Box(shape=(1000,), dtype=np.uint8)
     Pair(limits=limits).greet(observation_space=space)
@@ -92,8 +92,8 @@ def test_room_for_the_final_observation_is_counted() -> None:
 
 
 @pytest.mark.parametrize("autoreset", [Autoreset.DISABLED, Autoreset.SAME_STEP])
-def test_what_counts_is_the_encoded_size(autoreset: Autoreset) -> None:
-    """In JSON a hello whose steps could not be sent is refused, not its first step."""
+def test_frame_limit_counts_encoded_bytes(autoreset: Autoreset) -> None:
+    """A hello whose steps do not fit a frame is refused. In JSON the size of the base64 counts."""
     space = Box(shape=(900,), dtype=np.uint8)
     fields = {"observation_space": space, "autoreset": (autoreset,)}
     data = 900 * (2 if autoreset is Autoreset.SAME_STEP else 1)
@@ -104,7 +104,7 @@ def test_what_counts_is_the_encoded_size(autoreset: Autoreset) -> None:
         assert caught.value.code is ErrorCode.LIMIT_EXCEEDED
 
 
-def test_frames_before_the_welcome_are_small_and_grow_after_it() -> None:
+def test_frame_limit_grows_after_the_welcome() -> None:
     pair = Pair()
     big = Box(shape=(2 * HANDSHAKE_FRAME_BYTES,), dtype=np.uint8)
     many_bounds = Box(np.arange(10_000.0), np.inf, dtype=np.float64)
@@ -118,7 +118,7 @@ def test_frames_before_the_welcome_are_small_and_grow_after_it() -> None:
 
 @settings(deadline=None, max_examples=10)
 @given(hellos(), st.sampled_from(["protobuf", "json"]))
-def test_the_announced_limit_fits_the_longest_step(hello: Hello, codec: str) -> None:
+def test_announced_limit_fits_the_longest_step(hello: Hello, codec: str) -> None:
     hello = replace(hello, reports_episodes=True)
     n = hello.environments
     at = batch(hello.observation_space, n)
@@ -135,14 +135,14 @@ def test_the_announced_limit_fits_the_longest_step(hello: Hello, codec: str) -> 
     assert size <= limits_for(large, Limits()).max_frame_bytes <= 2 * size * 4 // 3
 
 
-def test_the_clients_own_limit_holds_too() -> None:
+def test_clients_own_lower_limit_is_applied() -> None:
     pair = Pair(max_frame_bytes=1000)
     pair.open(limits=Limits())
     with pytest.raises(LocalProtocolError, match="the limit is 1000"):
         pair.client.send(Metrics([(f"m{i}", 1.0) for i in range(100)]))
 
 
-def test_metric_names_are_bounded_in_number_over_the_connection() -> None:
+def test_metric_names_are_counted_over_the_connection() -> None:
     pair = Pair()
     pair.open(limits=Limits(max_metric_names=3))
     for name in ("a", "b", "c", "a", "b"):
@@ -152,25 +152,25 @@ def test_metric_names_are_bounded_in_number_over_the_connection() -> None:
     pair.client_says(Metrics((("c", 2.0), ("c", 3.0))))
 
 
-def test_a_metric_has_a_name() -> None:
+def test_metric_without_name_is_refused() -> None:
     pair = Pair()
     pair.open()
     with pytest.raises(LocalProtocolError, match=r"scalars\[0\].name is missing"):
         pair.client.send(Metrics((("", 1.0),)))
 
 
-def test_metric_names_are_counted_in_form_and_measured_as_they_are_sent() -> None:
+def test_metric_names_count_normalized_and_measure_as_sent() -> None:
     pair = Pair()
     pair.open(limits=Limits(max_metric_names=1, max_metric_name_bytes=4))
     for name in ("a b", "a_b", "a\nb", "aéb"):
         pair.client_says(Metrics(((name, 1.0),)))
-    for name, words in (("a", "more than 1 different metric names"), ("éé_", "5 bytes")):
-        with pytest.raises(LocalProtocolError, match=words):
+    for name, text in (("a", "more than 1 different metric names"), ("éé_", "5 bytes")):
+        with pytest.raises(LocalProtocolError, match=text):
             pair.client.send(Metrics(((name, 1.0),)))
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_a_refusal_speaks_the_clients_codec_from_its_first_byte(codec: str) -> None:
+def test_early_refusal_uses_the_clients_codec(codec: str) -> None:
     data = Pair(codec).client.send(make_hello())
     server = ServerConnection()
     server.receive_data(data[:5])
@@ -182,13 +182,13 @@ def test_a_refusal_speaks_the_clients_codec_from_its_first_byte(codec: str) -> N
     assert pair.client.next_event() == Error(ErrorCode.OVERLOADED, "full", True, 2.0)
 
 
-def test_a_space_of_the_most_axes_can_be_played() -> None:
+def test_space_with_maximal_axes_is_played() -> None:
     pair = Pair()
     pair.play(environments=2, observation_space=Box(shape=(1,) * 8), action_space=Box(shape=(1,) * 8))
     pair.step()
 
 
-def test_a_welcome_that_leaves_no_room_is_not_sent() -> None:
+def test_welcome_with_too_small_frame_limit_is_not_sent() -> None:
     pair = Pair()
     pair.greet(observation_space=Box(shape=(100,)))
     with pytest.raises(LocalProtocolError, match="max_frame_bytes is 10"):
@@ -196,13 +196,13 @@ def test_a_welcome_that_leaves_no_room_is_not_sent() -> None:
     pair.server_says(Welcome("id", "da3c", pair.server.limits))
 
 
-def test_an_error_with_a_long_sentence_fits_a_frame() -> None:
+def test_error_with_long_message_fits_a_frame() -> None:
     pair = Pair("json")
     pair.greet()
     pair.server_says(Error(ErrorCode.UNSUPPORTED_SPACE, "\U0001f600" * 100_000))
 
 
-def test_a_server_forgets_a_token_once_it_has_looked_at_it() -> None:
+def test_remove_token_deletes_the_token_from_the_hello() -> None:
     client, server = ClientConnection(), ServerConnection()
     server.receive_data(client.send(make_hello(token="a secret of sixteen")))
     hello = server.next_event()

@@ -1,4 +1,4 @@
-"""The short way of steps and actions, against Protobuf's own: the same bytes, the same messages, the same refusals."""
+"""Layouts of steps and actions compared with the general codec: same bytes, same messages, same errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ N = 3
 
 
 def written(layout: StepLayout | ActionsLayout, message: Any) -> bytes:
-    """The payload, whose length is as told."""
+    """Return the payload; assert that its length is the returned one."""
     found = layout.write(message)
     assert found is not None
     pieces, length = found
@@ -30,14 +30,14 @@ def written(layout: StepLayout | ActionsLayout, message: Any) -> bytes:
     return payload
 
 
-def agreed(hello: Hello) -> ProtobufCodec:
+def codec_for(hello: Hello) -> ProtobufCodec:
     codec = ProtobufCodec()
     codec.configure(hello)
     return codec
 
 
 def outcome(codec: ProtobufCodec, payload: bytes, sender: Sender) -> Any:
-    """The message, or what is wrong with it."""
+    """Return the message, or the code and the text of the error."""
     try:
         return codec.decode(payload, sender)
     except ProtocolError as error:
@@ -57,9 +57,9 @@ conversations = hellos().flatmap(
 
 @settings(deadline=None, max_examples=40)
 @given(conversations)
-def test_both_ways_write_the_same_bytes_and_read_the_same_messages(case: tuple[Hello, tuple[Sender, Message]]) -> None:
+def test_layout_and_general_codec_agree(case: tuple[Hello, tuple[Sender, Message]]) -> None:
     hello, (sender, message) = case
-    codec = agreed(hello)
+    codec = codec_for(hello)
     payload = codec.encode(message, sender)
     assert payload == GENERAL.encode(message, sender)
     assert_same(codec.decode(payload, sender), message)
@@ -92,30 +92,30 @@ def step_of(hello: Hello, fields: dict[str, Any]) -> Step:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_goes_the_short_way(hello: Hello, name: str) -> None:
+def test_layout_writes_and_reads_a_step(hello: Hello, name: str) -> None:
     layout, step = StepLayout(hello), step_of(hello, STEPS[name])
     payload = written(layout, step)
     assert payload == GENERAL.encode(step, Sender.CLIENT)
-    understood = layout.read(payload)
-    assert_same(understood, step)
-    assert understood is not None
-    assert all(leaf.flags.aligned for leaf in understood.observation)
-    assert understood.reward.flags.aligned
+    received = layout.read(payload)
+    assert_same(received, step)
+    assert received is not None
+    assert all(leaf.flags.aligned for leaf in received.observation)
+    assert received.reward.flags.aligned
 
 
-def test_actions_go_the_short_way() -> None:
+def test_layout_writes_and_reads_actions() -> None:
     hello = make_hello(action_space=Discrete(5, start=-2), environments=N)
     layout, actions = ActionsLayout(hello), Actions([np.array([-2, 0, 2])])
     payload = written(layout, actions)
     assert payload == GENERAL.encode(actions, Sender.SERVER)
-    understood = layout.read(payload)
-    assert_same(understood, actions)
-    assert understood is not None
-    assert understood.action[0].flags.aligned
+    received = layout.read(payload)
+    assert_same(received, actions)
+    assert received is not None
+    assert received.action[0].flags.aligned
 
 
 @pytest.mark.parametrize("order", ["F", "reversed", "every second"])
-def test_arrays_whose_elements_are_scattered(order: str) -> None:
+def test_non_contiguous_arrays_are_written_in_c_order(order: str) -> None:
     hello = make_hello(Box(shape=(4, 2)), environments=N)
     values = np.arange(N * 8, dtype=np.float32).reshape(N, 4, 2)
     scattered = {
@@ -125,34 +125,34 @@ def test_arrays_whose_elements_are_scattered(order: str) -> None:
     }[order]
     assert not scattered.flags.c_contiguous
     step = Step(np.arange(2.0 * N)[::2], [scattered], np.tile([True, False], N)[::2])
-    payload = agreed(hello).encode(step, Sender.CLIENT)
+    payload = codec_for(hello).encode(step, Sender.CLIENT)
     assert payload == GENERAL.encode(step, Sender.CLIENT)
-    assert_same(agreed(hello).decode(payload, Sender.CLIENT), Step(step.reward, [values], step.terminated))
+    assert_same(codec_for(hello).decode(payload, Sender.CLIENT), Step(step.reward, [values], step.terminated))
 
 
-def test_episodes_go_the_general_way(hello: Hello) -> None:
+def test_step_with_episodes_uses_the_general_codec(hello: Hello) -> None:
     step = make_step(hello, episodes=(Episode(1, 2.0, 3),))
     assert StepLayout(hello).write(step) is None
-    payload = agreed(hello).encode(step, Sender.CLIENT)
+    payload = codec_for(hello).encode(step, Sender.CLIENT)
     assert StepLayout(hello).read(payload) is None
-    assert_same(agreed(hello).decode(payload, Sender.CLIENT), step)
+    assert_same(codec_for(hello).decode(payload, Sender.CLIENT), step)
 
 
 @pytest.mark.parametrize("number", [2, 127])
-def test_any_number_is_true_in_protobuf(hello: Hello, number: int) -> None:
-    codec = agreed(hello)
+def test_other_nonzero_bytes_are_read_as_true(hello: Hello, number: int) -> None:
+    codec = codec_for(hello)
     payload = codec.encode(make_step(hello, terminated=[True, False, False]), Sender.CLIENT)
     assert payload[-3:] == b"\1\0\0"
     odd = payload[:-3] + bytes([number, 0, 1])
-    understood = codec.decode(odd, Sender.CLIENT)
-    assert isinstance(understood, Step)
-    assert understood.terminated is not None
-    assert understood.terminated.tolist() == [True, False, True]
+    received = codec.decode(odd, Sender.CLIENT)
+    assert isinstance(received, Step)
+    assert received.terminated is not None
+    assert received.terminated.tolist() == [True, False, True]
 
 
-def test_another_writer_may_put_the_same_in_other_words(hello: Hello) -> None:
-    """Fields in another order, numbers not packed, a field nobody knows: all legal, and read the general way."""
-    codec, step = agreed(hello), make_step(hello)
+def test_other_encodings_of_a_step_are_read(hello: Hello) -> None:
+    """Fields in another order, unpacked numbers and unknown fields are legal. The general codec reads them."""
+    codec, step = codec_for(hello), make_step(hello)
     payload = codec.encode(step, Sender.CLIENT)
     general = rlx_pb2.ClientMessage.FromString(payload).step
     rewards = general.reward[:]
@@ -164,8 +164,8 @@ def test_another_writer_may_put_the_same_in_other_words(hello: Hello) -> None:
         rlx_pb2.ClientMessage.FromString(payload).step.SerializeToString() + b"\x98\x06\x01",
     ):
         size = len(inner)
-        told = b"\x1a" + bytes([size & 0x7F | 0x80, size >> 7]) + inner
-        assert_same(codec.decode(told, Sender.CLIENT), step)
+        framed_step = b"\x1a" + bytes([size & 0x7F | 0x80, size >> 7]) + inner
+        assert_same(codec.decode(framed_step, Sender.CLIENT), step)
         if size < 2**7 << 7:  # a length may be written with more bytes than it needs
             longer = b"\x1a" + bytes([size & 0x7F | 0x80, size >> 7 | 0x80, 0]) + inner
             assert_same(codec.decode(longer, Sender.CLIENT), step)
@@ -173,7 +173,9 @@ def test_another_writer_may_put_the_same_in_other_words(hello: Hello) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(conversations, st.data())
-def test_damage_is_read_the_same_both_ways(case: tuple[Hello, tuple[Sender, Message]], data: st.DataObject) -> None:
+def test_damaged_payload_has_same_outcome_as_general_codec(
+    case: tuple[Hello, tuple[Sender, Message]], data: st.DataObject
+) -> None:
     hello, (sender, message) = case
     damaged = bytearray(GENERAL.encode(message, sender))
     for _ in range(data.draw(st.integers(1, 2))):
@@ -181,12 +183,12 @@ def test_damage_is_read_the_same_both_ways(case: tuple[Hello, tuple[Sender, Mess
         cut = data.draw(st.integers(0, 3))
         damaged[at : at + cut] = data.draw(st.binary(max_size=4))
     expected = outcome(GENERAL, bytes(damaged), sender)
-    assert_same(outcome(agreed(hello), bytes(damaged), sender), expected)
+    assert_same(outcome(codec_for(hello), bytes(damaged), sender), expected)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_each_changed_byte_is_read_the_same_both_ways(hello: Hello, name: str) -> None:
-    codec = agreed(hello)
+def test_changed_byte_has_same_outcome_as_general_codec(hello: Hello, name: str) -> None:
+    codec = codec_for(hello)
     payload = codec.encode(step_of(hello, STEPS[name]), Sender.CLIENT)
     for at in range(len(payload)):
         for byte in (0, 1, 2, 0x7F, 0x80, 0xFF):
@@ -198,7 +200,7 @@ def test_each_changed_byte_is_read_the_same_both_ways(hello: Hello, name: str) -
 
 
 @pytest.mark.parametrize("environments", [1, 16, 127, 128, 300, 3000])
-def test_lengths_of_any_number_of_bytes(environments: int) -> None:
+def test_messages_of_any_length_are_written_and_read(environments: int) -> None:
     hello = make_hello(Box(0, 255, (5,), np.uint8), environments=environments)
     layout = StepLayout(hello)
     some = np.arange(environments) % 2 == 0
@@ -209,16 +211,16 @@ def test_lengths_of_any_number_of_bytes(environments: int) -> None:
         assert_same(layout.read(payload), step)
 
 
-def test_big_endian_machines_go_the_general_way(monkeypatch: pytest.MonkeyPatch, hello: Hello) -> None:
+def test_big_endian_machine_uses_the_general_codec(monkeypatch: pytest.MonkeyPatch, hello: Hello) -> None:
     monkeypatch.setattr("sys.byteorder", "big")
-    codec = agreed(hello)
+    codec = codec_for(hello)
     assert codec._steps is None
     assert codec._actions is None
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_arrays_that_lie_otherwise_in_memory_are_sent_in_c_order(codec: str) -> None:
-    """Small and large ones: those of Fortran's order, every second column of another, and turned around."""
+def test_arrays_in_other_memory_order_are_sent_in_c_order(codec: str) -> None:
+    """Small and large arrays in Fortran order, with every second column of another array, and reversed."""
     for side in (3, 40):
         whole = np.arange(2.0 * side * side, dtype=np.float32).reshape(1, side, 2 * side)
         right = np.ascontiguousarray(whole[:, :, ::2])

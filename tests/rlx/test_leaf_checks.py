@@ -1,4 +1,4 @@
-"""Few elements are looked at one by one, many by numpy: what is legal does not depend on how many there are."""
+"""Checks of leaves. Few elements are checked in Python, many with numpy; both must have the same result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ sizes = pytest.mark.parametrize("size", [1, 8, 64, 65, 1000])
 
 @sizes
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_finite_numbers_are_finite(size: int, dtype: type) -> None:
+def test_is_finite_for_few_and_many_elements(size: int, dtype: type) -> None:
     largest = np.full((size, 1), np.finfo(dtype).max, dtype)
     assert is_finite(largest)  # whatever their sum is
     assert is_finite(-largest)
@@ -27,7 +27,7 @@ def test_finite_numbers_are_finite(size: int, dtype: type) -> None:
 
 @sizes
 @pytest.mark.parametrize("start", [0, -3, 7, -(2**62)])
-def test_one_of_n_integers(size: int, start: int) -> None:
+def test_discrete_values_out_of_range_are_refused(size: int, start: int) -> None:
     space = Discrete(5, start=start)
     check = LeavesCheck(space, size, bounded=True)
     values = np.arange(size, dtype=np.int64) % 5 + start

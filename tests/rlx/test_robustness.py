@@ -1,4 +1,4 @@
-"""Whatever bytes come: nothing but RemoteProtocolError, bounded memory, and a state that the table knows."""
+"""Any received bytes lead to messages or RemoteProtocolError, with bounded memory and a state of the table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VOCABULARY = sorted(
 
 
 def serve(server: ServerConnection, chunks: list[bytes]) -> None:
-    """Drive a server as a program would, and hold it to its promises."""
+    """Feed a server and answer its events; check its state and its buffer."""
     for chunk in chunks:
         try:
             server.receive_data(chunk)
@@ -93,13 +93,13 @@ def cut(data: bytes, draw: Any) -> list[bytes]:
 
 @settings(deadline=None, max_examples=80)
 @given(st.binary(max_size=300), st.data())
-def test_any_bytes_at_a_server(noise: bytes, data: st.DataObject) -> None:
+def test_server_survives_any_bytes(noise: bytes, data: st.DataObject) -> None:
     serve(ServerConnection(LIMITS), cut(noise, data.draw))
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.lists(st.binary(min_size=1, max_size=100), max_size=4), st.booleans(), st.data())
-def test_any_frames_at_a_server(payloads: list[bytes], as_json: bool, data: st.DataObject) -> None:
+def test_server_survives_any_frames(payloads: list[bytes], as_json: bool, data: st.DataObject) -> None:
     stream = b"".join(frame(b"{" * as_json + payload, LIMIT) for payload in payloads)
     serve(ServerConnection(LIMITS), cut(stream, data.draw))
 
@@ -113,8 +113,8 @@ STREAMS = [
 
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(STREAMS), st.data())
-def test_damaged_conversations_at_a_server(frames: list[bytes], data: st.DataObject) -> None:
-    """A good conversation with some bytes changed, added, taken away, or whole frames moved; lengths right or not."""
+def test_server_survives_damaged_conversations(frames: list[bytes], data: st.DataObject) -> None:
+    """Bytes of a valid conversation are changed, added or removed, or frames repeated. Lengths may be wrong."""
     frames = list(frames)
     for _ in range(data.draw(st.integers(1, 3))):
         index = data.draw(st.integers(0, len(frames) - 1))
@@ -150,14 +150,14 @@ KINDS = ["hello", "init", "step", "reset", "metrics", "ping", "pong", "bye", "ep
 
 @settings(deadline=None, max_examples=100)
 @given(st.dictionaries(st.sampled_from(KINDS), json_values, max_size=2), st.booleans())
-def test_any_json_at_a_server(tree: dict[str, Any], greeted: bool) -> None:
+def test_server_survives_any_json(tree: dict[str, Any], greeted: bool) -> None:
     chunks = [ClientConnection("json").send(make_hello())] if greeted else []
     serve(ServerConnection(LIMITS), [*chunks, frame(json.dumps(tree).encode(), LIMIT)])
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.sampled_from(["protobuf", "json"]), st.binary(min_size=1, max_size=200), st.booleans(), st.booleans())
-def test_any_bytes_at_a_client(codec: str, noise: bytes, framed: bool, welcomed: bool) -> None:
+def test_client_survives_any_bytes(codec: str, noise: bytes, framed: bool, welcomed: bool) -> None:
     client = ClientConnection(codec, max_frame_bytes=LIMIT)
     client.send(make_hello())
     if welcomed:
@@ -173,7 +173,7 @@ def test_any_bytes_at_a_client(codec: str, noise: bytes, framed: bool, welcomed:
 
 
 @pytest.mark.parametrize("welcomed", [False, True])
-def test_a_promised_frame_takes_no_memory_before_it_comes(welcomed: bool) -> None:
+def test_announced_frame_reserves_no_memory(welcomed: bool) -> None:
     server = ServerConnection(Limits(max_frame_bytes=2**30))
     limit = HANDSHAKE_FRAME_BYTES
     if welcomed:
@@ -191,7 +191,7 @@ def test_a_promised_frame_takes_no_memory_before_it_comes(welcomed: bool) -> Non
 
 
 @pytest.mark.parametrize("part", ["spaces", "autoreset"])
-def test_long_lists_of_nothing_are_refused_before_they_become_objects(part: str) -> None:
+def test_long_lists_of_empty_items_are_refused_without_memory(part: str) -> None:
     envelope = rlx_pb2.ClientMessage.FromString(codec_named("protobuf").encode(make_hello(), Sender.CLIENT))
     if part == "spaces":
         envelope.hello.observation_space.Clear()
@@ -210,7 +210,7 @@ def test_long_lists_of_nothing_are_refused_before_they_become_objects(part: str)
 
 
 class Wire(RuleBasedStateMachine):
-    """Both ends, talking at random: what one agrees to send, the other understands, and both know the same state."""
+    """Random messages between both ends: the receiver accepts each message sent, and both ends have the same state."""
 
     @initialize(hello=hellos(), codec=st.sampled_from(["protobuf", "json"]))
     def greet(self, hello: Hello, codec: str) -> None:
@@ -218,43 +218,43 @@ class Wire(RuleBasedStateMachine):
         self.hello = hello
         self.server.receive_data(self.client.send(hello))
         assert_same(self.server.next_event(), hello)
-        self.pass_on(self.server, self.client, Welcome("id", "da3c", self.server.limits))
+        self.transfer(self.server, self.client, Welcome("id", "da3c", self.server.limits))
 
-    def pass_on(self, sender: Any, receiver: Any, message: Message) -> None:
+    def transfer(self, sender: Any, receiver: Any, message: Message) -> None:
         before = sender.state
-        who = Sender.CLIENT if sender is self.client else Sender.SERVER
+        role = Sender.CLIENT if sender is self.client else Sender.SERVER
         try:
             data = sender.send(message)
         except LocalProtocolError:
             assert sender.state is before
             return
-        assert TRANSITIONS[before, who, type(message)] is sender.state
+        assert TRANSITIONS[before, role, type(message)] is sender.state
         receiver.receive_data(data)
         assert_same(receiver.next_event(), message)
 
     @rule(data=st.data())
-    def client_says_anything(self, data: st.DataObject) -> None:
-        self.pass_on(self.client, self.server, data.draw(client_messages(self.hello)))
+    def client_sends_any_message(self, data: st.DataObject) -> None:
+        self.transfer(self.client, self.server, data.draw(client_messages(self.hello)))
 
     @rule(data=st.data())
-    def server_says_anything(self, data: st.DataObject) -> None:
-        self.pass_on(self.server, self.client, data.draw(server_messages(self.hello)))
+    def server_sends_any_message(self, data: st.DataObject) -> None:
+        self.transfer(self.server, self.client, data.draw(server_messages(self.hello)))
 
     @precondition(lambda self: self.client.state in (State.AWAIT_INIT, State.AWAIT_STEP))
     @rule(data=st.data())
-    def client_goes_on(self, data: st.DataObject) -> None:
+    def client_sends_init_or_step(self, data: st.DataObject) -> None:
         kind = Init if self.client.state is State.AWAIT_INIT else Step
         message = data.draw(client_messages(self.hello).filter(lambda m: isinstance(m, kind)))
-        self.pass_on(self.client, self.server, message)
+        self.transfer(self.client, self.server, message)
 
     @precondition(lambda self: self.client.state is State.AWAIT_ACTIONS)
     @rule(data=st.data())
-    def server_acts(self, data: st.DataObject) -> None:
+    def server_sends_actions(self, data: st.DataObject) -> None:
         actions = data.draw(server_messages(self.hello).filter(lambda m: isinstance(m, Actions)))
-        self.pass_on(self.server, self.client, actions)
+        self.transfer(self.server, self.client, actions)
 
     @invariant()
-    def both_agree(self) -> None:
+    def states_are_equal(self) -> None:
         if hasattr(self, "client"):
             assert self.client.state is self.server.state
             assert self.client.buffered == self.server.buffered == 0

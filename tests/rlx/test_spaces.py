@@ -49,15 +49,15 @@ def test_unflatten_is_the_reverse_of_flatten(case: tuple[Space, list[np.ndarray]
         space.unflatten([*values, values[0]])
 
 
-def test_leaves_of_a_dict_come_by_code_point_of_their_keys() -> None:
+def test_dict_leaves_are_sorted_by_code_point_of_keys() -> None:
     space = Dict({"b": Discrete(2), "Z": Discrete(3), "ä": Discrete(4), "a": Tuple([Discrete(5), Discrete(6)])})
     assert [e.n for e in space.elements()] == [3, 5, 6, 2, 4]  # type: ignore[attr-defined]
     assert list(space.paths()) == ["['Z']", "['a'][0]", "['a'][1]", "['b']", "['ä']"]
     assert space == Dict(dict(reversed(space.spaces.items())))
 
 
-def test_keys_beyond_the_basic_plane_are_sorted_by_code_point() -> None:
-    """UTF-16, which some languages compare by, has U+10000 begin with 0xD800, before U+E000 and U+FFFF."""
+def test_keys_above_u_ffff_are_sorted_by_code_point() -> None:
+    """Languages that compare UTF-16 put U+10000, which begins with 0xD800, before U+E000 and U+FFFF."""
     space = Dict({"\U0001f600": Discrete(2), "\uffff": Discrete(3), "\U00010000": Discrete(4), "\ue000": Discrete(5)})
     assert list(space.spaces) == ["\ue000", "\uffff", "\U00010000", "\U0001f600"]
     assert [element.n for element in space.elements() if isinstance(element, Discrete)] == [5, 3, 4, 2]
@@ -79,11 +79,11 @@ def test_keys_beyond_the_basic_plane_are_sorted_by_code_point() -> None:
         (Dict({"b": Discrete(2), "a": Discrete(3)}), "Dict(a: Discrete(3), b: Discrete(2))"),
     ],
 )
-def test_text_is_short(space: Space, text: str) -> None:
+def test_space_is_formatted_as_short_text(space: Space, text: str) -> None:
     assert str(space) == repr(space) == text
 
 
-def test_bounds_are_those_of_the_element_type() -> None:
+def test_bounds_are_rounded_to_the_dtype() -> None:
     box = Box(np.float64(0.1), 1e300, (2,))
     assert box.low.tolist() == [float(np.float32(0.1))] * 2
     assert box.high.tolist() == [np.inf] * 2
@@ -94,14 +94,14 @@ def test_bounds_are_those_of_the_element_type() -> None:
     assert Box(0, 1, (1,)) != Box(0, 2, (1,))
 
 
-def test_a_huge_box_with_one_bound_costs_no_memory() -> None:
+def test_huge_box_with_scalar_bounds_uses_little_memory() -> None:
     box = Box(0, 255, (2**15, 2**15), np.uint8)
     assert box.low.shape == (2**15, 2**15)
     assert box.low.base is not None
     assert len(json.dumps(space_to_dict(box))) < 200
 
 
-def test_bounds_cannot_be_changed_from_outside() -> None:
+def test_bounds_are_read_only_copies() -> None:
     low = np.array([0.0, -1.0])
     box = Box(low, 2, dtype=np.float64)
     low[0] = 9
@@ -121,7 +121,7 @@ def test_bounds_cannot_be_changed_from_outside() -> None:
         (np.zeros((3, 2), ">f4"), Box(shape=(2,)), np.float32),
     ],
 )
-def test_flatten_converts_what_loses_nothing(value: object, space: Space, dtype: type) -> None:
+def test_flatten_converts_dtypes_without_loss(value: object, space: Space, dtype: type) -> None:
     (leaf,) = space.flatten(value)
     assert leaf.dtype == dtype
     assert leaf.tolist() == np.asarray(value).tolist()
@@ -152,7 +152,7 @@ def test_flatten_converts_what_loses_nothing(value: object, space: Space, dtype:
         ({"arm": (1, 0.5), "camera": [0, 0]}, DICT, "observation['arm'][1] is float64, the space is int64"),
     ],
 )
-def test_flatten_names_the_part_that_does_not_fit(value: object, space: Space, sentence: str) -> None:
+def test_flatten_error_names_the_invalid_part(value: object, space: Space, sentence: str) -> None:
     with pytest.raises(ValueMismatch) as mismatch:
         space.flatten(value)
     assert str(mismatch.value) == sentence
@@ -179,12 +179,12 @@ def test_flatten_names_the_part_that_does_not_fit(value: object, space: Space, s
         lambda: Dict({1: Discrete(2)}),  # type: ignore[dict-item]
     ],
 )
-def test_impossible_spaces_are_refused(make: object) -> None:
+def test_invalid_space_is_refused(make: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         make()  # type: ignore[operator]
 
 
-def test_a_space_may_have_as_many_leaves_as_the_page_says() -> None:
+def test_space_with_maximal_leaves_is_accepted() -> None:
     wide = Tuple([Discrete(2)] * MAX_LEAVES)
     assert space_from_dict(space_to_dict(wide)) == wide
     pair = Pair()
@@ -192,20 +192,20 @@ def test_a_space_may_have_as_many_leaves_as_the_page_says() -> None:
     assert len(pair.step().observation) == MAX_LEAVES
 
 
-def test_the_largest_integer_is_one_of_a_discrete_space() -> None:
+def test_discrete_space_includes_the_largest_int64() -> None:
     top = Discrete(2, start=2**63 - 2)
     assert space_from_dict(space_to_dict(top)) == top
 
 
-def test_a_space_may_be_as_deep_as_the_page_says() -> None:
+def test_space_with_maximal_depth_is_accepted() -> None:
     deep: Space = Discrete(2)
-    for _ in range(MAX_DEPTH - 1):  # the elementary one is 1 deep
+    for _ in range(MAX_DEPTH - 1):  # the elementary space has depth 1
         deep = Tuple([deep])
     assert space_from_dict(space_to_dict(deep)) == deep
     assert Pair("json").open(observation_space=deep).observation_space == deep
 
 
-def test_spaces_past_the_limits_have_no_description() -> None:
+def test_space_above_the_limits_is_not_described() -> None:
     deep: Space = Discrete(2)
     for _ in range(MAX_DEPTH):
         deep = Tuple([deep])
@@ -226,12 +226,12 @@ def test_spaces_past_the_limits_have_no_description() -> None:
         {"tuple": {"spaces": [{}]}},
     ],
 )
-def test_what_describes_no_space_is_refused(description: dict[str, object]) -> None:
+def test_invalid_space_description_is_refused(description: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"space"):
         space_from_dict(description)
 
 
-def test_unsaid_bounds_of_the_wire_are_infinite() -> None:
+def test_missing_bounds_on_the_wire_are_infinite() -> None:
     space = space_from_dict({"box": {"dtype": "DTYPE_FLOAT64", "shape": [2], "low": [-1, "-Infinity"]}})
     assert space == Box([-1, -np.inf], np.inf, dtype=np.float64)
     assert rlx_pb2.Space().WhichOneof("space") is None

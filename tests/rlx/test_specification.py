@@ -1,4 +1,4 @@
-"""protocol/RLX.md says what the code does."""
+"""protocol/RLX.md agrees with the code: tables, limits and examples."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ def test_generated_parts_are_current() -> None:
     assert with_generated_parts(TEXT) == TEXT
 
 
-def test_names_of_metrics() -> None:
+def test_metric_name_examples_are_normalized() -> None:
     (block,) = examples("names of metrics")
     for name, form in json.loads(block).items():
         assert normalize_name(name) == normalize_name(form) == form
         check_name(f"{CLIENTS}{form}")
 
 
-def test_the_table_of_dtypes() -> None:
+def test_dtype_table_is_current() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (\d+) \|", section(4), re.MULTILINE)
     expected = [(str(n), rlx_pb2.Dtype.Name(n), str(d.itemsize)) for n, d in DTYPES.items()]  # type: ignore[arg-type]
     assert rows == expected
 
 
-def test_the_table_of_errors() -> None:
+def test_error_table_is_current() -> None:
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (yes|no) \|", section(9), re.MULTILINE)
     assert rows == [(str(c.value), c.name, "yes" if c.retryable else "no") for c in ErrorCode if c]
     assert {f"ERROR_CODE_{c.name}": c.value for c in ErrorCode if c} == {
@@ -121,7 +121,7 @@ def written_type(field: Any) -> str:
         return "leaves"
     if message == "Space":
         return "space"
-    # Only lists answer to `append`.
+    # Only lists have `append`.
     if hasattr(getattr(field.containing_type._concrete_class(), field.name), "append"):
         return f"list of {message}" if message else LISTS[TYPES[field.type]]
     return TYPES[field.type]
@@ -131,7 +131,7 @@ def fields_of(descriptor: Any) -> list[tuple[str, str, str]]:
     return [(field.name, field.json_name, written_type(field)) for field in descriptor.fields]
 
 
-def test_the_tables_of_fields() -> None:
+def test_field_tables_are_current() -> None:
     hello, welcome, limits = (m.DESCRIPTOR for m in (rlx_pb2.Hello, rlx_pb2.Welcome, rlx_pb2.Limits))
     found = [tuple(part.strip() for part in row) for row in FIELD_ROW.findall(section(6))]
     assert found == fields_of(hello) + fields_of(welcome)
@@ -150,12 +150,12 @@ def test_the_tables_of_fields() -> None:
     assert described == expected
 
 
-def test_the_habits_and_modes_are_named() -> None:
+def test_autoreset_and_mode_names_are_listed() -> None:
     for kind in (rlx_pb2.Autoreset, rlx_pb2.Mode):
         assert all(f"`{name}`" in section(6) for name, number in kind.items() if number)
 
 
-def test_the_spaces_in_json() -> None:
+def test_json_space_examples_are_valid() -> None:
     (block,) = examples("spaces")
     spaces = [space_from_dict(json.loads(line)) for line in block.splitlines()]
     assert {type(space) for space in spaces} == {Box, Discrete, MultiDiscrete, MultiBinary, Tuple, Dict}
@@ -165,13 +165,13 @@ def test_the_spaces_in_json() -> None:
         assert set(space_to_dict(space)[kind]) == set(fields)
 
 
-def test_an_action_in_json() -> None:
+def test_json_action_example_is_valid() -> None:
     (example,) = re.findall(r"`(\{\"dtype\".*?\})`", section(5))
     leaf = read_array(json_format.Parse(example, rlx_pb2.Array()))
     assert (leaf.dtype.name, leaf.tolist()) == ("int64", [2])
 
 
-def test_numbers_of_the_text() -> None:
+def test_limits_in_the_text_are_current() -> None:
     assert f"**{HANDSHAKE_FRAME_BYTES:,}** bytes" in section(2)
     assert f"at most {MAX_AXES + 1} axes" in section(4)
     assert f"at most {MAX_AXES} axes and at most 2³¹ − 1 elements" in section(5)
@@ -184,22 +184,22 @@ def test_numbers_of_the_text() -> None:
     assert f"more than {MAX_NESTING} deep" in section(3) and f"more than {MAX_NESTING} deep" in section(11)
 
 
-def test_the_conversation_in_bytes() -> None:
+def test_byte_examples_are_a_valid_conversation() -> None:
     client, server = ClientConnection(), ServerConnection()
     blocks = re.findall(r"<!-- example: (client|server) -->\n```\n(.*?)```", TEXT, re.DOTALL)
     seen = []
-    for who, block in blocks:
+    for role, block in blocks:
         data = bytes.fromhex("".join(line.split("|")[0] for line in block.splitlines()))
-        ours, theirs = (client, server) if who == "client" else (server, client)
-        theirs.receive_data(data)
-        message = theirs.next_event()
-        assert theirs.next_event() is NEED_DATA
-        assert ours.send(message) == data  # type: ignore[arg-type]
+        sender, receiver = (client, server) if role == "client" else (server, client)
+        receiver.receive_data(data)
+        message = receiver.next_event()
+        assert receiver.next_event() is NEED_DATA
+        assert sender.send(message) == data  # type: ignore[arg-type]
         seen.append(type(message).__name__)
     assert seen == ["Hello", "Welcome", "Init", "Actions", "Step"]
 
 
-def test_the_conversation_in_json() -> None:
+def test_json_examples_are_a_valid_conversation() -> None:
     server = ServerConnection()
     (block,) = examples("client json")
     lengths = re.search(r"`([0-9a-f ]{11})` and `([0-9a-f ]{11})`", section(13))
@@ -212,24 +212,24 @@ def test_the_conversation_in_json() -> None:
             server.send(Welcome("s1", "da3c"))
 
 
-def test_the_conversation_of_one_environment() -> None:
+def test_one_environment_example_is_a_valid_conversation() -> None:
     client, server = ClientConnection("json"), ServerConnection()
     (block,) = examples("one environment")
-    said = []
+    names = []
     for line in block.splitlines():
-        ours, theirs = (client, server) if line.startswith("> ") else (server, client)
+        sender, receiver = (client, server) if line.startswith("> ") else (server, client)
         payload = line[2:].encode()
-        theirs.receive_data(struct.pack(">I", len(payload)) + payload)
-        message = theirs.next_event()
-        ours.send(message)  # type: ignore[arg-type]
-        said.append(type(message).__name__)
-        assert json.loads(payload).keys() == {said[-1][0].lower() + said[-1][1:]}
-    assert " ".join(said) == "Hello Welcome Init Actions Step Actions Reset EpisodeReturns Bye"
+        receiver.receive_data(struct.pack(">I", len(payload)) + payload)
+        message = receiver.next_event()
+        sender.send(message)  # type: ignore[arg-type]
+        names.append(type(message).__name__)
+        assert json.loads(payload).keys() == {names[-1][0].lower() + names[-1][1:]}
+    assert " ".join(names) == "Hello Welcome Init Actions Step Actions Reset EpisodeReturns Bye"
 
 
 @pytest.mark.parametrize("sender", Sender)
-def test_every_message_in_json(sender: Sender) -> None:
-    """What each line says is read, and written again as it stands."""
+def test_json_message_examples_round_trip(sender: Sender) -> None:
+    """Each example is decoded and encoded to the same JSON."""
     (block,) = examples(f"{sender.value} messages")
     codec, seen = codec_named("json"), set()
     for line in block.splitlines():
@@ -243,8 +243,8 @@ def test_every_message_in_json(sender: Sender) -> None:
     )
 
 
-def test_the_script_plays(tmp_path: Path) -> None:
-    """The client of the specification, run as it stands, against a server that goes right and pings."""
+def test_example_client_plays_two_episodes(tmp_path: Path) -> None:
+    """The example client plays against a server that sends the action "right", and pings."""
     (script,) = examples("script")
     (tmp_path / "client.py").write_text(script, "utf-8")
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""Every row of the table, and everything that is not in it, on both sides and in both codecs."""
+"""Every message in every state, on both sides and in both codecs, compared with the table of transitions."""
 
 from __future__ import annotations
 
@@ -76,54 +76,52 @@ CASES = [
 
 def pair_in(state: State, codec: str) -> Pair:
     pair = Pair(codec)
-    samples = {type(m): (who, m) for who in Sender for m in SAMPLES[who]}
+    samples = {type(m): (role, m) for role in Sender for m in SAMPLES[role]}
     for kind in PATH[state]:
-        who, message = samples[kind]
-        (pair.client_says if who is Sender.CLIENT else pair.server_says)(message)
+        role, message = samples[kind]
+        (pair.client_says if role is Sender.CLIENT else pair.server_says)(message)
     assert pair.client.state is pair.server.state is state
     return pair
 
 
 @pytest.mark.parametrize(("state", "sender", "message", "codec"), CASES)
-def test_what_the_table_allows_works_and_nothing_else(
-    state: State, sender: Sender, message: Message, codec: str
-) -> None:
+def test_only_messages_in_the_table_are_accepted(state: State, sender: Sender, message: Message, codec: str) -> None:
     pair = pair_in(state, codec)
-    ours, theirs = (pair.client, pair.server) if sender is Sender.CLIENT else (pair.server, pair.client)
+    sending, receiving = (pair.client, pair.server) if sender is Sender.CLIENT else (pair.server, pair.client)
     after = TRANSITIONS.get((state, sender, type(message)))
     if after is not None:
-        # A server that speaks before the client does not know the codec.
+        # Before the hello, a server does not know the codec.
         if state is not State.AWAIT_HELLO or sender is Sender.CLIENT or codec == "protobuf":
             (pair.client_says if sender is Sender.CLIENT else pair.server_says)(message)
-            assert ours.state is theirs.state is after
+            assert sending.state is receiving.state is after
         return
     with pytest.raises(LocalProtocolError) as local:
-        ours.send(message)
+        sending.send(message)
     assert local.value.code is ErrorCode.UNEXPECTED_MESSAGE
-    assert ours.state is state
+    assert sending.state is state
     payload = codec_named(codec).encode(message, sender)
-    theirs.receive_data(frame(payload, 2**20))
+    receiving.receive_data(frame(payload, 2**20))
     with pytest.raises(RemoteProtocolError) as remote:
-        theirs.next_event()
+        receiving.next_event()
     assert remote.value.code is ErrorCode.UNEXPECTED_MESSAGE
-    assert theirs.state is State.ERROR
+    assert receiving.state is State.ERROR
 
 
 def test_every_message_and_state_is_in_the_table() -> None:
     for sender, samples in SAMPLES.items():
-        assert {type(m) for m in samples} == {kind for _, who, kind in TRANSITIONS if who is sender}
+        assert {type(m) for m in samples} == {kind for _, role, kind in TRANSITIONS if role is sender}
     assert {state for state, _, _ in TRANSITIONS} | set(TRANSITIONS.values()) == set(State)
     assert State.CLOSED not in {state for state, _, _ in TRANSITIONS}
 
 
-def test_every_open_state_leads_to_the_end_for_both_sides() -> None:
+def test_bye_closes_every_open_state() -> None:
     for state, sender in itertools.product(PATH, Sender):
         assert TRANSITIONS[state, sender, Bye] is State.CLOSED
     assert "await_step --> await_actions: client Step" in state_diagram()
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_after_the_peers_mistake_only_the_last_word_is_left(codec: str) -> None:
+def test_only_error_may_be_sent_after_the_peers_mistake(codec: str) -> None:
     pair = pair_in(State.AWAIT_STEP, codec)
     pair.server.receive_data(frame(codec_named(codec).encode(HELLO, Sender.CLIENT), 2**20))
     for _ in range(2):
@@ -141,7 +139,7 @@ def test_after_the_peers_mistake_only_the_last_word_is_left(codec: str) -> None:
     assert caught.value.code.retryable is False
 
 
-def test_a_client_may_say_goodbye_after_the_servers_mistake() -> None:
+def test_client_may_send_bye_after_the_servers_mistake() -> None:
     pair = pair_in(State.AWAIT_STEP, "protobuf")
     pair.client.receive_data(frame(b"\xff", 1))
     with pytest.raises(RemoteProtocolError):
@@ -152,7 +150,7 @@ def test_a_client_may_say_goodbye_after_the_servers_mistake() -> None:
     assert events(pair.server) == [Bye("what?"), ConnectionClosed()]
 
 
-def test_a_mistake_of_ones_own_changes_nothing() -> None:
+def test_invalid_local_message_changes_no_state() -> None:
     pair = pair_in(State.AWAIT_STEP, "protobuf")
     bad = replace(make_step(HELLO), reward=np.array([np.nan]))
     with pytest.raises(LocalProtocolError, match="reward is nan"):
@@ -165,7 +163,7 @@ def test_a_mistake_of_ones_own_changes_nothing() -> None:
     pair.step()
 
 
-def test_the_end_of_the_stream_is_an_event() -> None:
+def test_end_of_stream_closes_the_connection() -> None:
     for state in PATH:
         pair = pair_in(state, "protobuf")
         pair.server.receive_data(b"\x00\x00")
@@ -177,7 +175,7 @@ def test_the_end_of_the_stream_is_an_event() -> None:
             pair.server.send(Ping(1))
 
 
-def test_messages_before_the_end_of_the_stream_are_heard() -> None:
+def test_messages_before_the_end_of_stream_are_received() -> None:
     pair = pair_in(State.AWAIT_STEP, "protobuf")
     pair.server.receive_data(pair.client.send(Ping(1)) + pair.client.send(Bye("x")))
     pair.server.receive_data(b"")

@@ -24,14 +24,14 @@ def test_golden_conversation(conversation: Conversation, role: Sender) -> None:
 
 
 def test_vectors_are_current() -> None:
-    """Golden files change only on purpose: see support/rlx_vector_files.py."""
+    """support/rlx_vector_files.py writes the golden files."""
     files = vector_files()
     assert {path.name for path in FOLDER.glob("*.json")} == set(files)
     for name, text in files.items():
-        assert (FOLDER / name).read_text("utf-8") == text, f"{name} is not what the code says"
+        assert (FOLDER / name).read_text("utf-8") == text, f"{name} is not current"
 
 
-def test_names_are_unique_and_every_code_of_the_core_is_covered() -> None:
+def test_vector_names_are_unique_and_cover_every_error_code() -> None:
     assert len({c.name for c in CONVERSATIONS}) == len(CONVERSATIONS)
     for sender in Sender:
         found = {e["error"] for c in CONVERSATIONS for e in c.entries if "error" in e and e["from"] == sender.value}
@@ -39,7 +39,7 @@ def test_names_are_unique_and_every_code_of_the_core_is_covered() -> None:
     assert {c.codec for c in CONVERSATIONS} == {"protobuf", "json"}
 
 
-def test_openings_that_a_server_refuses() -> None:
+def test_refused_openings_cover_every_error_code() -> None:
     openings = refused_openings()
     assert {code for _, _, code in openings} == {ErrorCode[name] for name in PRODUCED}
     assert all(data for _, data, _ in openings)
