@@ -61,7 +61,7 @@ class TestDisabled:
     def test_episodes_end_with_reset(self) -> None:
         pair = playing_pair("disabled")
         pair.step()
-        pair.client_says(Reset(np.array([1.0, 2.0]), np.array([True, False]), final(pair)))
+        pair.client_sends(Reset(np.array([1.0, 2.0]), np.array([True, False]), final(pair)))
         pair.returns(2, 4)
 
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
@@ -164,9 +164,9 @@ class TestNextStep:
         other_pair.step(truncated=[False, True])
         cut = Reset(np.zeros(2), np.array([False, True]), final(pair))
         assert_refused(other_pair, cut, "truncated marks environment 1, whose episode ended before")
-        pair.client_says(Reset(np.zeros(2), np.array([True, False]), final(pair)))
+        pair.client_sends(Reset(np.zeros(2), np.array([True, False]), final(pair)))
         pair.returns(1, 0)
-        pair.client_says(Init(batch(make_hello().observation_space, 2)))
+        pair.client_sends(Init(batch(make_hello().observation_space, 2)))
         pair.act()
         assert_refused(pair, step(pair, first=[False, True]), "ended the episode of no environment")
 
@@ -175,7 +175,7 @@ class TestNextStep:
         bad = step(pair, terminated=[True, False], episodes=[Episode(0, 1.0, 1)])
         with pytest.raises(LocalProtocolError, match="did not say reports_episodes"):
             pair.client.send(bad)
-        pair.client_says(Ping(1))
+        pair.client_sends(Ping(1))
         pair.step()
 
     def test_refused_step_does_not_change_between_episodes(self) -> None:
@@ -271,11 +271,11 @@ def test_invalid_leaf_error_names_its_path() -> None:
 def test_action_outside_its_space_is_refused(space: Any, good: Any, bad: Any) -> None:
     pair = Pair()
     pair.play(environments=2, action_space=space)
-    pair.client_says(step(pair))
+    pair.client_sends(step(pair))
     if bad is not None:
         with pytest.raises(LocalProtocolError, match="action of environment"):
             pair.server.send(Actions([np.array(bad, space.dtype)]))
-    pair.server_says(Actions([np.array(good, space.dtype)]))
+    pair.server_sends(Actions([np.array(good, space.dtype)]))
 
 
 def test_observation_may_exceed_its_box_but_not_its_discrete() -> None:

@@ -112,8 +112,8 @@ def test_frame_limit_grows_after_the_welcome() -> None:
         pair.client.send(make_hello(observation_space=many_bounds))
     assert caught.value.code is ErrorCode.FRAME_TOO_LARGE
     pair.open(observation_space=big, action_space=big)
-    pair.client_says(Init(batch(big, 1)))
-    pair.server_says(Actions(batch(big, 1)))
+    pair.client_sends(Init(batch(big, 1)))
+    pair.server_sends(Actions(batch(big, 1)))
 
 
 @settings(deadline=None, max_examples=10)
@@ -146,10 +146,10 @@ def test_metric_names_are_counted_over_the_connection() -> None:
     pair = Pair()
     pair.open(limits=Limits(max_metric_names=3))
     for name in ("a", "b", "c", "a", "b"):
-        pair.client_says(Metrics(((name, 1.0),)))
+        pair.client_sends(Metrics(((name, 1.0),)))
     with pytest.raises(LocalProtocolError, match="more than 3 different metric names"):
         pair.client.send(Metrics((("d", 1.0),)))
-    pair.client_says(Metrics((("c", 2.0), ("c", 3.0))))
+    pair.client_sends(Metrics((("c", 2.0), ("c", 3.0))))
 
 
 def test_metric_without_name_is_refused() -> None:
@@ -163,7 +163,7 @@ def test_metric_names_count_normalized_and_measure_as_sent() -> None:
     pair = Pair()
     pair.open(limits=Limits(max_metric_names=1, max_metric_name_bytes=4))
     for name in ("a b", "a_b", "a\nb", "aéb"):
-        pair.client_says(Metrics(((name, 1.0),)))
+        pair.client_sends(Metrics(((name, 1.0),)))
     for name, text in (("a", "more than 1 different metric names"), ("éé_", "5 bytes")):
         with pytest.raises(LocalProtocolError, match=text):
             pair.client.send(Metrics(((name, 1.0),)))
@@ -193,13 +193,13 @@ def test_welcome_with_too_small_frame_limit_is_not_sent() -> None:
     pair.greet(observation_space=Box(shape=(100,)))
     with pytest.raises(LocalProtocolError, match="max_frame_bytes is 10"):
         pair.server.send(Welcome("id", "da3c", Limits(max_frame_bytes=10)))
-    pair.server_says(Welcome("id", "da3c", pair.server.limits))
+    pair.server_sends(Welcome("id", "da3c", pair.server.limits))
 
 
 def test_error_with_long_message_fits_a_frame() -> None:
     pair = Pair("json")
     pair.greet()
-    pair.server_says(Error(ErrorCode.UNSUPPORTED_SPACE, "\U0001f600" * 100_000))
+    pair.server_sends(Error(ErrorCode.UNSUPPORTED_SPACE, "\U0001f600" * 100_000))
 
 
 def test_remove_token_deletes_the_token_from_the_hello() -> None:

@@ -79,7 +79,7 @@ def pair_in(state: State, codec: str) -> Pair:
     samples = {type(m): (role, m) for role in Sender for m in SAMPLES[role]}
     for kind in PATH[state]:
         role, message = samples[kind]
-        (pair.client_says if role is Sender.CLIENT else pair.server_says)(message)
+        (pair.client_sends if role is Sender.CLIENT else pair.server_sends)(message)
     assert pair.client.state is pair.server.state is state
     return pair
 
@@ -92,7 +92,7 @@ def test_only_messages_in_the_table_are_accepted(state: State, sender: Sender, m
     if after is not None:
         # Before the hello, a server does not know the codec.
         if state is not State.AWAIT_HELLO or sender is Sender.CLIENT or codec == "protobuf":
-            (pair.client_says if sender is Sender.CLIENT else pair.server_says)(message)
+            (pair.client_sends if sender is Sender.CLIENT else pair.server_sends)(message)
             assert sending.state is receiving.state is after
         return
     with pytest.raises(LocalProtocolError) as local:

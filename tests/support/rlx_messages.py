@@ -1,4 +1,4 @@
-"""Comparing messages: dataclasses that hold arrays do not compare by themselves."""
+"""Comparison of messages, because dataclasses with arrays cannot be compared with ==."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two messages, or parts of them, say the same: types, element types, shapes and bits."""
+    """Return whether two messages, or parts of them, are equal in types, dtypes, shapes and bits."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if dataclasses.is_dataclass(a) and not isinstance(a, type):

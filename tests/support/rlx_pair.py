@@ -34,7 +34,7 @@ ACTION = Discrete(3)
 
 
 def events(connection: _Connection) -> list[Event]:
-    """All that can be had now; ConnectionClosed last."""
+    """Return the events until NEED_DATA or ConnectionClosed."""
     found: list[Event] = []
     while (event := connection.next_event()) is not NEED_DATA:
         found.append(event)
@@ -50,7 +50,7 @@ def make_hello(
 
 
 def batch(space: Space, environments: int, fill: int = 0) -> list[np.ndarray]:
-    """Leaves of a legal value for each environment, of equal elements (Discrete: from its start)."""
+    """Return leaves of a legal value for each environment. Every element is `fill` (Discrete: start + `fill`)."""
     return [
         np.full((environments, *e.shape), fill + (e.start if isinstance(e, Discrete) else 0), e.dtype)
         for e in space.elements()
@@ -58,65 +58,65 @@ def batch(space: Space, environments: int, fill: int = 0) -> list[np.ndarray]:
 
 
 class Pair:
-    """A client and a server. What one says, the other must understand as the same.
+    """A client and a server. Each must receive the message that the other sends.
 
     >>> pair = Pair(codec="json")
     >>> pair.open(environments=2)                   # hello, welcome
-    >>> pair.client_says(Init([observation]))       # returns what the server understood
+    >>> pair.client_sends(Init([observation]))       # returns the message that the server received
     """
 
     def __init__(self, codec: str = "protobuf", limits: Limits | None = None, **client: Any) -> None:
         self.client = ClientConnection(codec, **client)
         self.server = ServerConnection(limits)
 
-    def client_says(self, message: Message) -> Any:
-        return self._says(self.client, self.server, message)
+    def client_sends(self, message: Message) -> Any:
+        return self._transfer(self.client, self.server, message)
 
-    def server_says(self, message: Message) -> Any:
-        return self._says(self.server, self.client, message)
+    def server_sends(self, message: Message) -> Any:
+        return self._transfer(self.server, self.client, message)
 
-    def _says(self, sender: _Connection, receiver: _Connection, message: Message) -> Any:
+    def _transfer(self, sender: _Connection, receiver: _Connection, message: Message) -> Any:
         receiver.receive_data(sender.send(message))
-        understood = receiver.next_event()
-        assert_same(understood, message)
+        received = receiver.next_event()
+        assert_same(received, message)
         assert receiver.state is sender.state
-        return understood
+        return received
 
     def greet(self, hello: Hello | None = None, **fields: Any) -> Hello:
-        """The hello alone; `fields` are those of `make_hello`."""
-        understood: Hello = self.client_says(hello or make_hello(**fields))
-        return understood
+        """Send the hello only; `fields` are those of `make_hello`."""
+        received: Hello = self.client_sends(hello or make_hello(**fields))
+        return received
 
     def open(self, hello: Hello | None = None, limits: Limits | None = None, **fields: Any) -> Hello:
-        """Hello and welcome."""
-        understood = self.greet(hello, **fields)
-        self.server_says(Welcome("session-1", "da3c", limits or self.server.limits))
-        return understood
+        """Send the hello and the welcome."""
+        received = self.greet(hello, **fields)
+        self.server_sends(Welcome("session-1", "da3c", limits or self.server.limits))
+        return received
 
     def play(self, hello: Hello | None = None, **fields: Any) -> Hello:
-        """Hello, welcome, init and actions: the client may step."""
-        understood = self.open(hello, **fields)
-        self.client_says(Init(batch(understood.observation_space, understood.environments)))
+        """Send hello, welcome, init and actions, so that the client may step."""
+        received = self.open(hello, **fields)
+        self.client_sends(Init(batch(received.observation_space, received.environments)))
         self.act()
-        return understood
+        return received
 
     def act(self) -> None:
         hello = self.server.hello
         assert hello is not None
-        self.server_says(Actions(batch(hello.action_space, hello.environments)))
+        self.server_sends(Actions(batch(hello.action_space, hello.environments)))
 
     def step(self, **fields: Any) -> Step:
-        """A step with its actions; `fields` are those of `Step`, masks as lists."""
-        understood: Step = self.client_says(make_step(self.server.hello, **fields))
+        """Send a step and its actions; `fields` are those of `Step`, masks as lists."""
+        received: Step = self.client_sends(make_step(self.server.hello, **fields))
         self.act()
-        return understood
+        return received
 
     def returns(self, *values: float) -> None:
-        self.server_says(EpisodeReturns(np.array(values, np.float64)))
+        self.server_sends(EpisodeReturns(np.array(values, np.float64)))
 
 
 def make_step(hello: Hello | None, **fields: Any) -> Step:
-    """A legal step but for what `fields` say; masks may be lists."""
+    """Return a legal step with these `fields`; masks may be lists."""
     assert hello is not None
     for name in ("terminated", "truncated", "first"):
         if fields.get(name) is not None:

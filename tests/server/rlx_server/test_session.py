@@ -73,16 +73,16 @@ class Talk:
         return self._session.episode_ended
 
     def init(self, message: Init) -> Actions:
-        return self._pair.server_says(self._session.init(self._pair.client_says(message)))
+        return self._pair.server_sends(self._session.init(self._pair.client_sends(message)))
 
     def step(self, message: Step) -> Actions:
-        return self._pair.server_says(self._session.step(self._pair.client_says(message)))
+        return self._pair.server_sends(self._session.step(self._pair.client_sends(message)))
 
     def reset(self, message: Reset) -> EpisodeReturns:
-        return self._pair.server_says(self._session.reset(self._pair.client_says(message)))
+        return self._pair.server_sends(self._session.reset(self._pair.client_sends(message)))
 
     def metrics(self, message: Metrics) -> None:
-        self._session.answer(self._pair.client_says(message))
+        self._session.answer(self._pair.client_sends(message))
 
 
 class Played:
