@@ -1,4 +1,4 @@
-"""Connections of the gRPC port: idle ones are closed, and those of workers are kept."""
+"""Connections of the gRPC port: idle connections are closed, and workers keep their connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANY = 1000
 
 
 def idle(stack: contextlib.ExitStack, server: Running, count: int, source: str = "127.0.0.1") -> list[socket.socket]:
-    """Open connections that send nothing."""
+    """Open connections that send no data."""
     host, _, port = server.address.rpartition(":")
     return [
         stack.enter_context(socket.create_connection((host, int(port)), PATIENCE, source_address=(source, 0)))

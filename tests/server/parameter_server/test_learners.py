@@ -1,4 +1,4 @@
-"""What a learner is to the parameter server, and what the workers are whose learning it does."""
+"""Learners, and the workers that push no gradients because learners compute them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.parameter_servers import Models, fingerprint, gradient, parameter_c
 LEARNER = {"purpose": LEARN, "environments": 0, "environment": "learner 0", "host": "here"}
 
 
-def test_a_learner_has_no_actor_indices_and_takes_none_from_others() -> None:
+def test_learner_has_no_actor_indices() -> None:
     registry = Registry()
     first = registry.register("w1", "x", 2, TRAIN, 1)
     learner = registry.register("l", "", 0, LEARN, 1)
@@ -34,7 +34,7 @@ def test_a_learner_has_no_actor_indices_and_takes_none_from_others() -> None:
     assert registry.count() == 2
 
 
-def test_only_who_acts_has_environments() -> None:
+def test_only_learners_have_no_environments() -> None:
     def request(role: pb.Role, environments: int) -> pb.RegisterRequest:
         return pb.RegisterRequest(worker_id="0" * 32, role=role, environments=environments)
 
@@ -45,7 +45,7 @@ def test_only_who_acts_has_environments() -> None:
         check_registration(request(pb.ROLE_TRAIN, 0))
 
 
-def test_a_learner_pushes_and_is_counted_apart() -> None:
+def test_learner_is_counted_apart_from_workers() -> None:
     with running() as server, parameter_client(server.address) as worker, parameter_client(server.address) as learner:
         assert learner.register(registration(**LEARNER)).actors == ()
         assert server.core.status().training_seconds == 0, "the time of training begins with the first worker"
@@ -62,7 +62,7 @@ def test_a_learner_pushes_and_is_counted_apart() -> None:
         assert described[2].role == pb.ROLE_TRAIN
 
 
-def test_a_learner_hears_of_the_end_of_training() -> None:
+def test_push_of_a_learner_fails_after_the_end_of_training() -> None:
     with (
         running(Models(max_global_step=5)) as server,
         parameter_client(server.address) as worker,
@@ -80,14 +80,14 @@ def test_a_learner_hears_of_the_end_of_training() -> None:
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
-def test_steps_without_a_gradient_count_and_cost_no_parameters(transport) -> None:  # type: ignore[no-untyped-def]
+def test_steps_without_a_gradient_send_no_parameters_again(transport) -> None:  # type: ignore[no-untyped-def]
     with running() as server, parameter_client(server.address, transport=transport) as worker:
         worker.register(registration(environments=3, frame_skip=4))
         before = worker.pull()
         pushed = worker.push(None, env_steps=10)
         assert (pushed.discarded, pushed.version, pushed.global_step, pushed.staleness) == (None, 0, 10, 0)
         assert pushed.pulled is not None
-        assert pushed.pulled.parameters is before.parameters, "they were not sent again"
+        assert pushed.pulled.parameters is before.parameters, "the parameters are not sent again"
         assert (pushed.pulled.frames, pushed.pulled.actor_count) == (40, 3)
         status = server.core.status()
         assert (status.updates, status.discarded, status.global_step, status.frames) == (0, 0, 10, 40)
@@ -96,7 +96,7 @@ def test_steps_without_a_gradient_count_and_cost_no_parameters(transport) -> Non
 
 
 @pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
-def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(transport: str) -> None:
+def test_staleness_of_an_actor_is_that_of_its_parameters(transport: str) -> None:
     with (
         running() as server,
         parameter_client(server.address, transport=transport) as actor,
@@ -110,14 +110,14 @@ def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(transport: str) -
         for _ in range(3):
             learner.push(gradient(1), env_steps=0)
         learner.flush()
-        assert server.core.status().mean_actor_staleness is None, "a learner is no actor"
-        assert actor.push(None, env_steps=10).staleness == 0, "nothing is applied"
+        assert server.core.status().mean_actor_staleness is None, "a learner is not an actor"
+        assert actor.push(None, env_steps=10).staleness == 0, "no gradient is applied"
         actor.push(None, env_steps=10)
         assert server.core.status().mean_actor_staleness == 1.5
         assert server.core.metrics.drain()["staleness/actors"] == 1.5
 
 
-def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
+def test_pull_returns_the_number_of_all_actors() -> None:
     with running() as server, parameter_client(server.address) as one, parameter_client(server.address) as other:
         one.register(registration(environments=3))
         alone = one.pull()
@@ -134,7 +134,7 @@ def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
         assert (pushed.pulled.actor_rank, pushed.pulled.actor_count) == (3, 5)
 
 
-def test_what_was_computed_before_a_flush_that_met_a_new_incarnation_is_not_applied() -> None:
+def test_push_after_a_flush_to_a_new_incarnation_is_discarded() -> None:
     with running() as first:
         address = first.address
         with parameter_client(address) as learner:
@@ -153,7 +153,7 @@ def test_what_was_computed_before_a_flush_that_met_a_new_incarnation_is_not_appl
                 np.testing.assert_array_equal(second.parameters, -gradient(1))
 
 
-def test_the_status_tells_the_spaces_of_the_model() -> None:
+def test_status_has_the_spaces_of_the_model() -> None:
     with running() as server, parameter_client(server.address) as worker:
         assert server.core.status().spaces == ""
         worker.register(registration())
@@ -163,7 +163,7 @@ def test_the_status_tells_the_spaces_of_the_model() -> None:
         }
 
 
-def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
+def test_gradient_before_the_first_pull_is_an_error() -> None:
     with running() as server, parameter_client(server.address) as learner:
         learner.register(registration(**LEARNER))
         with pytest.raises(RuntimeError, match="call pull before the first push"):
@@ -172,7 +172,7 @@ def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
             learner.register(registration(**{**LEARNER, "environments": 1}))
 
 
-def test_who_looks_at_the_service_sees_learners_apart() -> None:
+def test_top_shows_learners_apart_from_workers() -> None:
     with running() as server, parameter_client(server.address) as worker, parameter_client(server.address) as learner:
         worker.register(registration(environments=2, environment="CartPole-v1", server="here:7001"))
         learner.register(registration(**LEARNER))
@@ -183,7 +183,7 @@ def test_who_looks_at_the_service_sees_learners_apart() -> None:
             watcher.close()
         assert [shard["learners"] for shard in seen["shards"]] == [1]
         assert [(one["mode"], one["actor"]) for one in seen["workers"]] == [("train", 0), ("learn", None)]
-        assert [one["server"] for one in seen["servers"]] == ["here:7001"], "a learner is of no RLX server"
+        assert [one["server"] for one in seen["servers"]] == ["here:7001"], "a learner has no RLX server"
         console = Console(file=io.StringIO(), width=140)
         console.print(service_tables(seen))
         assert isinstance(console.file, io.StringIO)

@@ -10,7 +10,7 @@ APPLIED = Outcome(Discard.NONE, 2)
 STALE = Outcome(Discard.STALE, 9)
 
 
-def test_the_next_push_is_new_and_the_last_is_repeated() -> None:
+def test_next_push_is_new_and_the_last_push_is_repeated() -> None:
     ledger = Ledger()
     assert ledger.recorded_outcome("a", 1) is None
     ledger.record("a", 1, APPLIED)
@@ -20,7 +20,7 @@ def test_the_next_push_is_new_and_the_last_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("push_id", [0, 1, 4])
-def test_gaps_and_lower_numbers_are_refused(push_id: int) -> None:
+def test_out_of_order_push_numbers_are_refused(push_id: int) -> None:
     ledger = Ledger()
     ledger.record("a", 1, APPLIED)
     ledger.record("a", 2, APPLIED)
@@ -28,13 +28,13 @@ def test_gaps_and_lower_numbers_are_refused(push_id: int) -> None:
         ledger.recorded_outcome("a", push_id)
 
 
-def test_a_first_push_has_number_one() -> None:
+def test_first_push_must_have_number_1() -> None:
     for push_id in (0, 2):
         with pytest.raises(PushOutOfOrder):
             Ledger().recorded_outcome("a", push_id)
 
 
-def test_memory_is_bounded_by_forgetting_the_longest_silent() -> None:
+def test_full_ledger_drops_the_longest_silent_worker() -> None:
     ledger = Ledger(capacity=2)
     for worker, push_id in (("a", 1), ("b", 1), ("a", 2), ("c", 1)):
         ledger.record(worker, push_id, APPLIED)
@@ -44,7 +44,7 @@ def test_memory_is_bounded_by_forgetting_the_longest_silent() -> None:
     assert len(ledger) == 1
 
 
-def test_it_survives_json() -> None:
+def test_ledger_is_restored_from_json() -> None:
     ledger, other = Ledger(), Ledger()
     ledger.record("a", 1, APPLIED)
     ledger.record("b", 7, STALE)

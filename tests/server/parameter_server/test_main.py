@@ -1,4 +1,4 @@
-"""The command itself, as a process."""
+"""The command `relaax-parameter-server` as a process."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def newest_step(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
-    processes: Processes, config: Path, tmp_path: Path
-) -> None:
+def test_push_after_a_restart_gives_the_same_bytes(processes: Processes, config: Path, tmp_path: Path) -> None:
     arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"), "--seed", "3")
     first, address = start(processes, config, *arguments)
     with parameter_client(address) as client:
@@ -50,7 +48,7 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
     assert published(tmp_path / "c") == ["00000001-50-f1"]
     assert not (tmp_path / "from-the-file").exists()
     assert len(first.lines) == 1
-    # Two servers go on from copies of it: had they not the same slots, the next push would tell them apart.
+    # Two servers resume from the checkpoint. If their slots differed, the next push would give different bytes.
     after = []
     for _ in range(2):
         second, address = start(processes, config, *arguments)
@@ -65,7 +63,7 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
 
 
 @pytest.mark.slow
-def test_curve_continues_where_training_does_after_a_kill(processes: Processes, config: Path, tmp_path: Path) -> None:
+def test_metrics_continue_at_the_restored_step_after_a_kill(processes: Processes, config: Path, tmp_path: Path) -> None:
     arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"))
     for pushes, reached in ((5, 50), (7, 120), (2, 70)):
         server, address = start(processes, config, *arguments)
@@ -74,7 +72,7 @@ def test_curve_continues_where_training_does_after_a_kill(processes: Processes, 
             trained(client, pushes)
             wait_until(lambda reached=reached: reached in steps_shown(tmp_path / "m"), f"a point at step {reached}")  # type: ignore[misc]
         if reached == 50:
-            assert server.stop(signal.SIGTERM) == 0  # with a checkpoint, from which both others continue
+            assert server.stop(signal.SIGTERM) == 0  # saves the checkpoint from which the two later servers resume
         else:
             server.kill()
     shown = steps_shown(tmp_path / "m")
@@ -96,7 +94,7 @@ def steps_shown(folder: Path) -> list[int]:
     return [event.step for event in shown.Scalars(name)] if name in shown.Tags()["scalars"] else []
 
 
-def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Processes, config: Path) -> None:
+def test_repeated_interrupts_still_save_a_checkpoint(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
     with parameter_client(address) as client:
         client.register(worker(config))
@@ -108,7 +106,7 @@ def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Process
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_signal_does_not_wait_until_the_algorithm_is_loaded(
+def test_signal_ends_the_process_while_the_algorithm_loads(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:
     algorithm = config.parent / "slow.py"
@@ -120,7 +118,7 @@ def test_a_signal_does_not_wait_until_the_algorithm_is_loaded(
 
 
 @pytest.mark.slow
-def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, config: Path) -> None:
+def test_damaged_newest_checkpoint_is_logged_and_skipped(processes: Processes, config: Path) -> None:
     folder = config.parent / "from-the-file"
     for _ in range(2):
         server, address = start(processes, config)
@@ -138,8 +136,8 @@ def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, 
 
 
 @pytest.mark.slow
-def test_killed_soon_after_the_start_it_leaves_a_checkpoint(processes: Processes, config: Path) -> None:
-    # The real server, with an interval of 1000 s; what is counted in minutes is counted in tenths of seconds here.
+def test_kill_soon_after_the_start_leaves_a_checkpoint(processes: Processes, config: Path) -> None:
+    # The real server with an interval of 1000 s; its early checkpoints come after 0.1 s instead of each minute.
     code = """
 import sys
 from relaax.server.checkpoints import checkpointing
@@ -153,14 +151,16 @@ main()
         client.register(worker(config))
         trained(client, 1)
         folder = config.parent / "from-the-file"
-        wait_until(lambda: folder.is_dir() and published(folder) and newest_step(folder) == 10, "it is saved early")
+        wait_until(
+            lambda: folder.is_dir() and published(folder) and newest_step(folder) == 10, "an early checkpoint is saved"
+        )
         server.kill()
     assert CheckpointManager(LocalStore(folder)).restore() is not None
 
 
 @pytest.mark.slow
-def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Processes, config: Path) -> None:
-    # It saves as fast as it can while it is trained, so that the kill falls into a save sooner or later.
+def test_kill_during_a_save_leaves_a_complete_checkpoint(processes: Processes, config: Path) -> None:
+    # The server saves all the time during training, so that sooner or later a kill interrupts a save.
     random = np.random.default_rng(0)
     folder = config.parent / "from-the-file"
     fast = ("--set", "parameter-server.checkpoint_interval=0.001", "--set", "algorithm.max_global_step=1000000")
@@ -185,7 +185,7 @@ def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Proces
     assert reached > 0
 
 
-def test_a_worker_goes_on_after_the_server_was_killed_and_restarted(processes: Processes, config: Path) -> None:
+def test_worker_continues_after_the_server_is_restarted(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
     with parameter_client(address) as client:
         client.register(worker(config))
@@ -198,7 +198,7 @@ def test_a_worker_goes_on_after_the_server_was_killed_and_restarted(processes: P
 
 
 @pytest.mark.slow
-def test_the_end_of_training_ends_the_process(processes: Processes, config: Path) -> None:
+def test_end_of_training_ends_the_process(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
     with parameter_client(address) as client:
         client.register(worker(config))
@@ -208,7 +208,7 @@ def test_the_end_of_training_ends_the_process(processes: Processes, config: Path
     assert published(config.parent / "from-the-file") == ["00000001-1000-f1"]
 
 
-def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, config: Path) -> None:
+def test_worker_with_another_configuration_is_refused(processes: Processes, config: Path) -> None:
     _, address = start(processes, config)
     with (
         parameter_client(address) as client,
@@ -220,7 +220,7 @@ def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, conf
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processes: Processes, config: Path) -> None:
+def test_checkpoint_of_another_network_is_refused(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
     with parameter_client(address) as client:
         client.register(worker(config))
@@ -255,11 +255,11 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
         (["--device", "gpu:first"], "a device is cpu, gpu (the first one) or gpu:I"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_a_sentence(config: Path, arguments: list[str], sentence: str) -> None:
+def test_unusable_argument_is_named_in_the_error(config: Path, arguments: list[str], sentence: str) -> None:
     assert sentence in refusal(app, "--config", config, *arguments)
 
 
-def test_process_that_refuses_exits_with_2(processes: Processes, config: Path) -> None:
+def test_invalid_argument_exits_with_code_2(processes: Processes, config: Path) -> None:
     server = processes.start("relaax-parameter-server", "--config", config, "--bind", "nonsense")
     assert server.wait(120) == 2
     assert "HOST:PORT" in server.stderr
@@ -275,13 +275,13 @@ def test_missing_gpu_is_refused_with_tensorflow_loaded(processes: Processes, con
     assert "Traceback" not in server.stderr
 
 
-def test_a_port_in_use(config: Path) -> None:
+def test_port_in_use_is_refused(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert f"cannot listen on {address}" in refusal(app, "--config", config, "--bind", address)
 
 
-def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: Path) -> None:
+def test_manifest_has_the_seed_the_configuration_and_versions(processes: Processes, config: Path) -> None:
     server, address = start(processes, config, "--seed", "5")
     with parameter_client(address) as client:
         client.register(worker(config))
@@ -291,28 +291,26 @@ def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: P
     assert manifest["seed"] == 5
     assert manifest["configuration"]["algorithm"]["network"]["dense"] == [16]
     assert {"python", "relaax", "grpc", "numpy"} <= set(manifest["versions"])
-    assert "tensorflow" not in manifest["versions"], "it was not used"
+    assert "tensorflow" not in manifest["versions"], "TensorFlow was not used"
     assert manifest["fingerprint"]["algorithm"] == "da3c"
 
 
 @pytest.mark.slow
-def test_a_last_checkpoint_that_finds_no_room_ends_it_with_1_and_the_reason(
-    processes: Processes, config: Path, disk: Disk
-) -> None:
+def test_full_disk_at_the_last_checkpoint_exits_with_code_1(processes: Processes, config: Path, disk: Disk) -> None:
     server, address = start(processes, config, "--checkpoint-dir", str(disk.path / "c"))
     with parameter_client(address) as client:
         client.register(worker(config))
         trained(client, 1)
         disk.fill()
         assert server.stop(signal.SIGTERM, 120) == 1
-    why = server.lines[-1].partition("relaax-parameter-server last checkpoint failed: ")[2]
-    assert why.startswith(f"cannot write {disk.path}/c/")
-    assert why.endswith("No space left on device")
-    assert f"the last checkpoint could not be written: {why}; updates since the checkpoint before" in server.stderr
+    reason = server.lines[-1].partition("relaax-parameter-server last checkpoint failed: ")[2]
+    assert reason.startswith(f"cannot write {disk.path}/c/")
+    assert reason.endswith("No space left on device")
+    assert f"the last checkpoint could not be written: {reason}; updates since the checkpoint before" in server.stderr
     assert "Traceback" not in server.stderr
 
 
-def test_a_terminal_that_goes_away_ends_it_in_order(processes: Processes, config: Path, tmp_path: Path) -> None:
+def test_hangup_saves_a_checkpoint_and_ends_the_server(processes: Processes, config: Path, tmp_path: Path) -> None:
     server, address = start(processes, config, "--checkpoint-dir", str(tmp_path / "c"))
     with parameter_client(address) as client:
         client.register(worker(config))
@@ -322,7 +320,7 @@ def test_a_terminal_that_goes_away_ends_it_in_order(processes: Processes, config
 
 
 @pytest.mark.slow
-def test_behind_nohup_it_goes_on(processes: Processes, config: Path) -> None:
+def test_server_under_nohup_ignores_a_hangup(processes: Processes, config: Path) -> None:
     server, address = processes.start_server("nohup", project_command("relaax-parameter-server"), "--config", config)
     server.send_signal(signal.SIGHUP)
     with parameter_client(address) as client:

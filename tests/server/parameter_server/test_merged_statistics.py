@@ -1,4 +1,4 @@
-"""Statistics with one client whose samples are outliers."""
+"""Statistics with one client identity samples are outliers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def samples(rng: np.random.Generator, scale: float = 1.0) -> dict[str, Moments]:
     return {"a": Moments.of(scale * rng.normal([5.0, 0.0], [1.0, 0.1], (50, 2)))}
 
 
-def liar() -> dict[str, Moments]:
+def outliers() -> dict[str, Moments]:
     return {"a": Moments.of(np.full((50, 2), LARGEST))}
 
 
-def pushed(merged: MergedStatistics, honest: int, rounds: int) -> Moments:
-    """Push samples of a liar, then of `honest` clients, in each round; return the merged honest samples."""
+def push_rounds(merged: MergedStatistics, honest: int, rounds: int) -> Moments:
+    """In each round push outliers of one client, then samples of `honest` clients; return the merged honest samples."""
     rng = np.random.default_rng(3)
     truth = Moments.zeros(2)
     for _ in range(rounds):
-        merged.add("liar", liar())
+        merged.add("outlier", outliers())
         for client in range(honest):
             one = samples(rng)
             truth = truth.merged(one["a"])
@@ -41,18 +41,18 @@ def pushed(merged: MergedStatistics, honest: int, rounds: int) -> Moments:
     return truth
 
 
-def test_samples_of_one_liar_are_left_out_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_samples_of_one_outlier_are_excluded_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     merged = MergedStatistics({"a": 2})
-    truth = pushed(merged, 3, 20)
+    truth = push_rounds(merged, 3, 20)
     assert merged.merged["a"].count == truth.count
     np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
     np.testing.assert_allclose(merged.merged["a"].variance, truth.variance)
     assert merged.outlying_clients == 1
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line == "statistic a: samples of liar are excluded: more than 100 times as large as other clients'"
+    assert line == "statistic a: samples of outlier are excluded: more than 100 times as large as other clients'"
 
 
-def test_clients_of_one_scale_are_merged_to_the_bit_as_without_names() -> None:
+def test_similar_clients_merge_to_the_bit_as_without_names() -> None:
     rng = np.random.default_rng(5)
     merged, plain = MergedStatistics({"a": 2}), Moments.zeros(2)
     for number in range(1000):
@@ -63,7 +63,7 @@ def test_clients_of_one_scale_are_merged_to_the_bit_as_without_names() -> None:
     assert merged.outlying_clients == 0
 
 
-def test_a_scale_that_all_clients_come_to_counts_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_scale_that_all_clients_reach_is_included_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     rng = np.random.default_rng(7)
     merged = MergedStatistics({"a": 2})
@@ -79,12 +79,12 @@ def test_a_scale_that_all_clients_come_to_counts_again(caplog: pytest.LogCapture
     assert "statistic a: samples of first are included again" in caplog.text
 
 
-def test_a_spoilt_checkpoint_recovers_once_clients_agree() -> None:
+def test_spoilt_checkpoint_recovers_once_clients_agree() -> None:
     merged = MergedStatistics({"a": 2})
-    merged.restore(liar())
-    truth = pushed(merged, 3, 5)
+    merged.restore(outliers())
+    truth = push_rounds(merged, 3, 5)
     np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
-    assert merged.outlying_clients == 1, "the earlier samples are no client"
+    assert merged.outlying_clients == 1, "the restored samples do not count as a client"
 
 
 def ramp(first: int, samples: int) -> dict[str, Moments]:
@@ -93,7 +93,7 @@ def ramp(first: int, samples: int) -> dict[str, Moments]:
     return {"a": Moments.of(np.stack([steps, np.sqrt(steps)], axis=1))}
 
 
-def test_earlier_samples_are_kept_while_clients_have_few() -> None:
+def test_restored_samples_are_kept_while_clients_have_few() -> None:
     earlier = ramp(0, 20_000)["a"]
     merged, truth = MergedStatistics({"a": 2}), earlier
     merged.restore({"a": earlier})
@@ -106,7 +106,7 @@ def test_earlier_samples_are_kept_while_clients_have_few() -> None:
     assert (merged.merged["a"].count, merged.outlying_clients) == (truth.count, 0)
 
 
-def test_newcomers_with_few_samples_do_not_judge_a_client_with_many() -> None:
+def test_new_clients_with_few_samples_exclude_no_other() -> None:
     merged = MergedStatistics({"a": 2})
     truth = ramp(0, 20_000)["a"]
     merged.add("first", {"a": truth})
@@ -117,29 +117,31 @@ def test_newcomers_with_few_samples_do_not_judge_a_client_with_many() -> None:
     assert (merged.merged["a"].count, merged.outlying_clients) == (truth.count, 0)
 
 
-def test_a_spoilt_checkpoint_of_many_samples_recovers_once_clients_have_enough() -> None:
+def test_spoilt_large_checkpoint_recovers_with_enough_samples() -> None:
     merged = MergedStatistics({"a": 2})
     merged.restore({"a": Moments.of(np.full((2 * PROVEN, 2), LARGEST))})
-    truth = pushed(merged, 3, PROVEN // 50)
+    truth = push_rounds(merged, 3, PROVEN // 50)
     np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
     np.testing.assert_allclose(merged.merged["a"].variance, truth.variance)
 
 
-def test_a_newcomer_is_judged_by_clients_with_many_samples() -> None:
+def test_new_client_is_compared_with_clients_of_many_samples() -> None:
     rng = np.random.default_rng(21)
     merged = MergedStatistics({"a": 2})
     for client in ("one", "two", "three"):
         merged.add(client, {"a": Moments.of(rng.normal(5.0, 1.0, (PROVEN, 2)))})
     for number in range(4):
-        merged.add(f"liar {number}", liar())
-    assert (merged.merged["a"].count, merged.outlying_clients) == (3 * PROVEN, 4), "four of seven are no majority"
+        merged.add(f"outlier {number}", outliers())
+    assert (merged.merged["a"].count, merged.outlying_clients) == (3 * PROVEN, 4), (
+        "four new clients of seven are excluded"
+    )
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("count", "mean"), [(0.0, 1e200), (1e-300, 1e150)])
 def test_moments_of_less_than_one_sample_are_ignored(count: float, mean: float) -> None:
     merged = MergedStatistics({"a": 2})
-    truth = pushed(merged, 3, 1)
+    truth = push_rounds(merged, 3, 1)
     for client in ("one", "two", "three"):
         merged.add(client, {"a": Moments(count, np.full(2, mean), np.zeros(2))})
     assert merged.merged["a"].count == truth.count
@@ -158,29 +160,29 @@ def test_clients_beyond_the_bound_stay_merged() -> None:
     assert merged.merged["a"].count == plain.count
 
 
-def test_two_clients_are_not_judged() -> None:
+def test_two_clients_are_not_compared() -> None:
     merged = MergedStatistics({"a": 2})
-    pushed(merged, 1, 5)
+    push_rounds(merged, 1, 5)
     assert (merged.outlying_clients, merged.merged["a"].count) == (0, 500)
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_liar_spoils_neither_what_others_pull_nor_the_checkpoint(tmp_path: Path, named: bool) -> None:
+def test_outliers_spoil_neither_pulls_nor_checkpoints(tmp_path: Path, named: bool) -> None:
     rng = np.random.default_rng(11)
     with (
         running(Models(statistics={"a": 2}), tmp_path) as server,
-        parameter_client(server.address) as wrong,
+        parameter_client(server.address) as outlier,
         parameter_client(server.address) as one,
         parameter_client(server.address) as two,
         parameter_client(server.address) as three,
     ):
-        for number, client in enumerate((wrong, one, two, three)):
-            whose = {"client": f"c{number}"} if named else {"session_id": f"s{number}"}
-            client.register(registration(**whose))
+        for number, client in enumerate((outlier, one, two, three)):
+            identity = {"client": f"c{number}"} if named else {"session_id": f"s{number}"}
+            client.register(registration(**identity))
             client.pull()
         for _ in range(5):
-            wrong.metrics.statistic("a", liar()["a"])
-            wrong.push(gradient(1), env_steps=1)
+            outlier.metrics.statistic("a", outliers()["a"])
+            outlier.push(gradient(1), env_steps=1)
             for client in (one, two, three):
                 client.metrics.statistic("a", samples(rng)["a"])
                 last = client.push(gradient(1), env_steps=1).pulled
@@ -193,7 +195,7 @@ def test_a_liar_spoils_neither_what_others_pull_nor_the_checkpoint(tmp_path: Pat
         np.testing.assert_allclose(again.statistics["a"].mean, [5.0, 0.0], atol=0.3)
 
 
-def test_a_push_costs_one_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_costs_one_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(13)
     merged, merge, merges = MergedStatistics({"a": 2}), Moments.merged, 0
 
@@ -208,16 +210,16 @@ def test_a_push_costs_one_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     assert merges == 700
 
 
-def test_all_earlier_samples_of_a_client_are_left_out_when_it_becomes_a_liar() -> None:
+def test_earlier_samples_of_a_new_outlier_are_excluded() -> None:
     rng = np.random.default_rng(15)
     merged, truth = MergedStatistics({"a": 2}), Moments.zeros(2)
     for _ in range(3 * CHECK_PUSHES + 2):
-        for client in ("one", "two", "three", "liar"):
+        for client in ("one", "two", "three", "outlier"):
             one = samples(rng)
-            truth = truth if client == "liar" else truth.merged(one["a"])
+            truth = truth if client == "outlier" else truth.merged(one["a"])
             merged.add(client, one)
     for _ in range(CHECK_PUSHES):
-        merged.add("liar", liar())
+        merged.add("outlier", outliers())
     assert (merged.outlying_clients, merged.merged["a"].count) == (1, truth.count)
     np.testing.assert_allclose(merged.merged["a"].mean, truth.mean)
     np.testing.assert_allclose(merged.merged["a"].m2, truth.m2)

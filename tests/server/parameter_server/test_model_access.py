@@ -10,7 +10,7 @@ from support.processes import wait_until
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -19,17 +19,17 @@ class Clock:
         return self.now
 
 
-def test_a_closed_gate_turns_everybody_away_with_its_sentence() -> None:
-    access = ModelAccess("shard 1 of 2 is away")
+def test_closed_access_rejects_calls_with_its_message() -> None:
+    access = ModelAccess("shard 1 of 2 is unavailable")
     for update in (True, False):
-        with pytest.raises(TryAgain, match="shard 1 of 2 is away"), access.enter(update=update):
-            raise AssertionError("nobody may be here")
+        with pytest.raises(TryAgain, match="shard 1 of 2 is unavailable"), access.enter(update=update):
+            raise AssertionError("the access is closed")
     access.open()
     with access.enter(update=True), access.enter():
         assert access.closed == ""
 
 
-def test_closing_waits_until_nobody_is_inside() -> None:
+def test_close_waits_for_calls_inside() -> None:
     access, inside, leave, closed = ModelAccess(), threading.Event(), threading.Event(), threading.Event()
 
     def stay() -> None:
@@ -53,7 +53,7 @@ def test_closing_waits_until_nobody_is_inside() -> None:
     assert closed.is_set()
 
 
-def test_a_hold_lets_updates_wait_and_readers_pass() -> None:
+def test_hold_blocks_updates_but_not_reads() -> None:
     access, passed = ModelAccess(), threading.Event()
 
     def update() -> None:
@@ -70,26 +70,26 @@ def test_a_hold_lets_updates_wait_and_readers_pass() -> None:
     assert passed.is_set()
 
 
-def test_a_hold_that_nobody_releases_ends_by_itself_and_says_so() -> None:
+def test_unreleased_hold_expires_and_its_release_fails() -> None:
     access = ModelAccess()
     assert access.hold(0.01)
-    with access.enter(update=True):  # waits for the end of the hold
+    with access.enter(update=True):  # waits until the hold expires
         pass
     assert not access.release()
 
 
-def test_a_hold_that_was_slept_over_is_broken() -> None:
+def test_release_long_after_the_deadline_fails() -> None:
     clock = Clock()
     access = ModelAccess(clock=clock)
     assert access.hold(2.0)
     clock.now = 1.9
     assert access.release()
     assert access.hold(2.0)
-    clock.now += 30.0  # this process was stopped
+    clock.now += 30.0  # the process was suspended
     assert not access.release()
 
 
-def test_at_its_very_end_a_hold_holds_nobody_and_is_broken() -> None:
+def test_hold_expires_exactly_at_its_deadline() -> None:
     clock = Clock()
     access = ModelAccess(clock=clock)
     assert access.hold(2.0)
@@ -99,26 +99,26 @@ def test_at_its_very_end_a_hold_holds_nobody_and_is_broken() -> None:
     assert not access.release()
 
 
-def test_an_update_that_takes_too_long_makes_the_hold_fail() -> None:
+def test_slow_update_makes_the_hold_fail() -> None:
     access = ModelAccess()
     with access.enter(update=True):
         assert not access.hold(0.01)
 
 
-def test_closing_frees_those_who_wait_for_the_end_of_a_hold() -> None:
+def test_close_rejects_updates_that_wait_for_a_hold() -> None:
     access = ModelAccess()
-    turned_away = threading.Event()
+    rejected = threading.Event()
 
     def update() -> None:
         try:
             with access.enter(update=True):
                 pass
         except TryAgain:
-            turned_away.set()
+            rejected.set()
 
     access.hold(1000.0)
     thread = threading.Thread(target=update)
     thread.start()
     access.close("ending")
     thread.join(30)
-    assert turned_away.is_set()
+    assert rejected.is_set()

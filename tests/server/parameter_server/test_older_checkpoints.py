@@ -1,4 +1,4 @@
-"""Checkpoints of other versions, whose counters are others."""
+"""Checkpoints of other versions, with other counters."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def push(push_id: int, value: float) -> Push:
     return Push(WORKER, push_id, 0, np.full(SIZE, value, np.float32), 5, 5, 0)
 
 
-def stored(core: ParameterServerCore, folder: Path) -> Checkpoint:
-    """The state of a server as it comes back from a disk."""
+def save(core: ParameterServerCore, folder: Path) -> Checkpoint:
+    """Save the state of a server and load the checkpoint."""
     manager, state = CheckpointManager(LocalStore(folder)), core.state()
     assert state is not None
     manager.save(state.global_step, state.parts, state.manifest)
@@ -37,7 +37,7 @@ def stored(core: ParameterServerCore, folder: Path) -> Checkpoint:
     return checkpoint
 
 
-def began(models: Models, pushes: list[Push]) -> ParameterServerCore:
+def trained(models: Models, pushes: list[Push]) -> ParameterServerCore:
     core = server(models)
     core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     for sent in pushes:
@@ -52,8 +52,8 @@ def resumed(models: Models, checkpoint: Checkpoint) -> ParameterServerCore:
     return core
 
 
-def test_a_checkpoint_of_a_later_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    checkpoint = stored(began(Models(), [push(1, 2)]), tmp_path)
+def test_checkpoint_with_unknown_counters_is_refused(tmp_path: Path) -> None:
+    checkpoint = save(trained(Models(), [push(1, 2)]), tmp_path)
     manifest = json.loads(json.dumps(checkpoint.manifest))
     manifest["shards"][0]["counters"]["discarded_late"] = 3
     with pytest.raises(ModelRefused, match="does not support its counters discarded_late"):

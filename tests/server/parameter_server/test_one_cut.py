@@ -1,4 +1,4 @@
-"""A checkpoint holds an update as a whole, gradient and episodes, or not at all: the one shard of a model."""
+"""A checkpoint of one shard holds an update completely, with its gradient and episodes, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relaax.server.parameter_server.service import core as core_module
 from support.parameter_servers import Running, gradient, parameter_client, registration, running
 
 LONG_ENOUGH = 0.5
-"""Seconds in which what nothing holds up has happened; what is held up has not, however long one waits."""
+"""Seconds in which an operation finishes if it is not blocked."""
 
 
 @pytest.fixture
@@ -33,26 +33,26 @@ def client(server: Running) -> Iterator[ParameterClient]:
 
 
 def push(client: ParameterClient) -> None:
-    """An update of ten steps and one episode."""
+    """Push an update of ten steps and one episode."""
     client.metrics.episode(7.0, 10)
     client.push(gradient(1), env_steps=10)
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, target: object, name: str, happens: Callable[[], None]) -> None:
-    """Let something happen right before a method's first call."""
-    method, begun = getattr(target, name), threading.Event()
+def run_before(monkeypatch: pytest.MonkeyPatch, target: object, name: str, action: Callable[[], None]) -> None:
+    """Call `action` right before the first call of a method."""
+    method, called_before = getattr(target, name), threading.Event()
 
     def called(*arguments: Any, **options: Any) -> Any:
-        if not begun.is_set():
-            begun.set()
-            happens()
+        if not called_before.is_set():
+            called_before.set()
+            action()
         return method(*arguments, **options)
 
     monkeypatch.setattr(target, name, called)
 
 
-def whole_updates(state: ModelState | None) -> int:
-    """How many updates the state holds; each with its steps, its number in the ledger, and its episode."""
+def count_updates(state: ModelState | None) -> int:
+    """Return the number of updates in the state; check that each has its steps, its ledger entry and its episode."""
     assert state is not None
     (shard,) = state.manifest["shards"]
     updates = shard["version"]
@@ -65,23 +65,23 @@ def whole_updates(state: ModelState | None) -> int:
 
 
 @pytest.mark.parametrize("method", ["progress", "returns_as_json"])
-def test_a_push_that_comes_between_the_copies_is_in_none(
+def test_push_during_the_copies_is_in_none_of_them(
     server: Running, client: ParameterClient, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     with futures.ThreadPoolExecutor() as threads:
         pushed = threading.Event()
 
-        def comes() -> None:
+        def push_in_thread() -> None:
             threads.submit(push, client).add_done_callback(lambda _: pushed.set())
-            assert not pushed.wait(LONG_ENOUGH), "it waits for the cut"
+            assert not pushed.wait(LONG_ENOUGH), "the push waits for the cut"
 
-        meanwhile(monkeypatch, server.core.metrics, method, comes)
-        assert whole_updates(server.core.cut()) == 0
+        run_before(monkeypatch, server.core.metrics, method, push_in_thread)
+        assert count_updates(server.core.cut()) == 0
         assert pushed.wait(10)
-    assert whole_updates(server.core.cut()) == 1
+    assert count_updates(server.core.cut()) == 1
 
 
-def test_an_update_under_way_is_waited_for(
+def test_cut_waits_for_an_update_in_flight(
     server: Running, client: ParameterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with futures.ThreadPoolExecutor() as threads:
@@ -95,13 +95,13 @@ def test_an_update_under_way_is_waited_for(
                 future.result(LONG_ENOUGH)
 
         cutting = threading.Event()
-        meanwhile(monkeypatch, server.core.metrics, "episodes", cut)
+        run_before(monkeypatch, server.core.metrics, "episodes", cut)
         push(client)
         assert cutting.is_set()
-        assert whole_updates(states[0].result(10)) == 1
+        assert count_updates(states[0].result(10)) == 1
 
 
-def test_an_update_that_takes_too_long_makes_it_late_and_stops_nobody(
+def test_slow_update_delays_only_the_checkpoint(
     server: Running, client: ParameterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_module, "CUT", 0.05)
@@ -110,7 +110,7 @@ def test_an_update_that_takes_too_long_makes_it_late_and_stops_nobody(
         with pytest.raises(CheckpointLate, match="updates did not pause within"):
             server.core.cut()
 
-    meanwhile(monkeypatch, server.core.metrics, "episodes", cut)
+    run_before(monkeypatch, server.core.metrics, "episodes", cut)
     push(client)
     push(client)
     assert server.version == 2

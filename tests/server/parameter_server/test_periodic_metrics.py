@@ -1,4 +1,4 @@
-"""What is asked for between what is written."""
+"""Latencies in the status, between two writes of the metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from relaax.server.parameter_server.service.metrics import ACT, FIRST, INTERVAL,
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,7 +20,7 @@ def report(bucket: int) -> pb.MetricsReport:
     return pb.MetricsReport(histograms=[pb.Histogram(name=ACT, buckets=[bucket], counts=[10])])
 
 
-def test_latencies_are_there_without_a_writer() -> None:
+def test_latencies_are_available_without_a_writer() -> None:
     clock = Clock()
     figures = PeriodicMetrics(clock)
     assert figures.act_ms() == (None, None)
@@ -29,14 +29,14 @@ def test_latencies_are_there_without_a_writer() -> None:
     first, _ = figures.act_ms()
     assert first is not None
     figures.add_report("worker", 0, 1, report(40))
-    assert figures.act_ms()[0] == first, "not more often than a writer would"
+    assert figures.act_ms()[0] == first, "updated at most once per interval"
     clock.now += INTERVAL
     second, _ = figures.act_ms()
     assert second is not None
-    assert second > first, "those of the last seconds alone"
+    assert second > first, "only the latencies of the last interval"
 
 
-def test_where_there_is_a_writer_nothing_is_taken_from_it() -> None:
+def test_status_takes_no_latencies_from_the_writer() -> None:
     clock = Clock()
     figures = PeriodicMetrics(clock)
     figures.scalars()
@@ -47,7 +47,7 @@ def test_where_there_is_a_writer_nothing_is_taken_from_it() -> None:
     assert figures.act_ms() == (written[f"{ACT}/p50"], written[f"{ACT}/p99"])
 
 
-def test_they_are_written_once_in_an_interval_however_often_it_is_asked() -> None:
+def test_scalars_are_returned_once_per_interval() -> None:
     clock = Clock()
     figures = PeriodicMetrics(clock)
     figures.scalars()

@@ -22,24 +22,24 @@ pytestmark = pytest.mark.checks("relaax/server", "relaax/metrics")
 PREFIX = "relaax_parameter_server_"
 
 
-def test_the_page_lists_them() -> None:
+def test_documentation_lists_all_metrics() -> None:
     assert documented_for_prometheus(PREFIX) == {family.name for family in FAMILIES}
 
 
-def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
+def test_metrics_count_a_training(processes: Processes, tmp_path: Path) -> None:
     config = write_configuration(tmp_path)
     server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
     url = status_url(server)
     code, before = health(url)
     assert (code, before["serving"], before["server"]) == (200, True, "relaax-parameter-server")
-    assert f"{PREFIX}mean_return" not in scraped(url), "there is none yet"
+    assert f"{PREFIX}mean_return" not in scraped(url), "no episode has ended"
     with parameter_client(address, transport="auto") as client:
         client.register(worker(config))
         trained(client, 3)
         client.metrics.episode(12.5, 7)
         client.push(None, 10)
         with parameter_client(address) as stranger, pytest.raises(ParameterServerError):
-            stranger.register(registration())  # set up otherwise
+            stranger.register(registration())  # another configuration
         values = scraped(url)
     assert values[f"{PREFIX}serving"] == 1
     assert values[f"{PREFIX}global_step"] == 40
@@ -63,21 +63,21 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pushes_that_come_again(processes: Processes, tmp_path: Path) -> None:
+def test_repeated_pushes_are_counted_by_incarnation(processes: Processes, tmp_path: Path) -> None:
     config = write_configuration(tmp_path)
-    introduction = pb.RegisterRequest(
+    register = pb.RegisterRequest(
         worker_id="0" * 32, environments=1, fingerprint=worker(config).fingerprint, role=pb.ROLE_TRAIN
     )
     push = pb.PushRequest(worker_id="0" * 32, push_id=1, env_steps=10)
 
     def repeated(url: str) -> list[float]:
         name = f"{PREFIX}pushes_repeated_total"
-        return [scraped(url)[f'{name}{{incarnation="{made_in}"}}'] for made_in in ("same", "earlier")]
+        return [scraped(url)[f'{name}{{incarnation="{incarnation}"}}'] for incarnation in ("same", "earlier")]
 
     server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
     with grpc.insecure_channel(address) as channel:
         stub = pb_grpc.ParameterServerServiceStub(channel)
-        push.incarnation = stub.Register(introduction).incarnation
+        push.incarnation = stub.Register(register).incarnation
         stub.Push(push)
         assert repeated(status_url(server)) == [0, 0]
         assert {stub.Push(push).global_step for _ in range(2)} == {10}
@@ -86,13 +86,13 @@ def test_pushes_that_come_again(processes: Processes, tmp_path: Path) -> None:
     server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
     with grpc.insecure_channel(address) as channel:
         stub = pb_grpc.ParameterServerServiceStub(channel)
-        assert stub.Push(push).discard == pb.DISCARD_UNSPECIFIED, "the checkpoint holds it"
+        assert stub.Push(push).discard == pb.DISCARD_UNSPECIFIED, "the checkpoint has this push"
         push.push_id = 2
         assert stub.Push(push).discard == pb.DISCARD_INCARNATION
         assert repeated(status_url(server)) == [0, 1]
 
 
-def test_a_status_port_on_the_network_is_asked_for(processes: Processes, tmp_path: Path) -> None:
+def test_public_status_port_is_refused(processes: Processes, tmp_path: Path) -> None:
     server = processes.start(
         "relaax-parameter-server", "--config", write_configuration(tmp_path), "--status-bind", "0.0.0.0:0"
     )

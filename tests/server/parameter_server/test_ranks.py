@@ -21,7 +21,7 @@ def test_ranks_have_no_gaps_and_follow_actor_indices() -> None:
     assert ranks.rank_of("a") == (0, 6), "adding a worker again changes nothing"
 
 
-def test_ranks_of_a_worker_that_went_away_are_held_and_then_closed() -> None:
+def test_ranks_of_a_removed_worker_are_held_then_closed() -> None:
     clock = Clock()
     ranks = ActorRanks(clock=clock)
     for number, worker in enumerate("abc"):
@@ -35,7 +35,7 @@ def test_ranks_of_a_worker_that_went_away_are_held_and_then_closed() -> None:
     assert [ranks.rank_of(worker) for worker in "bc"] == [(0, 8), (4, 8)]
 
 
-def test_a_session_that_reconnects_in_time_moves_no_other() -> None:
+def test_session_that_reconnects_in_time_changes_no_rank() -> None:
     clock = Clock()
     ranks = ActorRanks(clock=clock)
     ranks.add("a", "session of a", 0, 4)
@@ -48,29 +48,29 @@ def test_a_session_that_reconnects_in_time_moves_no_other() -> None:
     assert [ranks.rank_of(worker) for worker in ("a again", "b")] == [(0, 8), (4, 8)], "held ranks are used once"
 
 
-def registered(registry: Registry, *names: str, environments: int = 4) -> None:
+def register_workers(registry: Registry, *names: str, environments: int = 4) -> None:
     for name in names:
         registry.register(name, f"session of {name}", environments, TRAIN, 1)
         registry.record_call(name)
 
 
-def test_absent_and_exploiting_sessions_and_learners_have_no_rank() -> None:
+def test_absent_exploit_and_learner_sessions_have_no_rank() -> None:
     first = Registry()
-    registered(first, "a", "b")
+    register_workers(first, "a", "b")
     resumed = Registry()
     resumed.restore_actors(first.actors_as_json())
     resumed.register("exploit", "exploiting session", 64, EXPLOIT, 1)
     resumed.register("learner", "", 0, LEARN, 1)
     for worker in ("exploit", "learner"):
         resumed.record_call(worker)
-    registered(resumed, "c", "d")
+    register_workers(resumed, "c", "d")
     assert [resumed.ranks(worker) for worker in ("c", "d")] == [(0, 8), (4, 8)]
     assert resumed.ranks("exploit") == (0, 8)
 
 
-def test_a_worker_that_only_registered_has_no_rank_until_it_is_heard() -> None:
+def test_worker_has_no_rank_before_its_first_call() -> None:
     registry = Registry()
-    registered(registry, "a")
+    register_workers(registry, "a")
     registry.register("b", "", 4, TRAIN, 1)
     assert registry.ranks("a") == (0, 4)
     registry.record_call("b", deregisters=True)
@@ -79,31 +79,31 @@ def test_a_worker_that_only_registered_has_no_rank_until_it_is_heard() -> None:
     assert registry.ranks("a") == (0, 8)
 
 
-def test_every_way_to_go_closes_the_ranks() -> None:
+def test_ranks_close_for_removed_lost_and_silent_workers() -> None:
     clock = Clock()
     registry = Registry(remove_after=3600.0, clock=clock)
-    registered(registry, "leaves", "lost", "replaced", "forgotten", "stays")
-    assert registry.ranks("stays") == (16, 20)
-    registry.remove("leaves")
+    register_workers(registry, "removed", "lost", "replaced", "silent", "active")
+    assert registry.ranks("active") == (16, 20)
+    registry.remove("removed")
     registry.mark_lost("lost")
     registry.register("its second worker", "session of replaced", 4, TRAIN, 1)
     clock.now = 3599.0
-    registry.record_call("stays")
+    registry.record_call("active")
     clock.now = 3601.0
-    assert registry.remove_silent() == ["lost", "replaced", "forgotten", "its second worker"]
+    assert registry.remove_silent() == ["lost", "replaced", "silent", "its second worker"]
     clock.now = 3601.0 + HOLD
-    assert registry.ranks("stays") == (0, 4)
+    assert registry.ranks("active") == (0, 4)
     registry.clear()
-    registered(registry, "new")
+    register_workers(registry, "new")
     assert registry.ranks("new") == (0, 8), "after a roll-back, absent sessions hold their ranks for a while"
     clock.now += HOLD
     assert registry.ranks("new") == (0, 4)
 
 
-def test_a_worker_that_was_lost_and_is_heard_again_has_its_rank_again() -> None:
+def test_lost_worker_regains_its_rank_with_a_call() -> None:
     clock = Clock()
     registry = Registry(clock=clock)
-    registered(registry, "a", "b")
+    register_workers(registry, "a", "b")
     registry.mark_lost("a")
     clock.now = HOLD
     assert registry.ranks("b") == (0, 4)

@@ -1,4 +1,4 @@
-"""Calls whose messages do not come keep nobody else from being served, and end."""
+"""Calls without their messages are ended and do not block other calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
-def said(address: str) -> int:
+def health_status(address: str) -> int:
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
         status: int = answer.status
@@ -36,7 +36,7 @@ def said(address: str) -> int:
 
 @pytest.mark.parametrize("method", [CHECK, PUSH], ids=["check", "push"])
 @pytest.mark.parametrize(("calls", "connections"), [(8, 1), (64, 1), (1, 64)])
-def test_training_goes_on_beside_calls_without_messages(method: str, calls: int, connections: int) -> None:
+def test_training_continues_beside_calls_without_messages(method: str, calls: int, connections: int) -> None:
     with running() as server, parameter_client(server.address, unavailable_after=PATIENCE) as client:
         client.register(registration())
         client.pull()
@@ -44,10 +44,10 @@ def test_training_goes_on_beside_calls_without_messages(method: str, calls: int,
             for _ in range(50):
                 client.push(gradient(1), env_steps=1)
             assert server.version == 50
-            assert said(server.address) == SERVING
+            assert health_status(server.address) == SERVING
 
 
-def test_a_call_without_its_message_ends_and_is_told(
+def test_call_without_its_message_is_ended_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(request_reader, "OPEN_SECONDS", 0.1)
@@ -61,40 +61,40 @@ def test_a_call_without_its_message_ends_and_is_told(
     ):
         streams = [caller.begin(CHECK), caller.begin(PUSH)]
         begun = another.begin(PUSH)
-        another.send(begun, b"\0\0\0\1\0" + bytes(100))  # some of 256 bytes
+        another.send(begun, b"\0\0\0\1\0" + bytes(100))  # 100 of 256 bytes
         for stream in streams:
             assert caller.ended(stream)
         assert another.ended(begun)
-        wait_until(lambda: "Push" in caplog.text, "it is told", PATIENCE)
+        wait_until(lambda: "Push" in caplog.text, "the call is logged", PATIENCE)
         values = scraped(f"http://{server.server.status_address}")
         assert values[f'{PREFIX}stopped_calls_total{{reason="late"}}'] == 3
         assert values[f'{PREFIX}calls_total{{code="CANCELLED",method="Push"}}'] == 2
         assert values[f"{PREFIX}unfinished_calls"] == 0
     assert "from 127.0.0.1: " in caplog.text
     assert "1 x Check without its message for 0.1 s" in caplog.text
-    told = [record.created for record in caplog.records]
-    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(told)), "once a second"
+    times = [record.created for record in caplog.records]
+    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(times)), "once a second"
 
 
-def test_the_fifth_of_a_connection_is_refused_with_a_sentence() -> None:
+def test_fifth_pending_call_of_a_connection_is_refused() -> None:
     with running() as server, contextlib.ExitStack() as stack:
         channel = stack.enter_context(grpc.insecure_channel(server.address))
         silent = threading.Event()
         stack.callback(silent.set)
         wait = lambda: iter(lambda: silent.wait() and b"", b"")  # noqa: E731
         calls = [channel.stream_unary(PUSH).future(wait(), timeout=PATIENCE) for _ in range(UNFINISHED)]
-        wait_until(lambda: server.server.protection.reader.unfinished == UNFINISHED, "they wait", PATIENCE)
+        wait_until(lambda: server.server.protection.reader.unfinished == UNFINISHED, "the calls wait", PATIENCE)
         with pytest.raises(grpc.RpcError, match="4 calls of this connection have not sent their messages") as refused:
             channel.stream_unary(PUSH)(wait(), timeout=PATIENCE)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert not any(call.done() for call in calls)
 
 
-def test_who_has_most_open_calls_loses_the_oldest_one() -> None:
+def test_oldest_call_of_the_busiest_address_is_ended() -> None:
     with running() as server, RawCaller(server.address, "127.0.0.2") as other, contextlib.ExitStack() as stack:
         reads = server.server.protection.reader
         kept = other.begin(CHECK)
-        wait_until(lambda: reads.unfinished == 1, "it waits", PATIENCE)
+        wait_until(lambda: reads.unfinished == 1, "the call waits", PATIENCE)
         crowd = [stack.enter_context(RawCaller(server.address)) for _ in range(OPEN_UNFINISHED)]
         crowd[0].begin(CHECK)
         wait_until(lambda: reads.unfinished == 2, "the oldest of the crowd waits", PATIENCE)
@@ -106,16 +106,16 @@ def test_who_has_most_open_calls_loses_the_oldest_one() -> None:
         assert reads.ended["crowded"] == 1
 
 
-def test_streams_end_and_that_of_a_watcher_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_stream_is_ended_but_not_a_health_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reader, "MESSAGE_SECONDS", 0.2)
     with running() as server, grpc.insecure_channel(server.address) as channel:
         watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
         assert next(watched).status == SERVING
         silent = threading.Event()
-        asked = (silent.wait() and reflection_pb2.ServerReflectionRequest() for _ in range(1))
-        told = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked, timeout=PATIENCE)
+        requests = (silent.wait() and reflection_pb2.ServerReflectionRequest() for _ in range(1))
+        answers = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(requests, timeout=PATIENCE)
         with pytest.raises(grpc.RpcError) as ended:
-            list(told)
+            list(answers)
         silent.set()
         assert ended.value.code() is grpc.StatusCode.CANCELLED
         server.server.health.serve(False)
@@ -123,35 +123,35 @@ def test_streams_end_and_that_of_a_watcher_lasts(monkeypatch: pytest.MonkeyPatch
         watched.cancel()
 
 
-def test_a_server_that_serves_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jammed_server_reports_that_it_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_reader, "JAM_SECONDS", 0.2)
     monkeypatch.setattr(request_reader, "MESSAGE_SECONDS", PATIENCE)
     with running(status_bind="127.0.0.1:0") as server:
         url = f"http://{server.server.status_address}"
         assert health(url)[0] == 200
         with Stuck(server.address, PUSH, 1, THREADS + 1):
-            wait_until(lambda: health(url)[0] == 503, "it is jammed", PATIENCE)
+            wait_until(lambda: health(url)[0] == 503, "the server is jammed", PATIENCE)
             assert scraped(url)[f"{PREFIX}serving"] == 0
-        wait_until(lambda: health(url)[0] == 200, "it serves again", PATIENCE)
+        wait_until(lambda: health(url)[0] == 200, "the server serves again", PATIENCE)
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("message", "sentence"),
     [(b"\xff", "request cannot be decoded"), (None, "needs a message, but the call has none")],
     ids=["bad", "none"],
 )
-def test_what_is_no_message_is_refused_with_a_sentence(message: bytes | None, says: str) -> None:
+def test_invalid_message_is_refused(message: bytes | None, sentence: str) -> None:
     with running() as server, grpc.insecure_channel(server.address) as channel:
-        with pytest.raises(grpc.RpcError, match=says) as refused:
+        with pytest.raises(grpc.RpcError, match=sentence) as refused:
             channel.stream_unary(PUSH)(iter([] if message is None else [message]), timeout=PATIENCE)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_the_stream_that_lasts_is_the_shards() -> None:
+def test_long_stream_is_the_method_of_the_shards() -> None:
     assert JOIN == "/relaax.v1.CoordinationService/Join"
 
 
-def test_an_address_is_told_once_a_minute_with_all_that_was_stopped(caplog: pytest.LogCaptureFixture) -> None:
+def test_stopped_calls_are_logged_once_a_minute_per_address(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     log = DisconnectionLog(lambda: now)
     for _ in range(3):

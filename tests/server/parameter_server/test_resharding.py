@@ -39,7 +39,7 @@ def parts_of(count: int, size: int) -> dict[str, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("size", [4, 7, 100])
 @pytest.mark.parametrize("before", [1, 2, 3, 4])
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
-def test_every_element_finds_its_place(size: int, before: int, after: int) -> None:
+def test_resharding_keeps_the_order_of_elements(size: int, before: int, after: int) -> None:
     manifest, parts = manifest_of(before, size), parts_of(before, size)
     found = []
     for index in range(after):
@@ -52,24 +52,24 @@ def test_every_element_finds_its_place(size: int, before: int, after: int) -> No
     np.testing.assert_array_equal(np.concatenate(found), np.arange(size))
 
 
-def test_of_a_slot_that_is_no_vector_the_largest_is_kept() -> None:
+def test_scalar_slot_gets_the_largest_value_of_the_parts() -> None:
     _, slots = recut(Checkpoint("", parts_of(4, 10), manifest_of(4, 10)), ShardPosition(0, 2))
     np.testing.assert_array_equal(slots["updates"], [2])
 
 
-def test_a_slot_that_one_part_does_not_have_is_damage() -> None:
+def test_slot_missing_in_one_part_is_damage() -> None:
     parts = parts_of(2, 4)
     del parts["shard-1"]["slots/mean"]
     with pytest.raises(Damaged, match="part shard-1 has nothing for slots/mean, not 2 elements"):
         recut(Checkpoint("", parts, manifest_of(2, 4)), ShardPosition())
 
 
-def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: Path) -> None:
+def test_checkpoint_of_four_shards_restores_to_any_number(tmp_path: Path) -> None:
     models = Models(Adam(), learning_rate=0.1, end=100_000)
     described = fingerprint(size=SIZE)
     random = np.random.default_rng(0)
 
-    def everything(shards: Shards) -> dict[str, bytes]:
+    def state_bytes(shards: Shards) -> dict[str, bytes]:
         states = [shard.core.state() for shard in shards.all]
         arrays = [
             state.parts[shard.core.position.part] for state, shard in zip(states, shards.all, strict=True) if state
@@ -82,17 +82,17 @@ def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: 
         client.pull()
         for _ in range(5):
             client.push(random.standard_normal(SIZE).astype(np.float32), env_steps=10)
-        before = everything(shards)
+        before = state_bytes(shards)
     for count in (1, 2, 3, 4):
         with sharded(count, models, tmp_path) as shards:
-            assert everything(shards) == before
+            assert state_bytes(shards) == before
             assert shards.leader.core.global_step == 50
             assert shards.leader.core.status().frames == 50
             assert shards.all[-1].version == 5
             with parameter_client(shards.addresses) as client:
                 client.register(registration(fingerprint=described))
                 client.push(None, env_steps=0, want_parameters=False)
-            # Written anew by this number of shards, for the next.
+            # This number of shards writes the checkpoint that the next number restores.
             assert shards.leader.checkpointer is not None
             shards.leader.checkpointer._saved_mark = None
             shards.leader.shards._saved = ()  # type: ignore[union-attr]

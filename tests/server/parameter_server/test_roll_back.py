@@ -25,8 +25,8 @@ def saved(core: ParameterServerCore, manager: CheckpointManager) -> Checkpoint:
     return checkpoint
 
 
-def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: Path) -> None:
-    """A server that began at the end, whose newest checkpoint another shard then could not read."""
+def test_training_continues_after_a_roll_back_from_its_end(tmp_path: Path) -> None:
+    """The server resumes at the end of training, and another shard cannot read the newest checkpoint."""
     manager, ends = CheckpointManager(LocalStore(tmp_path)), []
     first = ParameterServerCore(Models(max_global_step=20), first_difference)
     first.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
@@ -34,17 +34,19 @@ def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: 
     for push_id in (1, 2):
         push(first, push_id)
         checkpoints.append(saved(first, manager))
-    core = ParameterServerCore(Models(max_global_step=20), first_difference, on_finished=lambda: ends.append("told"))
+    core = ParameterServerCore(
+        Models(max_global_step=20), first_difference, on_finished=lambda: ends.append("finished")
+    )
     core.resume(checkpoints[1], fingerprint())
     assert not core.is_finished_for(EXPLOIT)
     core.roll_back(checkpoints[0], fingerprint(), core.incarnation + 1)
     core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     push(core, 2)
     assert core.finished
-    assert ends == ["told"]
+    assert ends == ["finished"]
 
 
-def test_the_push_that_ended_training_is_answered_again_and_none_after_it() -> None:
+def test_last_push_of_training_is_repeatable_and_is_the_last() -> None:
     core = ParameterServerCore(Models(max_global_step=10), first_difference)
     core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     last = Push(WORKER, 1, 0, None, env_steps=10, frames=10, global_step=0)

@@ -22,7 +22,7 @@ from support.processes import wait_until
 from support.service import status_of
 
 
-def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_training_state_is_restored_after_a_restart(tmp_path: Path) -> None:
     models = Models(RMSProp(0.9, 0.1), learning_rate=0.5, end=1000)
     with running(models, tmp_path) as first, parameter_client(first.address) as client:
         client.register(registration(session_id="a", environments=2, frame_skip=4))
@@ -46,7 +46,7 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
         assert client.register(registration(session_id="a", environments=2)).actors == (0, 1)
 
 
-def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
+def test_unchanged_model_is_not_saved_again(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
         client.push(None, env_steps=1)
@@ -55,7 +55,7 @@ def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
     assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-1"]
 
 
-def test_the_manifest_holds_no_secret(tmp_path: Path) -> None:
+def test_manifest_holds_no_secret(tmp_path: Path) -> None:
     described = json.loads(fingerprint())
     described["configuration"] = {"api_token": "very-secret", "gamma": 0.5}
     with running(directory=tmp_path) as server, parameter_client(server.address) as client:
@@ -66,7 +66,7 @@ def test_the_manifest_holds_no_secret(tmp_path: Path) -> None:
     assert manifest["fingerprint"]["configuration"] == {"api_token": "(hidden)", "gamma": 0.5}
 
 
-def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
+def test_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
         client.pull()
@@ -90,7 +90,7 @@ def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
         (fingerprint(size=9), 'its observation_space is {"size": 8}, this server\'s is {"size": 9}'),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused_with_both(tmp_path: Path, other: str, sentence: str) -> None:
+def test_checkpoint_of_another_model_is_refused(tmp_path: Path, other: str, sentence: str) -> None:
     with running(directory=tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
         client.push(None, env_steps=1)
@@ -104,7 +104,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_both(tmp_path: Path, othe
         assert fresh.core.global_step == 1
 
 
-def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     with running(Models(RMSProp()), tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
         client.push(None, env_steps=1)
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
         fresh.core.resume(checkpoint, fingerprint())
 
 
-def test_the_end_of_training_saves_tells_and_ends(tmp_path: Path) -> None:
+def test_end_of_training_saves_a_checkpoint_and_ends(tmp_path: Path) -> None:
     with running(Models(max_global_step=10), tmp_path) as server:
         with parameter_client(server.address) as client:
             client.register(registration())
@@ -124,12 +124,12 @@ def test_the_end_of_training_saves_tells_and_ends(tmp_path: Path) -> None:
         assert server.join() == (Reason.FINISHED, True)
     assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-10"]
     np.testing.assert_array_equal(server.parameters, -gradient(1))
-    # More steps allowed: the same directory goes on.
+    # With more steps allowed, training resumes.
     with running(Models(max_global_step=20), tmp_path) as server, parameter_client(server.address) as client:
         assert client.register(registration()).global_step == 10
 
 
-def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
+def test_finished_model_serves_exploit_workers(tmp_path: Path) -> None:
     with running(Models(max_global_step=1), tmp_path) as server:
         with parameter_client(server.address) as client:
             client.register(registration())
@@ -148,14 +148,14 @@ def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
         assert server.ended == (Reason.INTERRUPTED, True)
 
 
-def test_a_port_in_use_is_refused_in_a_sentence() -> None:
+def test_port_in_use_is_refused() -> None:
     with running() as server, pytest.raises(AddressError, match=f"cannot listen on {server.address}"):  # noqa: SIM117
         with running(address=server.address):
             pass
 
 
-def test_localhost_is_refused_where_one_of_its_addresses_is_taken() -> None:
-    """gRPC binds those that are free, and says nothing of the others."""
+def test_localhost_is_refused_if_one_address_is_in_use() -> None:
+    """gRPC binds the free addresses and does not report the others."""
     with running() as server:
         port = server.address.rpartition(":")[2]
         sentence = f"cannot listen on localhost:{port}: 127.0.0.1:{port}: Address already in use; use another port"
@@ -163,7 +163,7 @@ def test_localhost_is_refused_where_one_of_its_addresses_is_taken() -> None:
             pass
 
 
-def test_a_stopped_server_answers_no_more() -> None:
+def test_stopped_server_refuses_connections() -> None:
     with running() as server:
         server.stop(Reason.INTERRUPTED)
         assert server.ended == (Reason.INTERRUPTED, True)
@@ -173,7 +173,7 @@ def test_a_stopped_server_answers_no_more() -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server/parameter_server")
-def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_a_checkpoint(tmp_path: Path) -> None:
+def test_actor_indices_of_100_full_sessions_stay_small(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, parameter_client(server.address) as honest:
         for number in range(100):
             with parameter_client(server.address) as client:
@@ -181,28 +181,28 @@ def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_
                 client.pull()
                 client.push(None, env_steps=1)
             assert len(registered.actors) == len(set(registered.actors)) == MAX_ENVIRONMENTS
-            assert max(registered.actors) < 2 * MAX_KEPT, "what sessions that are away had is others' again"
+            assert max(registered.actors) < 2 * MAX_KEPT, "indices of disconnected sessions are reused"
         assert honest.register(registration(session_id="honest", environments=2)).actors[0] < 2 * MAX_KEPT
         server.stop()
     (manifest,) = tmp_path.rglob("manifest.json")
     assert manifest.stat().st_size < 20_000
 
 
-def test_why_a_checkpoint_is_late_is_in_the_status_until_there_is_one(disk: Disk) -> None:
+def test_status_has_the_error_of_a_late_checkpoint(disk: Disk) -> None:
     with (
         running(directory=disk.path / "checkpoints", interval=0.05) as server,
         parameter_client(server.address) as client,
     ):
         client.register(registration())
         client.push(None, env_steps=1)
-        wait_until(lambda: status_of(server.address).checkpoint_global_step == 1, "there is a checkpoint")
+        wait_until(lambda: status_of(server.address).checkpoint_global_step == 1, "a checkpoint is saved")
         disk.fill()
         client.push(None, env_steps=1)
         wait_until(lambda: status_of(server.address).checkpoint_error, "the next one is late")
         status = status_of(server.address)
         assert (status.global_step, status.checkpoint_global_step) == (2, 1)
-        for why in (status.checkpoint_error, server.server.save_error):  # each attempt has a name of its own
-            assert why and re.fullmatch(r"cannot write .*/checkpoints/.*: No space left on device", why)
+        for error in (status.checkpoint_error, server.server.save_error):  # each attempt writes another file
+            assert error and re.fullmatch(r"cannot write .*/checkpoints/.*: No space left on device", error)
         disk.free()
-        wait_until(lambda: not status_of(server.address).checkpoint_error, "it is made up for")
+        wait_until(lambda: not status_of(server.address).checkpoint_error, "the late checkpoint is saved")
         assert status_of(server.address).checkpoint_global_step == 2

@@ -26,21 +26,21 @@ def push(push_id: int, *gradient: float, worker: str = "w", **changes: Any) -> P
     return Push(worker, push_id, gradient=vector, **values)
 
 
-def test_a_push_is_applied_counted_and_answered_with_what_it_made() -> None:
+def test_push_is_applied_counted_and_answered() -> None:
     applied = shard().push(push(1, 1, 2))
     assert applied.outcome.discard is Discard.NONE
     assert applied.counters == Counters(version=1, env_steps=5, frames=20)
     np.testing.assert_array_equal(applied.parameters, [-1, -2])
 
 
-def test_a_repeated_push_is_answered_again_and_not_applied_again() -> None:
+def test_repeated_push_is_answered_but_not_applied() -> None:
     tested = shard()
     first = tested.push(push(1, 1, 2))
     again = tested.push(push(1, 1, 2))
     assert (first.repeated, again.repeated) == (False, True)
     assert dataclasses.replace(again, repeated=False, parameters=first.parameters) == first
     np.testing.assert_array_equal(again.parameters, [-1, -2])
-    # Others went on meanwhile: the outcome is that of the first time, the parameters are fresh.
+    # After a push of another worker, the outcome is still the first one, and the parameters are current.
     tested.push(push(1, 1, 1, worker="other"))
     later = tested.push(push(1, 1, 2))
     assert later.outcome == first.outcome
@@ -48,21 +48,21 @@ def test_a_repeated_push_is_answered_again_and_not_applied_again() -> None:
     np.testing.assert_array_equal(later.parameters, [-2, -3])
 
 
-def test_a_gap_changes_nothing() -> None:
+def test_push_after_a_gap_changes_nothing() -> None:
     tested = shard()
     with pytest.raises(PushOutOfOrder):
         tested.push(push(2, 1, 2))
     assert tested.counters == Counters()
 
 
-def test_the_learning_rate_is_annealed_by_the_step_that_the_worker_saw() -> None:
+def test_learning_rate_follows_the_step_of_the_worker() -> None:
     tested = shard(schedule=Schedule(0.5, 100))
     np.testing.assert_array_equal(tested.push(push(1, 1, 1, global_step=50)).parameters, [-0.25, -0.25])
     np.testing.assert_array_equal(tested.push(push(2, 1, 1, global_step=100)).parameters, [-0.25, -0.25])
     assert tested.counters.version == 2
 
 
-def test_staleness_is_measured_and_bounded_and_steps_count_all_the_same() -> None:
+def test_steps_of_a_stale_gradient_are_counted() -> None:
     tested = shard(max_staleness=1)
     outcomes = [tested.push(push(i, 1, 1, base_version=0)).outcome for i in (1, 2, 3)]
     assert [outcome.staleness for outcome in outcomes] == [0, 1, 2]
@@ -72,7 +72,7 @@ def test_staleness_is_measured_and_bounded_and_steps_count_all_the_same() -> Non
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
-def test_a_gradient_that_would_ruin_the_model_is_discarded(bad: float) -> None:
+def test_gradient_with_a_non_finite_result_is_discarded(bad: float) -> None:
     tested = shard()
     applied = tested.push(push(1, 1, bad))
     assert applied.outcome.discard is Discard.NOT_FINITE
@@ -80,7 +80,7 @@ def test_a_gradient_that_would_ruin_the_model_is_discarded(bad: float) -> None:
     np.testing.assert_array_equal(applied.parameters, [0, 0])
 
 
-def test_a_withheld_gradient_is_counted_and_so_are_its_steps() -> None:
+def test_withheld_gradient_and_its_steps_are_counted() -> None:
     tested = shard()
     for _ in range(2):
         applied = tested.push(push(1, withheld=True))
@@ -91,7 +91,7 @@ def test_a_withheld_gradient_is_counted_and_so_are_its_steps() -> None:
         tested.push(push(2, 1, 2, withheld=True))
 
 
-def test_counters_of_before_there_were_more_of_them_come_back() -> None:
+def test_counters_of_an_older_version_are_restored() -> None:
     tested = shard()
     tested.push(push(1, 1, 2))
     old = {"version": 1, "env_steps": 5, "frames": 20, "discarded_stale": 0, "discarded_not_finite": 0}
@@ -99,24 +99,24 @@ def test_counters_of_before_there_were_more_of_them_come_back() -> None:
     assert tested.counters == Counters(version=1, env_steps=5, frames=20)
 
 
-def test_no_gradient_advances_the_counters_only() -> None:
+def test_push_without_a_gradient_advances_only_counters() -> None:
     applied = shard().push(push(1))
     assert applied.counters == Counters(env_steps=5, frames=20)
     assert applied.outcome.staleness == 0
 
 
-def test_another_length_is_refused_with_both() -> None:
+def test_gradient_of_another_length_is_refused() -> None:
     with pytest.raises(PushRefused, match="must have 2 elements, not 3"):
         shard().push(push(1, 1, 2, 3))
 
 
-def test_a_base_version_that_is_yet_to_come_is_refused() -> None:
+def test_future_base_version_is_refused() -> None:
     with pytest.raises(PushRefused, match="base version 1 is newer than the current version"):
         shard().push(push(1, 1, 2, base_version=1))
 
 
 @pytest.mark.parametrize("optimizer", [RMSProp(), RMSProp(centered=True), Momentum(), AdaGrad(), Adam(), Add()])
-def test_a_restored_shard_continues_to_the_byte(optimizer: Any) -> None:
+def test_restored_shard_continues_with_the_same_bytes(optimizer: Any) -> None:
     random = np.random.default_rng(0)
     original = Shard(np.ones(30, np.float32), optimizer, Schedule(0.1, 1000))
     for i in range(1, 4):
@@ -130,7 +130,7 @@ def test_a_restored_shard_continues_to_the_byte(optimizer: Any) -> None:
     assert copy.push(following).repeated
 
 
-def test_a_snapshot_is_one_moment() -> None:
+def test_snapshot_does_not_change_with_later_pushes() -> None:
     tested = shard()
     tested.push(push(1, 1, 2))
     snapshot = tested.snapshot()
@@ -140,12 +140,12 @@ def test_a_snapshot_is_one_moment() -> None:
     assert snapshot.ledger == {"w": [1, 0, 0]}
 
 
-def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_uses_prepared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = shard()
     tested.prepare()
     tested.push(push(1, 1, 2))
     with monkeypatch.context() as patched:
-        patched.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory"))
+        patched.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("memory is allocated"))
         first = tested.snapshot()
     tested.push(push(2, 1, 2))
     second = tested.snapshot()
@@ -153,21 +153,21 @@ def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(second.parameters, [-2, -4])
     tested.prepare()
     tested.free_prepared()
-    monkeypatch.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory"))
-    with pytest.raises(pytest.fail.Exception, match="it gets memory"):
+    monkeypatch.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("memory is allocated"))
+    with pytest.raises(pytest.fail.Exception, match="memory is allocated"):
         tested.snapshot()
 
 
-def test_a_mark_changes_with_the_state_and_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mark_changes_with_the_state_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = shard()
     before = tested.snapshot()
-    monkeypatch.setattr(SnapshotMemory, "__init__", lambda self, like: pytest.fail("it copies"))
+    monkeypatch.setattr(SnapshotMemory, "__init__", lambda self, like: pytest.fail("the state is copied"))
     assert tested.mark == (before.counters, before.statistics)
     tested.push(push(1, 1, 2))
     assert tested.mark != (before.counters, before.statistics)
 
 
-def test_what_was_counted_can_be_asked_for_without_changing_anything() -> None:
+def test_repeated_result_does_not_change_the_shard() -> None:
     tested = shard()
     tested.push(push(1, 1, 2))
     repeated = tested.repeated_result("w", 1)
@@ -178,7 +178,7 @@ def test_what_was_counted_can_be_asked_for_without_changing_anything() -> None:
     assert tested.repeated_result("w", 1) is None
 
 
-def of(*samples: float) -> dict[str, Moments]:
+def samples_of(*samples: float) -> dict[str, Moments]:
     return {"a": Moments.of([[sample] for sample in samples])}
 
 
@@ -187,17 +187,17 @@ def merged(tested: Shard) -> tuple[float, float, float]:
     return moments.count, moments.mean[0], moments.m2[0]
 
 
-def test_statistics_are_merged_once_whatever_becomes_of_the_gradient() -> None:
+def test_statistics_of_a_discarded_gradient_are_merged_once() -> None:
     tested = shard(max_staleness=0, statistics={"a": 1})
     assert merged(tested) == (0, 0, 0)
     for _ in range(2):
-        applied = tested.push(push(1, 1, 1, statistics=of(1, 3)))
+        applied = tested.push(push(1, 1, 1, statistics=samples_of(1, 3)))
         assert applied.statistics is tested.pull()[2]
         assert merged(tested) == (2, 2, 2)
-    assert tested.push(push(2, 1, 1, statistics=of(8))).outcome.discard is Discard.STALE
+    assert tested.push(push(2, 1, 1, statistics=samples_of(8))).outcome.discard is Discard.STALE
     assert merged(tested) == (3, 4, 26)
-    assert tested.push(push(3, 1, np.nan, statistics=of(4))).outcome.discard is Discard.NOT_FINITE
-    tested.push(push(4, statistics=of(4)))
+    assert tested.push(push(3, 1, np.nan, statistics=samples_of(4))).outcome.discard is Discard.NOT_FINITE
+    tested.push(push(4, statistics=samples_of(4)))
     assert merged(tested) == (5, 4, 26)
     again = tested.repeated_result("w", 4)
     assert again is not None
@@ -211,9 +211,9 @@ def test_statistics_are_merged_once_whatever_becomes_of_the_gradient() -> None:
         ({"a": Moments.zeros(2)}, "statistic 'a' has samples of 1 numbers, not 2"),
     ],
 )
-def test_statistics_that_do_not_fit_change_nothing(statistics: dict[str, Moments], sentence: str) -> None:
+def test_invalid_statistics_change_nothing(statistics: dict[str, Moments], sentence: str) -> None:
     tested = shard(statistics={"a": 1})
-    tested.push(push(1, statistics=of(7)))
+    tested.push(push(1, statistics=samples_of(7)))
     with pytest.raises(PushRefused, match=sentence):
         tested.push(push(2, 1, 1, statistics=statistics))
     assert tested.counters == Counters(env_steps=5, frames=20)
@@ -222,52 +222,52 @@ def test_statistics_that_do_not_fit_change_nothing(statistics: dict[str, Moments
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_sample_that_cannot_be_merged_is_left_out_and_its_pusher_is_none_the_worse(
-    order: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unmergeable_sample_is_dropped_without_an_error(order: int, caplog: pytest.LogCaptureFixture) -> None:
     tested = shard(statistics={"a": 1})
-    kept, edge = of(1, 3), {"a": Moments(2.0, np.array([1e300]), np.array([1.7e308]))}
+    kept, edge = samples_of(1, 3), {"a": Moments(2.0, np.array([1e300]), np.array([1.7e308]))}
     for number, samples in enumerate((kept, edge)[::order], 1):
         assert tested.push(push(number, statistics=samples)).outcome.discard is Discard.NONE
     assert merged(tested) == (2, 2, 2)
     for number in range(3, 9):
         tested.push(push(number, statistics=edge))
-    tested.push(push(9, statistics=of(8)))
+    tested.push(push(9, statistics=samples_of(8)))
     assert merged(tested) == (3, 4, 26)
     assert tested.dropped_samples == 7
     assert caplog.text.count("dropped a sample of the statistic a") == 1
 
 
-def test_a_statistic_at_the_edge_of_float64_begins_anew_where_a_snapshot_has_it(
+def test_statistic_near_overflow_is_restored_empty(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     tested = shard(statistics={"a": 1, "b": 1})
     snapshot = tested.snapshot()
-    poisoned = replace(snapshot, statistics={"a": Moments(6.0, np.array([0.0]), np.array([1.7e308])), "b": of(5)["a"]})
+    poisoned = replace(
+        snapshot, statistics={"a": Moments(6.0, np.array([0.0]), np.array([1.7e308])), "b": samples_of(5)["a"]}
+    )
     tested.restore(poisoned)
     assert merged(tested) == (0, 0, 0)
     assert tested.pull()[2]["b"].count == 1
     assert "the checkpoint's statistic a is unusable and starts empty" in caplog.text
-    tested.push(push(1, statistics=of(1, 3)))
+    tested.push(push(1, statistics=samples_of(1, 3)))
     assert merged(tested) == (2, 2, 2)
 
 
-def test_statistics_in_a_snapshot_never_change_and_come_back_to_the_bit() -> None:
+def test_statistics_of_a_snapshot_are_restored_exactly() -> None:
     tested = shard(statistics={"a": 1})
-    tested.push(push(1, statistics=of(0.1, 0.7)))
+    tested.push(push(1, statistics=samples_of(0.1, 0.7)))
     snapshot = tested.snapshot()
-    tested.push(push(2, statistics=of(5)))
+    tested.push(push(2, statistics=samples_of(5)))
     assert snapshot.statistics["a"].count == 2
     copy = shard(statistics={"a": 1})
     copy.restore(snapshot)
-    copy.push(push(2, statistics=of(5)))
+    copy.push(push(2, statistics=samples_of(5)))
     assert merged(copy) == merged(tested)
     with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\}, in the checkpoint \{'a': 1\}"):
         shard(statistics={"a": 2}).restore(snapshot)
 
 
-def test_eight_threads_lose_nothing_and_see_no_torn_vector() -> None:
-    # Every push adds the same to all elements, so a vector whose elements differ was read while it was written.
+def test_concurrent_pushes_and_pulls_are_consistent() -> None:
+    # Every push adds the same value to all elements: a vector with different elements was read during a write.
     size, threads, pushes = 20_000, 8, 40
     tested = Shard(np.zeros(size, np.float32), Descent(), Schedule(1.0))
     ones = np.ones(size, np.float32)
@@ -277,7 +277,7 @@ def test_eight_threads_lose_nothing_and_see_no_torn_vector() -> None:
     def pusher(number: int) -> None:
         for i in range(1, pushes + 1):
             sent = Push(str(number), i, 0, -ones * (number + 1), 1, 1, 0)
-            for _ in range(1 + i % 2):  # every other one twice
+            for _ in range(1 + i % 2):  # every second push is repeated
                 tested.push(sent)
 
     def reader() -> None:

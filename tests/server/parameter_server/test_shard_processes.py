@@ -1,4 +1,4 @@
-"""Shards as processes of their own: killed, restarted, interrupted, refused."""
+"""Shards as processes: killed, restarted, interrupted and refused."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def push(client: ParameterClient, size: int) -> Pushed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, config: Path, killed: int) -> None:
+def test_training_continues_after_a_killed_shard_restarts(processes: Processes, config: Path, killed: int) -> None:
     shards = ShardProcesses(processes, config, 2, ("--set", "relaax-parameter-server.checkpoint_interval=0.2"))
     with parameter_client(shards.addresses, unavailable_after=200.0, transport="auto") as client:
         client.register(worker(config))
         assert client.shares_memory == SUPPORTED
         size = len(trained(client, 3))
         shards.running[killed].kill()
-        # The next push waits for the shard, and finds all of them at a checkpoint that was published.
+        # The next push waits for the shard. All shards are then at a published checkpoint.
         pushed: list[Pushed] = []
         thread = threading.Thread(target=lambda: pushed.append(push(client, size)))
         thread.start()
@@ -65,7 +65,7 @@ def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, con
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_to_everybody_at_once_loses_nothing(
+def test_signal_to_all_shards_at_once_loses_no_update(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:
     shards = ShardProcesses(processes, config, 3)
@@ -78,7 +78,7 @@ def test_a_signal_to_everybody_at_once_loses_nothing(
     assert (restored.manifest["global_step"], len(restored.manifest["shards"])) == (40, 3)
     found = np.concatenate([restored.parts[f"shard-{index}"]["parameters"] for index in range(3)])
     assert found.tobytes() == acknowledged.tobytes()
-    # Alone, one server goes on from it.
+    # A single server can resume from the checkpoint.
     _, address = start(processes, config)
     with parameter_client(address) as client:
         assert client.register(worker(config)).global_step == 40
@@ -86,7 +86,7 @@ def test_a_signal_to_everybody_at_once_loses_nothing(
 
 
 @pytest.mark.slow
-def test_one_shard_may_be_restarted_without_a_loss(processes: Processes, config: Path) -> None:
+def test_restart_of_one_shard_loses_no_update(processes: Processes, config: Path) -> None:
     shards = ShardProcesses(processes, config, 2)
     with parameter_client(shards.addresses, unavailable_after=200.0) as client:
         client.register(worker(config))
@@ -99,7 +99,7 @@ def test_one_shard_may_be_restarted_without_a_loss(processes: Processes, config:
 
 
 @pytest.mark.slow
-def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) -> None:
+def test_error_names_the_shard_that_stays_unavailable(processes: Processes, config: Path) -> None:
     shards = ShardProcesses(processes, config, 2)
     with parameter_client(shards.addresses, unavailable_after=1.0) as client:
         client.register(worker(config))
@@ -115,7 +115,7 @@ def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) ->
 
 
 @pytest.mark.slow
-def test_the_end_of_training_ends_all(processes: Processes, config: Path) -> None:
+def test_end_of_training_ends_all_shards(processes: Processes, config: Path) -> None:
     shards = ShardProcesses(processes, config, 2)
     with parameter_client(shards.addresses) as client:
         client.register(worker(config))
@@ -126,7 +126,7 @@ def test_the_end_of_training_ends_all(processes: Processes, config: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_shard_may_come_before_shard_0(processes: Processes, config: Path) -> None:
+def test_shard_may_start_before_shard_0(processes: Processes, config: Path) -> None:
     first, address = start(processes, config, "--shard", "0/2")
     assert first.stop() == 0
     second = processes.start(
@@ -146,7 +146,7 @@ def test_a_shard_may_come_before_shard_0(processes: Processes, config: Path) -> 
         assert client.register(worker(config)).global_step == 0
 
 
-def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, config: Path) -> None:
+def test_shard_with_another_configuration_is_refused(processes: Processes, config: Path) -> None:
     _, address = start(processes, config, "--shard", "0/2")
     command = ("relaax-parameter-server", "--config", config, "--bind", "127.0.0.1:0", "--first-shard", address)
     other = processes.start(*command, "--shard", "1/2", "--seed", "5")
@@ -159,6 +159,6 @@ def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, con
     ("shard", "sentence"),
     [("2/2", "must be from 0 to 1 (there are 2 shards)"), ("two", "'two' is not I/K, such as 0/4"), ("0/0", "shards")],
 )
-def test_a_place_that_is_none(config: Path, shard: str, sentence: str) -> None:
+def test_invalid_shard_argument_is_refused(config: Path, shard: str, sentence: str) -> None:
     for check in ((), ("--check-config",)):
         assert sentence in refusal(app, "--config", config, "--shard", shard, *check)

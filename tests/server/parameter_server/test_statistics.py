@@ -25,7 +25,7 @@ ONE = Models(statistics={"a": 1})
 WORKER = "0" * 32
 
 
-def of(*samples: float) -> Moments:
+def moments(*samples: float) -> Moments:
     return Moments.of([[sample] for sample in samples])
 
 
@@ -33,18 +33,18 @@ def as_bytes(statistics: Mapping[str, Moments]) -> dict[str, tuple[float, bytes,
     return {name: (m.count, m.mean.tobytes(), m.m2.tobytes()) for name, m in statistics.items()}
 
 
-def test_they_ride_on_the_push_and_come_back_with_the_parameters() -> None:
+def test_pushes_and_pulls_carry_statistics() -> None:
     with running(ONE) as server, parameter_client(server.address) as client, parameter_client(server.address) as other:
         for each in (client, other):
             each.register(registration())
             assert each.pull().statistics["a"].count == 0
-        client.metrics.statistic("a", of(1))
-        client.metrics.statistic("a", of(3))
+        client.metrics.statistic("a", moments(1))
+        client.metrics.statistic("a", moments(3))
         pushed = client.push(gradient(1), env_steps=2)
         assert pushed.pulled is not None
-        assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
-        assert as_bytes(other.pull().statistics) == as_bytes({"a": of(1, 3)})
-        other.metrics.statistic("a", of(8))
+        assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": moments(1, 3)})
+        assert as_bytes(other.pull().statistics) == as_bytes({"a": moments(1, 3)})
+        other.metrics.statistic("a", moments(8))
         assert other.push(gradient(1), env_steps=1, want_parameters=False).pulled is None
         merged = client.pull().statistics["a"]
         assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (3, [4], [26])
@@ -52,7 +52,7 @@ def test_they_ride_on_the_push_and_come_back_with_the_parameters() -> None:
         assert client.pull().statistics["a"].count == 3
 
 
-def test_many_workers_merge_to_what_one_pass_gives() -> None:
+def test_statistics_of_many_workers_equal_one_pass() -> None:
     workers, pushes = 4, 12
     rng = np.random.default_rng(7)
     samples = rng.normal([5.0, 0.0, -300.0], [0.1, 1.0, 50.0], (3000, 3))
@@ -84,11 +84,11 @@ def test_many_workers_merge_to_what_one_pass_gives() -> None:
         np.testing.assert_allclose(merged.m2, one_pass.m2, rtol=1e-12)
 
 
-def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
+def test_push_with_a_lost_answer_counts_once() -> None:
     with running(ONE) as server, CuttingProxy(server.address) as proxy, parameter_client(proxy.address) as client:
         client.register(registration())
         client.pull()
-        client.metrics.statistic("a", of(1, 3))
+        client.metrics.statistic("a", moments(1, 3))
         proxy.drop_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(client.push(gradient(1), env_steps=2)))
@@ -96,18 +96,18 @@ def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
         wait_until(lambda: server.version == 1, "the push arrives")
         proxy.cut()
         thread.join(60)
-        assert as_bytes(server.statistics) == as_bytes({"a": of(1, 3)})
-        assert [as_bytes(p.pulled.statistics) for p in pushed] == [as_bytes({"a": of(1, 3)})]
+        assert as_bytes(server.statistics) == as_bytes({"a": moments(1, 3)})
+        assert [as_bytes(p.pulled.statistics) for p in pushed] == [as_bytes({"a": moments(1, 3)})]
 
 
-def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_parameters() -> None:
+def test_statistics_of_a_discarded_gradient_are_pulled() -> None:
     models = Models(max_staleness=0, statistics={"a": 1})
     with running(models) as server, parameter_client(server.address) as slow, parameter_client(server.address) as fast:
         for client in (slow, fast):
             client.register(registration())
             client.pull()
         before = fast.push(gradient(1), env_steps=1).pulled
-        slow.metrics.statistic("a", of(1, 3))
+        slow.metrics.statistic("a", moments(1, 3))
         pushed = slow.push(gradient(1), env_steps=1)
         assert pushed.discarded == "stale"
         assert pushed.pulled is not None
@@ -117,31 +117,31 @@ def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_par
         assert (after.version, after.statistics["a"].count) == (before.version, 2)
         assert after.parameters is before.parameters
         assert fast.pull() is after
-        slow.metrics.statistic("a", of(8))
+        slow.metrics.statistic("a", moments(8))
         assert slow.push(gradient(np.nan), env_steps=1).discarded == "not_finite"
         assert fast.pull().statistics["a"].count == 3
 
 
-def test_a_new_incarnation_gets_those_of_the_lost_push_again() -> None:
+def test_new_incarnation_gets_statistics_of_the_lost_push() -> None:
     with running(ONE) as first:
         address = first.address
         with parameter_client(address) as client:
             client.register(registration(session_id="s"))
             client.pull()
-            client.metrics.statistic("a", of(100))
+            client.metrics.statistic("a", moments(100))
             client.push(gradient(1), env_steps=1)
             first.stop()
             with running(ONE, address=address) as second:
-                client.metrics.statistic("a", of(1, 3))
+                client.metrics.statistic("a", moments(1, 3))
                 pushed = client.push(gradient(1), env_steps=2, want_parameters=False)
                 assert (pushed.discarded, pushed.global_step) == ("incarnation", 2)
                 assert pushed.pulled is not None
-                assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
+                assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": moments(1, 3)})
                 client.push(gradient(1), env_steps=1)
                 assert second.statistics["a"].count == 2
 
 
-def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
+def test_statistics_are_restored_exactly_from_a_checkpoint(tmp_path: Path) -> None:
     models = Models(statistics={"a": 3, "b/c": 1})
     rng = np.random.default_rng(3)
     with running(models, tmp_path) as first, parameter_client(first.address) as client:
@@ -156,8 +156,8 @@ def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
         client.register(registration())
         assert as_bytes(second.statistics) == kept
         assert as_bytes(client.pull().statistics) == kept
-        # Nothing else has changed, and still it is saved.
-        client.metrics.statistic("b/c", of(1))
+        # A change of the statistics alone is saved too.
+        client.metrics.statistic("b/c", moments(1))
         client.push(None, env_steps=0)
     with running(models, tmp_path) as third:
         assert third.statistics["b/c"].count == 11
@@ -165,7 +165,7 @@ def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
     assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 2
 
 
-def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: Path) -> None:
+def test_push_in_the_checkpoint_is_not_merged_again(tmp_path: Path) -> None:
     with (
         running(ONE, tmp_path) as first,
         CuttingProxy(first.address) as proxy,
@@ -173,7 +173,7 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
     ):
         client.register(registration())
         client.pull()
-        client.metrics.statistic("a", of(1, 3))
+        client.metrics.statistic("a", moments(1, 3))
         proxy.drop_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(client.push(gradient(1), env_steps=5)))
@@ -184,13 +184,13 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
             proxy.cut()
             thread.join(60)
             assert [p.discarded for p in pushed] == [None]
-            assert as_bytes(second.statistics) == as_bytes({"a": of(1, 3)})
+            assert as_bytes(second.statistics) == as_bytes({"a": moments(1, 3)})
 
 
-def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path: Path) -> None:
+def test_checkpoint_with_huge_rewards_can_be_resumed(tmp_path: Path) -> None:
     with running(ONE, tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
-        client.metrics.statistic("a", of(1, 3))
+        client.metrics.statistic("a", moments(1, 3))
         client.metrics.episode(1.0, 1)
         client.push(None, env_steps=1)
     manager = CheckpointManager(LocalStore(tmp_path))
@@ -201,18 +201,18 @@ def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path:
     manager.save(2, {"shard-0": part}, manifest)
     with running(ONE, tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
-        client.metrics.statistic("a", of(1, 3))
+        client.metrics.statistic("a", moments(1, 3))
         client.metrics.episode(5.0, 1)
         client.push(None, env_steps=1)
         status = server.core.status()
         assert (status.episodes, status.mean_return_100, status.global_step) == (7, 5.0, 2)
-        assert as_bytes(server.statistics) == as_bytes({"a": of(1, 3)})
+        assert as_bytes(server.statistics) == as_bytes({"a": moments(1, 3)})
     saved = CheckpointManager(LocalStore(tmp_path)).restore()
     assert saved is not None
     assert saved.manifest["returns"] == {"episodes": 7, "last": [5.0], "best": None}
 
 
-def test_samples_of_a_worker_that_can_have_none_such_spoil_nobody_elses(tmp_path: Path) -> None:
+def test_extreme_samples_do_not_spoil_shared_statistics(tmp_path: Path) -> None:
     with (
         running(ONE, tmp_path) as server,
         parameter_client(server.address) as hostile,
@@ -224,14 +224,14 @@ def test_samples_of_a_worker_that_can_have_none_such_spoil_nobody_elses(tmp_path
         for sign in (1, -1):
             hostile.metrics.statistic("a", Moments(5.0, np.array([sign * 1e153]), np.array([1e307])))
             hostile.push(None, env_steps=1)
-        honest.metrics.statistic("a", of(1, 3))
+        honest.metrics.statistic("a", moments(1, 3))
         pushed = honest.push(gradient(1), env_steps=2).pulled
         assert pushed is not None
-        assert as_bytes(pushed.statistics) == as_bytes({"a": of(1, 3)})
+        assert as_bytes(pushed.statistics) == as_bytes({"a": moments(1, 3)})
         assert server.core.status().dropped_samples == 2
 
 
-def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path) -> None:
+def test_checkpoint_with_other_statistics_is_refused(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, parameter_client(server.address) as client:
         client.register(registration())
         client.push(None, env_steps=1)
@@ -247,7 +247,7 @@ def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path)
         assert again.core.global_step == 1
 
 
-def test_the_longest_statistics_and_vector_fit_a_message() -> None:
+def test_longest_statistics_and_vector_fit_a_message() -> None:
     with running(Models(statistics={"a": MAX_STATISTICS})) as server, parameter_client(server.address) as client:
         client.register(registration())
         client.pull()
@@ -282,7 +282,7 @@ def message(
         ([message(), message()], "statistic 'a' is repeated in one message"),
     ],
 )
-def test_what_no_bridge_sends_is_refused_and_changes_nothing(messages: list[pb.Moments], sentence: str) -> None:
+def test_invalid_moments_are_refused_and_change_nothing(messages: list[pb.Moments], sentence: str) -> None:
     with running(ONE) as server, grpc.insecure_channel(server.address) as channel:
         stub = pb_grpc.ParameterServerServiceStub(channel)
         incarnation = stub.Register(
@@ -302,9 +302,9 @@ def test_what_no_bridge_sends_is_refused_and_changes_nothing(messages: list[pb.M
         assert stub.Push(push).version == 1
 
 
-def test_the_bridge_passes_the_sentence_on() -> None:
+def test_client_raises_the_error_of_the_server() -> None:
     with running(ONE) as server, parameter_client(server.address) as client:
         client.register(registration())
-        client.metrics.statistic("b", of(1))
+        client.metrics.statistic("b", moments(1))
         with pytest.raises(ParameterServerError, match="unknown statistic 'b'"):
             client.push(None, env_steps=1)

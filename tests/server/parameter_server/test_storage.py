@@ -1,4 +1,4 @@
-"""Where a parameter server keeps its checkpoints: the command line, S3 in its own process, and two at one place."""
+"""Checkpoint locations of a parameter server: the command line, an S3 server, and two servers at one location."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def section(**keys: Any) -> ParameterServerSection:
     return ParameterServerSection.model_validate(keys)
 
 
-def shown(tmp_path: Path, *arguments: str) -> Any:
+def print_config(tmp_path: Path, *arguments: str) -> Any:
     path = write_configuration(tmp_path)
     return CliRunner().invoke(main.app, ["--config", str(path), "--print-config", *arguments])
 
 
-def test_a_location_on_the_command_line_replaces_the_file_s(tmp_path: Path) -> None:
-    output = shown(tmp_path, "--checkpoint-aws-s3", "models", "pong").output
+def test_location_on_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    output = print_config(tmp_path, "--checkpoint-aws-s3", "models", "pong").output
     assert "checkpoint-dir: null" in output
     assert "checkpoint-aws-s3: [models, pong]" in output
     path = tmp_path / "s3.yaml"
@@ -55,10 +55,10 @@ def test_a_location_on_the_command_line_replaces_the_file_s(tmp_path: Path) -> N
 
 
 def test_two_locations_are_refused(tmp_path: Path) -> None:
-    result = shown(tmp_path, "--checkpoint-aws-s3", "models", "pong", "--checkpoint-dir", "x")
+    result = print_config(tmp_path, "--checkpoint-aws-s3", "models", "pong", "--checkpoint-dir", "x")
     assert result.exit_code == 2
     assert "--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place" in result.stderr
-    result = shown(tmp_path, "--set", "parameter-server.checkpoint_aws_s3=[a, b]")
+    result = print_config(tmp_path, "--set", "parameter-server.checkpoint_aws_s3=[a, b]")
     assert result.exit_code == 2
     assert "relaax-parameter-server: checkpoint_dir and checkpoint_aws_s3 are both given" in result.stderr
 
@@ -73,7 +73,9 @@ def test_two_locations_are_refused(tmp_path: Path) -> None:
         ("access: abc\nsecret: 5551234", "'secret' is not a text; put it in quotes"),
     ],
 )
-def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: EndRequests, text: str | None, sentence: str) -> None:
+def test_invalid_keys_file_is_refused_without_its_secrets(
+    tmp_path: Path, ends: EndRequests, text: str | None, sentence: str
+) -> None:
     path = tmp_path / "keys.yaml"
     if text is not None:
         path.write_text(text)
@@ -84,12 +86,12 @@ def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: EndRequests, t
     assert "5551234" not in str(caught.value)
 
 
-def test_a_file_of_keys_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_file_may_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_keys(f"~/{keys_file(tmp_path).name}") == KEYS
 
 
-def test_a_file_of_keys_that_everybody_can_read(
+def test_keys_file_readable_by_all_users_is_warned_about(
     s3: S3Server, tmp_path: Path, ends: EndRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = keys_file(tmp_path)
@@ -101,7 +103,7 @@ def test_a_file_of_keys_that_everybody_can_read(
     assert KEYS.secret not in caplog.text
 
 
-def test_who_waits_for_the_lease_ends_when_it_has_to(tmp_path: Path, ends: EndRequests) -> None:
+def test_termination_interrupts_the_wait_for_the_lease(tmp_path: Path, ends: EndRequests) -> None:
     keys = section(checkpoint_dir=str(tmp_path))
     with ExitStack() as closing:
         assert open_manager(keys, ends, closing) is not None
@@ -112,14 +114,14 @@ def test_who_waits_for_the_lease_ends_when_it_has_to(tmp_path: Path, ends: EndRe
 
 
 @pytest.mark.slow
-def test_a_store_that_is_away_at_the_start_is_waited_for(
+def test_start_waits_for_an_unreachable_store(
     proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: EndRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = s3.bucket()
     keys = section(checkpoint_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
     proxy.fail("InternalError")
     healing = threading.Thread(
-        target=lambda: (wait_until(lambda: "retrying for up to" in caplog.text, "it waits"), proxy.heal())
+        target=lambda: (wait_until(lambda: "retrying for up to" in caplog.text, "the server waits"), proxy.heal())
     )
     healing.start()
     with ExitStack() as closing:
@@ -129,7 +131,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
     healing.join()
 
 
-def test_who_waits_for_a_store_ends_when_it_has_to(
+def test_termination_interrupts_the_wait_for_the_store(
     proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: EndRequests
 ) -> None:
     keys = section(checkpoint_aws_s3=[s3.bucket(), "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
@@ -140,7 +142,7 @@ def test_who_waits_for_a_store_ends_when_it_has_to(
     assert ends.get(0) is Reason.TERMINATED
 
 
-def test_a_shard_that_does_not_lead_needs_no_lease(tmp_path: Path, ends: EndRequests) -> None:
+def test_only_the_leading_shard_acquires_the_lease(tmp_path: Path, ends: EndRequests) -> None:
     keys = section(checkpoint_dir=str(tmp_path))
     with ExitStack() as closing:
         leader = open_manager(keys, ends, closing)
@@ -152,7 +154,7 @@ def test_a_shard_that_does_not_lead_needs_no_lease(tmp_path: Path, ends: EndRequ
         assert leader.lease.fence == 1
 
 
-def test_metrics_are_copied_to_s3_while_they_grow_and_at_the_end(s3: S3Server, tmp_path: Path) -> None:
+def test_only_metrics_files_are_copied_to_s3(s3: S3Server, tmp_path: Path) -> None:
     bucket = s3.bucket()
     keys = section(
         metrics_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=f"http://{s3.address}"
@@ -169,8 +171,8 @@ def test_metrics_are_copied_to_s3_while_they_grow_and_at_the_end(s3: S3Server, t
     assert store.list() == []
 
 
-def test_metrics_after_those_in_s3_sort_last(s3: S3Server, tmp_path: Path) -> None:
-    """The folder is temporary, and the clock may be behind that of the machine before."""
+def test_new_metrics_file_sorts_after_those_in_s3(s3: S3Server, tmp_path: Path) -> None:
+    """The folder is temporary, and the clock may be behind the clock of the previous machine."""
     bucket = s3.bucket()
     keys = section(
         metrics_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=f"http://{s3.address}"
@@ -188,7 +190,7 @@ def test_metrics_after_those_in_s3_sort_last(s3: S3Server, tmp_path: Path) -> No
     assert max(names).startswith("run/events.out.tfevents.4000000001.")
 
 
-def test_no_bucket_for_metrics(s3: S3Server, tmp_path: Path) -> None:
+def test_missing_metrics_bucket_is_refused(s3: S3Server, tmp_path: Path) -> None:
     keys = section(
         metrics_aws_s3=["nobodys", "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=f"http://{s3.address}"
     )
@@ -203,7 +205,7 @@ def s3_arguments(tmp_path: Path, url: str, bucket: str) -> tuple[str, ...]:
     )
 
 
-def refused(server: Running, code: int, sentence: str) -> None:
+def assert_refused(server: Running, code: int, sentence: str) -> None:
     assert server.wait(120) == code, server.report()
     assert sentence in server.stderr
     assert "Traceback" not in server.stderr
@@ -212,27 +214,29 @@ def refused(server: Running, code: int, sentence: str) -> None:
 
 
 @pytest.mark.slow
-def test_at_the_start_a_bucket_that_cannot_be_used_is_a_sentence(
+def test_unusable_bucket_ends_the_start_with_the_reason(
     processes: Processes, s3: S3Server, proxy: S3Proxy, tmp_path: Path
 ) -> None:
     path = write_configuration(tmp_path)
 
-    def begin(url: str, bucket: str) -> Running:
+    def start_server(url: str, bucket: str) -> Running:
         return processes.start("relaax-parameter-server", "--config", path, *s3_arguments(tmp_path, url, bucket))
 
     expired, forbidden = s3.bucket(), s3.bucket()
     proxy.fail("ExpiredToken", hits=lambda method, path: expired in path)
     proxy.fail("AccessDenied", hits=lambda method, path: forbidden in path)
-    servers = [begin(url, name) for url, name in [(proxy.url, expired), (proxy.url, forbidden), (proxy.url, "nobodys")]]
-    servers.append(begin("http://127.0.0.1:1", "models"))
-    refused(servers[0], 1, "rejects the keys: they have expired")
-    refused(servers[1], 1, "denies it for these keys (AccessDenied)")
-    refused(servers[2], 1, "has no bucket 'nobodys'; create it first, because RELAAX does not create buckets")
-    refused(servers[3], 1, "http://127.0.0.1:1 cannot be reached")
+    servers = [
+        start_server(url, name) for url, name in [(proxy.url, expired), (proxy.url, forbidden), (proxy.url, "nobodys")]
+    ]
+    servers.append(start_server("http://127.0.0.1:1", "models"))
+    assert_refused(servers[0], 1, "rejects the keys: they have expired")
+    assert_refused(servers[1], 1, "denies it for these keys (AccessDenied)")
+    assert_refused(servers[2], 1, "has no bucket 'nobodys'; create it first, because RELAAX does not create buckets")
+    assert_refused(servers[3], 1, "http://127.0.0.1:1 cannot be reached")
 
 
 @pytest.mark.slow
-def test_while_s3_is_away_training_goes_on_and_checkpoints_are_late(
+def test_training_continues_while_s3_is_unreachable(
     processes: Processes, s3: S3Server, proxy: S3Proxy, tmp_path: Path
 ) -> None:
     path, bucket = write_configuration(tmp_path), s3.bucket()
@@ -250,9 +254,9 @@ def test_while_s3_is_away_training_goes_on_and_checkpoints_are_late(
             proxy.fail(kind)
             before = len(proxy.requests)
             trained(client, 3)
-            wait_until(lambda before=before: len(proxy.requests) > before, "it tries")  # type: ignore[misc]
+            wait_until(lambda before=before: len(proxy.requests) > before, "a request is sent")  # type: ignore[misc]
             if kind == "AccessDenied":
-                wait_until(lambda: "is late: cannot " in server.stderr, "the log says so")
+                wait_until(lambda: "is late: cannot " in server.stderr, "the late checkpoint is logged")
             trained(client, 3)
             proxy.heal()
         step = client.global_step
@@ -271,12 +275,12 @@ def test_while_s3_is_away_training_goes_on_and_checkpoints_are_late(
     assert second.stop(timeout=120) == 0
 
 
-Place = tuple[tuple[str, ...], Store]
+Location = tuple[tuple[str, ...], Store]
 
 
 @pytest.fixture(params=["directory", "S3"])
-def place(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path) -> Place:
-    """Where two servers meet: arguments of the command line, and the store."""
+def location(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path) -> Location:
+    """A location for two servers: its command line arguments, and its store."""
     if request.param == "directory":
         return ("--checkpoint-dir", str(tmp_path / "both")), LocalStore(tmp_path / "both")
     bucket = s3.bucket()
@@ -285,17 +289,17 @@ def place(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path) -> Place
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_of_two_servers_at_one_place_the_later_one_is_refused_or_takes_over(
-    processes: Processes, place: Place, tmp_path: Path
+def test_second_server_at_a_location_is_refused_or_takes_over(
+    processes: Processes, location: Location, tmp_path: Path
 ) -> None:
-    arguments, store = place
+    arguments, store = location
     path, manager = write_configuration(tmp_path), CheckpointManager(store)
     first, address = start(processes, path, *arguments)
     with parameter_client(address) as client:
         client.register(worker(path))
         trained(client, 2)
         second = processes.start("relaax-parameter-server", "--config", path, *arguments)
-        refused(second, 1, f"process {first.pid} on ")
+        assert_refused(second, 1, f"process {first.pid} on ")
         assert "writes its checkpoints to" in second.stderr
         trained(client, 1)
     first.kill()
@@ -308,11 +312,11 @@ def test_of_two_servers_at_one_place_the_later_one_is_refused_or_takes_over(
     fourth, _ = start(processes, path, *arguments)
     assert "has not renewed its lease on" in fourth.stderr
     third.send_signal(signal.SIGCONT)
-    refused(third, 1, f"is held by process {fourth.pid} on ")
-    assert manager.published() == [], "who was superseded writes nothing"
+    assert_refused(third, 1, f"is held by process {fourth.pid} on ")
+    assert manager.published() == [], "a superseded server does not write"
     assert fourth.stop() == 0
     fifth, address = start(processes, path, *arguments)
-    assert "over from" not in fifth.stderr, "who ends in order gives its lease back"
+    assert "over from" not in fifth.stderr, "a server that ends normally releases its lease"
     with parameter_client(address) as client:
         client.register(worker(path))
         trained(client, 1)

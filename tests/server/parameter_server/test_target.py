@@ -1,4 +1,4 @@
-"""The target network of a shard: when it is copied, and how it comes back from a checkpoint."""
+"""The target network of a shard: when it is copied, and how it is restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def push(push_id: int, *gradient: float, frames: int = 40, **changes: Any) -> Pu
     return Push(push_id=push_id, gradient=vector, frames=frames, **values)
 
 
-def target(tested: Shard) -> tuple[int, list[float]]:
+def target_of(tested: Shard) -> tuple[int, list[float]]:
     assert tested.target is not None
     return tested.target.generation, tested.target.vector.tolist()
 
@@ -59,42 +59,42 @@ def target(tested: Shard) -> tuple[int, list[float]]:
         ({"updates": 1.5}, "updates of a TargetInterval must be an int of at least 1, not 1.5"),
     ],
 )
-def test_an_interval_is_of_one_kind(wrong: dict[str, Any], sentence: str) -> None:
+def test_invalid_target_interval_is_refused(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         TargetInterval(**wrong)
 
 
-def test_without_an_interval_there_is_none() -> None:
+def test_shard_without_an_interval_has_no_target() -> None:
     tested = shard(None)
     assert tested.push(push(1, 1, 1)).target_generation is None
     assert (tested.advance_target(5), tested.target_age, tested.snapshot().target) == (None, None, None)
 
 
-def test_the_push_that_crosses_is_in_the_copy() -> None:
+def test_push_that_crosses_the_interval_is_in_the_copy() -> None:
     tested = shard()
     generations = [tested.push(push(number, 1, 1)).target_generation for number in range(1, 8)]
     assert generations == [0, 0, 1, 1, 2, 2, 2]
-    assert target(tested) == (2, [-5, -5])
+    assert target_of(tested) == (2, [-5, -5])
     assert tested.target_age == ("frames", 80)
-    assert target(shard()) == (0, [0, 0])
+    assert target_of(shard()) == (0, [0, 0])
 
 
-def test_by_updates_only_what_is_applied_counts() -> None:
+def test_interval_in_updates_counts_only_applied_updates() -> None:
     tested = shard(UPDATES)
     tested.push(push(1, 1, 1))
     tested.push(push(2, np.nan, 1))
     tested.push(push(3))
     tested.push(push(4, 1, 1, base_version=1))
-    assert target(tested) == (0, [0, 0])
+    assert target_of(tested) == (0, [0, 0])
     assert tested.push(push(5, 1, 1, base_version=2)).target_generation == 1
-    assert target(tested) == (1, [-3, -3])
+    assert target_of(tested) == (1, [-3, -3])
     assert tested.target_age == ("updates", 0)
 
 
-def test_several_intervals_in_one_push_are_one_copy() -> None:
+def test_several_intervals_in_one_push_make_one_copy() -> None:
     tested = shard()
     assert tested.push(push(1, 1, 2, frames=350)).target_generation == 3
-    assert target(tested) == (3, [-1, -2])
+    assert target_of(tested) == (3, [-1, -2])
     assert tested.push(push(2, 1, 1, frames=49)).target_generation == 3
     assert tested.push(push(3, 1, 1, frames=1)).target_generation == 4
 
@@ -104,12 +104,12 @@ def test_frames_of_a_push_without_an_update_count(gradient: Sequence[float]) -> 
     tested = shard(max_staleness=0)
     tested.push(push(1, 1, 1, frames=50))
     applied = tested.push(push(2, *gradient, frames=50))
-    assert (applied.target_generation, target(tested)) == (1, (1, [-1, -1]))
+    assert (applied.target_generation, target_of(tested)) == (1, (1, [-1, -1]))
     stale = tested.push(push(3, 1, 1, frames=100))
     assert (stale.outcome.discard, stale.target_generation) == (Discard.STALE, 2)
 
 
-def test_a_repeated_push_copies_nothing() -> None:
+def test_repeated_push_makes_no_copy() -> None:
     tested = shard()
     tested.push(push(1, 1, 1, frames=100))
     copied = tested.target
@@ -117,53 +117,55 @@ def test_a_repeated_push_copies_nothing() -> None:
     again = tested.push(push(1, 1, 1, frames=100))
     assert (again.repeated, again.target_generation) == (True, 1)
     assert tested.target is copied
-    assert target(tested) == (1, [-1, -1])
+    assert target_of(tested) == (1, [-1, -1])
 
 
-def test_other_shards_copy_when_they_hear_of_it() -> None:
+def test_other_shards_copy_at_the_generation_of_a_push() -> None:
     tested = shard(start=5)
     for number in (1, 2, 3):
-        assert tested.push(push(number, 1, 1, frames=1000)).target_generation == 0, "their counters say nothing"
-    # What shard 0 had is nearest to what this one has before the push that brings the news.
+        assert tested.push(push(number, 1, 1, frames=1000)).target_generation == 0, (
+            "frames of other shards do not count"
+        )
+    # The copy is made before the push that carries the new generation: it is then closest to the copy of shard 0.
     assert tested.push(push(4, 1, 1, target_generation=2)).target_generation == 2
-    assert target(tested) == (2, [-3, -3])
+    assert target_of(tested) == (2, [-3, -3])
     tested.push(push(4, 1, 1, target_generation=7))
     tested.push(push(5, 1, 1, target_generation=1))
-    assert target(tested) == (2, [-3, -3])
+    assert target_of(tested) == (2, [-3, -3])
     assert tested.advance_target(3) is tested.target
-    assert target(tested) == (3, [-5, -5])
+    assert target_of(tested) == (3, [-5, -5])
     assert tested.target_age is None
     with pytest.raises(PushRefused):
         tested.push(push(6, 1, 1, target_generation=9, base_version=99))
-    assert target(tested) == (3, [-5, -5])
+    assert target_of(tested) == (3, [-5, -5])
 
 
-def test_one_message_does_not_stop_the_copies_of_a_shard() -> None:
+def test_huge_generation_does_not_stop_later_copies() -> None:
     tested = shard(start=5)
     tested.push(push(1, 1, 1))
     tested.advance_target(2**52)
-    generation, copied = target(tested)
+    generation, copied = target_of(tested)
     assert (generation, copied) == (MAX_AHEAD, [-1, -1])
     tested.push(push(2, 1, 1, target_generation=generation + 1))
-    assert target(tested) == (generation + 1, [-1, -1]), "shard 0 has come as far"
+    assert target_of(tested) == (generation + 1, [-1, -1]), "the next generation is copied"
 
 
-def test_a_shard_far_behind_comes_as_far_by_several_messages() -> None:
+def test_shard_far_behind_catches_up_in_several_messages() -> None:
     tested = shard(start=5)
     for _ in range(4):
         tested.advance_target(3 * MAX_AHEAD)
-    assert target(tested)[0] == 3 * MAX_AHEAD
+    assert target_of(tested)[0] == 3 * MAX_AHEAD
 
 
-def test_shard_0_does_not_hear_but_knows() -> None:
+def test_shard_0_ignores_generations_in_messages() -> None:
     tested = shard()
     tested.push(push(1, 1, 1, target_generation=9))
     tested.advance_target(9)
-    assert target(tested) == (0, [0, 0])
+    assert target_of(tested) == (0, [0, 0])
 
 
 @pytest.mark.parametrize("on_device", [False, pytest.param(True, marks=pytest.mark.slow)])  # it loads TensorFlow
-def test_a_copy_stays_as_it_is(on_device: bool) -> None:
+def test_target_copy_does_not_change(on_device: bool) -> None:
     tested = Shard(np.ones(2, np.float32), RMSProp(), Schedule(0.1), target=UPDATES, on_device=on_device)
     expected: list[tuple[int, bytes]] = [(0, np.ones(2, np.float32).tobytes())]
     held = [tested.target]
@@ -177,20 +179,20 @@ def test_a_copy_stays_as_it_is(on_device: bool) -> None:
     assert tested.target is not None and not tested.target.vector.flags.writeable
 
 
-def test_a_copy_of_memory_that_others_write_to_stays_as_it_is() -> None:
+def test_target_copy_of_shared_memory_does_not_change() -> None:
     tested = Shard(np.ones(2, np.float32), RMSProp(), Schedule(0.1), target=UPDATES)
     live = tested.share(own_memory).vectors[0]
     for number in (1, 2, 3):
         live += 1
         tested.push(push(number, base_version=number - 1, applied=True))
-    assert target(tested) == (1, [4, 4])
+    assert target_of(tested) == (1, [4, 4])
     live += 1
     tested.push(push(4, base_version=3, applied=True))
-    assert target(tested) == (1, [4, 4])
+    assert target_of(tested) == (1, [4, 4])
 
 
 def cores(count: int, interval: TargetInterval | None, size: int = SIZE) -> list[ParameterServerCore]:
-    """All shards of a model without a network, and a worker that is registered with each."""
+    """Return all shards of a model in this process, with one worker registered with each."""
     models = Models(target=interval)
     found = [ParameterServerCore(models, difference, position=ShardPosition(i, count)) for i in range(count)]
     for core in found:
@@ -203,8 +205,11 @@ def shard_of(core: ParameterServerCore) -> Shard:
     return core.model.shard
 
 
-def train(shards: Sequence[ParameterServerCore], begin: int, end: int, heard: bool = True) -> None:
-    """Push numbers from `begin` on: 40 frames and an update each. `heard`: the other shards hear at once."""
+def train(shards: Sequence[ParameterServerCore], begin: int, end: int, synced: bool = True) -> None:
+    """Push the numbers from `begin` up to `end`, each with 40 frames and one update.
+
+    If `synced`, each push carries the generation of shard 0 to the other shards.
+    """
     for number in range(begin, end):
         for core in shards:
             first = core.position.index == 0
@@ -216,13 +221,13 @@ def train(shards: Sequence[ParameterServerCore], begin: int, end: int, heard: bo
                     *gradient,
                     frames=40 if first else 0,
                     base_version=shard_of(core).counters.version,
-                    target_generation=target(shard_of(shards[0]))[0] if heard else 0,
+                    target_generation=target_of(shard_of(shards[0]))[0] if synced else 0,
                 )
             )
 
 
-def saved(shards: Sequence[ParameterServerCore], folder: Path) -> Checkpoint:
-    """A checkpoint of all shards, through the disk."""
+def save(shards: Sequence[ParameterServerCore], folder: Path) -> Checkpoint:
+    """Save a checkpoint of all shards and load it."""
     states = [core.state() for core in shards]
     found: dict[str, Any] = {}
     described: list[Any] = []
@@ -245,9 +250,9 @@ def resumed(count: int, checkpoint: Checkpoint, interval: TargetInterval | None)
     return found
 
 
-def whole(shards: Sequence[ParameterServerCore]) -> tuple[list[int], list[float]]:
-    """The generation of every shard, and the target network."""
-    found = [target(shard_of(core)) for core in shards]
+def generations_and_target(shards: Sequence[ParameterServerCore]) -> tuple[list[int], list[float]]:
+    """Return the generation of every shard, and the complete target network."""
+    found = [target_of(shard_of(core)) for core in shards]
     return [generation for generation, _ in found], [number for _, vector in found for number in vector]
 
 
@@ -256,62 +261,62 @@ def parameters(shards: Sequence[ParameterServerCore]) -> list[float]:
 
 
 @pytest.mark.parametrize("interval", [FRAMES, UPDATES])
-def test_it_comes_back_as_it_was_to_any_number_of_shards(tmp_path: Path, interval: TargetInterval) -> None:
+def test_target_is_restored_to_any_number_of_shards(tmp_path: Path, interval: TargetInterval) -> None:
     shards = cores(2, interval)
     train(shards, 1, 6)
-    generation = target(shard_of(shards[0]))[0]
+    generation = target_of(shard_of(shards[0]))[0]
     assert generation == {"frames": 2, "updates": 1}[interval.unit]
-    expected = whole(shards)[1]
+    expected = generations_and_target(shards)[1]
     assert expected != parameters(shards)
     for count in (2, 3, 1, 2):
-        shards = resumed(count, saved(shards, tmp_path / str(count)), interval)
-        assert whole(shards) == ([generation] * count, expected)
+        shards = resumed(count, save(shards, tmp_path / str(count)), interval)
+        assert generations_and_target(shards) == ([generation] * count, expected)
         assert shard_of(shards[0]).snapshot().counters.frames == 200
 
 
-def test_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+def test_resumed_training_copies_the_same_targets(tmp_path: Path) -> None:
     first = cores(2, FRAMES)
     train(first, 1, 7)
-    second = resumed(2, saved(first, tmp_path), FRAMES)
+    second = resumed(2, save(first, tmp_path), FRAMES)
     for number in range(7, 14):
         train(first, number, number + 1)
         train(second, number, number + 1)
-        assert whole(second) == whole(first)
+        assert generations_and_target(second) == generations_and_target(first)
         assert shard_of(second[0]).target_age == shard_of(first[0]).target_age
 
 
-def test_parts_of_two_generations_begin_with_the_parameters(tmp_path: Path) -> None:
+def test_parts_of_two_generations_restore_to_the_parameters(tmp_path: Path) -> None:
     shards = cores(2, FRAMES)
-    train(shards, 1, 4, heard=False)
-    assert whole(shards)[0] == [1, 0]
+    train(shards, 1, 4, synced=False)
+    assert generations_and_target(shards)[0] == [1, 0]
     now = parameters(shards)
-    checkpoint = saved(shards, tmp_path)
+    checkpoint = save(shards, tmp_path)
     for count in (2, 3, 1):
         again = resumed(count, checkpoint, FRAMES)
-        assert whole(again) == ([1] * count, now)
+        assert generations_and_target(again) == ([1] * count, now)
         if count == 2:
             train(again, 4, 7)
-            assert whole(again)[0] == [2, 2]
+            assert generations_and_target(again)[0] == [2, 2]
 
 
-def test_a_checkpoint_without_one_begins_with_the_parameters(tmp_path: Path) -> None:
+def test_checkpoint_without_target_restores_to_the_parameters(tmp_path: Path) -> None:
     shards = cores(2, None)
-    train_without = [shard_of(core) for core in shards]
-    for tested in train_without:
+    without_target = [shard_of(core) for core in shards]
+    for tested in without_target:
         tested.push(push(1, *[1.0] * tested.size, frames=250 if tested.start == 0 else 0))
     now = parameters(shards)
-    checkpoint = saved(shards, tmp_path)
+    checkpoint = save(shards, tmp_path)
     assert all("target_generation" not in shard for shard in checkpoint.manifest["shards"])
     for count in (2, 3):
-        assert whole(resumed(count, checkpoint, FRAMES)) == ([2] * count, now)
+        assert generations_and_target(resumed(count, checkpoint, FRAMES)) == ([2] * count, now)
 
 
-def test_a_model_without_one_leaves_it(tmp_path: Path) -> None:
+def test_model_without_a_target_drops_the_saved_one(tmp_path: Path) -> None:
     shards = cores(2, FRAMES)
     train(shards, 1, 6)
-    again = resumed(2, saved(shards, tmp_path / "first"), None)
+    again = resumed(2, save(shards, tmp_path / "first"), None)
     assert [shard_of(core).target for core in again] == [None, None]
-    found = saved(again, tmp_path / "second")
+    found = save(again, tmp_path / "second")
     assert [set(arrays) for arrays in found.parts.values()] == [{"parameters"}] * 2
     assert all("target_generation" not in shard for shard in found.manifest["shards"])
 
@@ -319,20 +324,20 @@ def test_a_model_without_one_leaves_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "generation", "next_copies"),
     [
-        (TargetInterval(frames=1000), 2, [2, 2, 2, 3]),  # from 240 frames on in steps of 200
+        (TargetInterval(frames=1000), 2, [2, 2, 2, 3]),  # from 240 frames, in steps of 200
         (TargetInterval(frames=30), 8, [14, 21, 28, 34]),
         (TargetInterval(updates=4), 2, [2, 3, 3, 3]),
     ],
 )
-def test_another_interval_goes_on_copying(
+def test_copies_continue_with_a_changed_interval(
     tmp_path: Path, other: TargetInterval, generation: int, next_copies: list[int]
 ) -> None:
     first = cores(1, FRAMES)
     train(first, 1, 7)
-    before = whole(first)
+    before = generations_and_target(first)
     assert before[0] == [2]
-    second = resumed(1, saved(first, tmp_path), other)
-    assert whole(second) == ([generation], before[1])
+    second = resumed(1, save(first, tmp_path), other)
+    assert generations_and_target(second) == ([generation], before[1])
     tested, found, copied = shard_of(second[0]), [generation], before[1]
     for number in range(7, 11):
         version = tested.counters.version
@@ -341,36 +346,36 @@ def test_another_interval_goes_on_copying(
         found.append(applied.target_generation)
         if found[-1] > found[-2]:
             copied = applied.parameters.tolist()
-        assert target(tested)[1] == copied
+        assert target_of(tested)[1] == copied
     assert found[1:] == next_copies
-    # With this interval too everything comes back as it was.
-    third = resumed(1, saved(second, tmp_path / "third"), other)
-    assert whole(third) == whole(second)
+    # A checkpoint with the changed interval restores the same state.
+    third = resumed(1, save(second, tmp_path / "third"), other)
+    assert generations_and_target(third) == generations_and_target(second)
 
 
-def test_a_part_that_lacks_what_the_manifest_says_is_damaged(tmp_path: Path) -> None:
+def test_part_without_the_target_is_damaged(tmp_path: Path) -> None:
     shards = cores(1, FRAMES)
     train(shards, 1, 6)
-    checkpoint = saved(shards, tmp_path)
+    checkpoint = save(shards, tmp_path)
     arrays = {part: {k: v for k, v in a.items() if k != "target"} for part, a in checkpoint.parts.items()}
     with pytest.raises(Damaged, match="nothing for target, not 7 elements"):
         resumed(1, replace(checkpoint, parts=arrays), FRAMES)
 
 
-def test_a_roll_back_brings_it_back(tmp_path: Path) -> None:
+def test_roll_back_restores_the_target(tmp_path: Path) -> None:
     shards = cores(2, FRAMES)
     train(shards, 1, 6)
-    checkpoint, before = saved(shards, tmp_path), whole(shards)
+    checkpoint, before = save(shards, tmp_path), generations_and_target(shards)
     train(shards, 6, 20)
-    assert whole(shards) != before
+    assert generations_and_target(shards) != before
     for core in shards:
         core.roll_back(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]), core.incarnation + 1)
-    assert whole(shards) == before
+    assert generations_and_target(shards) == before
 
 
-def test_a_newer_copy_is_news_for_the_next_checkpoint() -> None:
+def test_new_target_copy_changes_the_mark() -> None:
     shards = cores(2, FRAMES)
-    train(shards, 1, 4, heard=False)
+    train(shards, 1, 4, synced=False)
     tested = shard_of(shards[1])
     before = shards[1].mark()
     state = shards[1].state()
@@ -379,7 +384,7 @@ def test_a_newer_copy_is_news_for_the_next_checkpoint() -> None:
     assert shards[1].mark() != before
 
 
-def test_its_age_is_a_metric_of_shard_0() -> None:
+def test_target_age_is_a_metric_of_shard_0() -> None:
     shards = cores(2, FRAMES)
     train(shards, 1, 5)
     assert shards[0].scalars()[1]["target/age_frames"] == 40
@@ -404,7 +409,7 @@ class Config(ConfigBase, extra="allow"):
     pass
 
 
-def test_the_algorithm_declares_it() -> None:
+def test_algorithm_declares_the_target_interval() -> None:
     def spec(**keys: Any) -> Any:
         config = Config.model_validate({"path": "x", **keys})
         algorithm = algorithm_of("x", Path(), Config, AgentBase, Declared)

@@ -357,7 +357,7 @@ def test_checkpoint_damaged_at_one_shard_is_skipped_by_all(tmp_path: Path, caplo
         serve(first, shard)
         for number in (1, 2):
             assert first.core.model is not None
-            first.core.model.shard.remove_worker("nobody")
+            first.core.model.shard.remove_worker("unknown")
             first.shards._saved = ()  # type: ignore[union-attr]
             assert first.checkpointer is not None
             first.checkpointer._saved_mark = None
