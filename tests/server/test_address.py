@@ -1,4 +1,4 @@
-"""Addresses to listen at."""
+"""Addresses at which a server listens."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from relaax.server.address import (
         ("a.b:65535", "a.b", 65535),
     ],
 )
-def test_an_address_is_host_and_port(address: str, host: str, port: int) -> None:
+def test_address_is_split_into_host_and_port(address: str, host: str, port: int) -> None:
     assert split_address(address) == (host, port)
 
 
 @pytest.mark.parametrize(
     "address", ["localhost", ":7001", "localhost:", "localhost:http", "localhost:65536", "h:-1", ""]
 )
-def test_what_is_no_address_is_refused_by_name(address: str) -> None:
+def test_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(AddressError, match="HOST:PORT") as refused:
         split_address(address)
     assert repr(address) in str(refused.value)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
-def test_loopback(host: str) -> None:
+def test_loopback_addresses_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize(
     "host", ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "example.org", "localhost.example.org"]
 )
-def test_what_others_can_reach(host: str) -> None:
+def test_public_addresses_are_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_serving_others_has_to_be_asked_for() -> None:
+def test_public_address_needs_allow_anonymous() -> None:
     require_loopback("localhost:1", allow_anonymous=False)
     require_loopback("0.0.0.0:1", allow_anonymous=True)
     with pytest.raises(AddressError, match=r"0\.0\.0\.0:1 .*--allow-anonymous"):
@@ -61,7 +61,7 @@ def test_serving_others_has_to_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_port_zero_picks_a_free_one_and_the_name_leads_there(host: str) -> None:
+def test_port_0_selects_a_free_port(host: str) -> None:
     if host == "[::1]" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     with listen(f"{host}:0") as listener:
@@ -72,7 +72,7 @@ def test_port_zero_picks_a_free_one_and_the_name_leads_there(host: str) -> None:
             pass
 
 
-def test_a_port_in_use_is_refused_with_a_way_out() -> None:
+def test_port_in_use_is_refused_with_a_way_out() -> None:
     with listen("127.0.0.1:0") as listener:
         address = name_of(listener)
         with pytest.raises(AddressError, match=f"{address}: .*in use.*another port, or 0"):
@@ -80,8 +80,8 @@ def test_a_port_in_use_is_refused_with_a_way_out() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_a_name_of_which_one_address_is_taken_is_refused_with_that_address(host: str) -> None:
-    """Else clients of one name would find now one server, now the other."""
+def test_host_name_with_one_address_in_use_is_refused(host: str) -> None:
+    """Otherwise clients that use the name would reach different servers."""
     if host == "[::1]" and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
     with listen(f"{host}:0") as listener:
@@ -93,7 +93,7 @@ def test_a_name_of_which_one_address_is_taken_is_refused_with_that_address(host:
     listen(f"localhost:{port}").close()
 
 
-def test_a_host_that_does_not_exist_is_refused_by_name() -> None:
+def test_unknown_host_is_refused() -> None:
     with pytest.raises(AddressError, match=r"cannot listen on no-such-host\.invalid:1"):
         listen("no-such-host.invalid:1")
 
@@ -107,12 +107,12 @@ def _has_ipv6() -> bool:
     return True
 
 
-def test_a_reserved_address_is_nobodys_but_who_asks_for_it() -> None:
+def test_reserved_address_is_assigned_to_no_other_socket() -> None:
     with reserve("127.0.0.1:0") as reserved:
         address = name_of(reserved)
         with pytest.raises(ConnectionRefusedError), socket.create_connection(reserved.getsockname()):
             pass
-        for _ in range(2):  # a restart too
+        for _ in range(2):  # also after a restart
             with listen(address) as server:
                 assert name_of(server) == address
                 with pytest.raises(AddressError, match="in use"):

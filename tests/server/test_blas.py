@@ -1,4 +1,4 @@
-"""Which kernels of OpenBLAS: when the server must start anew, and when it cannot."""
+"""Kernels of OpenBLAS: when a server must restart itself, and when it cannot."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}
     ("which", "environment"),
     [("environment", DESCRIBED), ("native", {"PATH": "/bin"}), ("native", {"OPENBLAS_CORETYPE": ""})],
 )
-def test_a_server_goes_on_where_it_has_the_kernels_that_it_is_to_use(which, environment) -> None:  # type: ignore[no-untyped-def]
+def test_server_with_the_configured_kernels_does_not_restart(which, environment) -> None:  # type: ignore[no-untyped-def]
     use_kernels(which, environment)
 
 
-def test_a_server_that_is_told_of_another_processor_starts_anew_without_that_and_says_so(
+def test_server_with_other_kernels_restarts_and_logs_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO), pytest.raises(RestartRequired) as asked:
@@ -30,13 +30,13 @@ def test_a_server_that_is_told_of_another_processor_starts_anew_without_that_and
     assert "OPENBLAS_CORETYPE is Haswell: the process restarts" in caplog.text
 
 
-def test_a_program_that_cannot_be_started_anew_says_why(
+def test_failed_restart_exits_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def asks(prog_name: str) -> None:
+    def require_restart(prog_name: str) -> None:
         raise RestartRequired({})
 
-    monkeypatch.setattr(main, "app", asks)
+    monkeypatch.setattr(main, "app", require_restart)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(SystemExit) as end:
         main.main()

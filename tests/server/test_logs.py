@@ -18,7 +18,7 @@ import logging, sys, threading, warnings
 from relaax.server.command.logs import configure_logging
 configure_logging("INFO", sys.argv[1])
 logging.getLogger("relaax.some").info("played %s\\n%d", "boxing", 3)
-logging.getLogger("relaax.some").debug("not told")
+logging.getLogger("relaax.some").debug("not logged")
 try:
     1 / 0
 except ZeroDivisionError:
@@ -35,27 +35,27 @@ def record(message: str, *arguments: object) -> logging.LogRecord:
     return logging.LogRecord("relaax.here", logging.WARNING, __file__, 1, message, arguments, None)
 
 
-def said(log_format: str) -> tuple[int, str]:
+def run_program(log_format: str) -> tuple[int, str]:
     ended = subprocess.run([sys.executable, "-c", PROGRAM, log_format], capture_output=True, text=True, timeout=60)
     return ended.returncode, ended.stderr
 
 
-def test_json_is_one_object_a_line_whatever_is_said() -> None:
+def test_json_log_is_one_object_per_line() -> None:
     line = JsonFormatter().format(record("refused %s", EVIL))
     assert line.isascii() and line.isprintable()
-    told = json.loads(line)
-    assert told["message"] == f"refused {EVIL}"
-    assert (told["level"], told["logger"]) == ("WARNING", "relaax.here")
-    assert datetime.fromisoformat(told["time"]).utcoffset() is not None
+    entry = json.loads(line)
+    assert entry["message"] == f"refused {EVIL}"
+    assert (entry["level"], entry["logger"]) == ("WARNING", "relaax.here")
+    assert datetime.fromisoformat(entry["time"]).utcoffset() is not None
 
 
-def test_text_is_one_line_a_message_whatever_is_said() -> None:
+def test_text_log_is_one_line_per_message() -> None:
     line = LineFormatter("%(asctime)s %(name)s: %(message)s").format(record("refused %s", EVIL))
     assert line.splitlines() == [line]
     assert "first\\r\\n2026" in line and "\\x1b[2J" in line and "third\ttab" in line
 
 
-def test_a_traceback_with_the_text_of_a_peer_begins_no_line() -> None:
+def test_traceback_lines_are_indented_and_escaped() -> None:
     try:
         raise ValueError(EVIL)
     except ValueError:
@@ -67,8 +67,8 @@ def test_a_traceback_with_the_text_of_a_peer_begins_no_line() -> None:
     assert any("relaax: second\\x1b[2J" in line for line in trace)
 
 
-def test_everything_that_a_process_says_is_json() -> None:
-    code, stderr = said("json")
+def test_all_log_output_of_a_process_is_json() -> None:
+    code, stderr = run_program("json")
     lines = [json.loads(line) for line in stderr.splitlines()]
     assert code == 1
     assert [line["message"].splitlines()[0] for line in lines if line["logger"] != "py.warnings"] == [
@@ -87,16 +87,16 @@ def test_everything_that_a_process_says_is_json() -> None:
     assert len({line["process"] for line in lines}) == 1
 
 
-def test_text_is_for_people() -> None:
-    code, stderr = said("text")
+def test_text_log_has_messages_and_tracebacks() -> None:
+    code, stderr = run_program("text")
     assert code == 1
     assert "relaax.some: played boxing\\n3\n" in stderr
     assert "relaax.some: the agent failed\n    Traceback (most recent call last):\n" in stderr
-    assert "not told" not in stderr
+    assert "not logged" not in stderr
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_the_record_is_left_as_it_was(log_format: str) -> None:
+def test_formatting_does_not_change_the_record(log_format: str) -> None:
     formatter = JsonFormatter() if log_format == "json" else LineFormatter("%(asctime)s %(name)s: %(message)s")
     one = record("a\nb %d", 1)
     formatter.format(one)

@@ -22,7 +22,7 @@ NUMBERS: tuple[Family[dict[str, float]], ...] = (
 
 
 class Serving:
-    """A status port whose answers the test decides on."""
+    """A status server whose answers the test sets."""
 
     def __init__(self) -> None:
         self.health = True
@@ -47,7 +47,7 @@ def serving() -> Iterator[Serving]:
     one.server.close()
 
 
-def test_health(serving: Serving) -> None:
+def test_health_page_reports_serving(serving: Serving) -> None:
     code, body = serving.get("/healthz")
     assert (code, json.loads(body)) == (200, {"serving": True, "step": 5})
     serving.health = False
@@ -55,21 +55,21 @@ def test_health(serving: Serving) -> None:
     assert (code, json.loads(body)["serving"]) == (503, False)
 
 
-def test_metrics(serving: Serving) -> None:
+def test_metrics_page_has_the_values(serving: Serving) -> None:
     values = scraped(f"http://{serving.server.address}")
     assert values["relaax_test_steps"] == 3
     assert values['relaax_test_calls_total{method="Push",of="a \\"quote\\"\\n"}'] == 2
     assert values["process_resident_memory_bytes"] > 1e6
 
 
-def test_what_is_not_there_yet_is_left_out(serving: Serving) -> None:
+def test_missing_values_are_omitted(serving: Serving) -> None:
     serving.view = {"calls": 0}
     assert "relaax_test_steps" not in scraped(f"http://{serving.server.address}")
     serving.view = None
     assert not [name for name in scraped(f"http://{serving.server.address}") if name.startswith("relaax_")]
 
 
-def test_nothing_else_is_there(serving: Serving) -> None:
+def test_other_paths_and_methods_are_refused(serving: Serving) -> None:
     code, body = serving.get("/")
     assert code == 404
     assert "/healthz" in body and "/metrics" in body
@@ -77,30 +77,30 @@ def test_nothing_else_is_there(serving: Serving) -> None:
         urllib.request.urlopen(urllib.request.Request(f"http://{serving.server.address}/metrics", method="DELETE"))
 
 
-def test_the_silent_take_places_for_a_while_only(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_are_closed_after_a_timeout(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "REQUEST_SECONDS", 0.5)
     host, _, port = serving.server.address.rpartition(":")
     silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(status.MAX_REQUESTS)]
     try:
         for sock in silent:
-            with contextlib.suppress(ConnectionError):  # its time was up already
+            with contextlib.suppress(ConnectionError):  # it has timed out already
                 sock.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
         for sock in silent:
-            with contextlib.suppress(ConnectionError):  # it was up when this was said
-                assert sock.recv(1) == b"", "its time is up"
+            with contextlib.suppress(ConnectionError):  # it had timed out before the data was sent
+                assert sock.recv(1) == b"", "the connection has timed out"
         deadline = time.monotonic() + 30
         while True:
             try:
                 assert serving.get("/healthz")[0] == 200
                 break
-            except OSError:  # the last of them is being buried
+            except OSError:  # the last of the connections is being closed
                 assert time.monotonic() < deadline
     finally:
         for sock in silent:
             sock.close()
 
 
-def test_a_closed_port_is_closed() -> None:
+def test_closed_server_refuses_connections() -> None:
     one = Serving()
     one.server.close()
     with pytest.raises(urllib.error.URLError):
@@ -108,11 +108,11 @@ def test_a_closed_port_is_closed() -> None:
 
 
 @pytest.mark.parametrize("address", [None, "localhost:0", "127.0.0.1:9100", "[::1]:9100"])
-def test_loopback_is_private(address: str | None) -> None:
+def test_loopback_status_port_is_allowed(address: str | None) -> None:
     require_private(address, allow_anonymous=False)
 
 
-def test_other_addresses_are_asked_for() -> None:
+def test_public_status_port_needs_allow_anonymous() -> None:
     with pytest.raises(AddressError, match=r"status_bind 0\.0\.0\.0:9100 .* pass --allow-anonymous"):
         require_private("0.0.0.0:9100", allow_anonymous=False)
     require_private("0.0.0.0:9100", allow_anonymous=True)

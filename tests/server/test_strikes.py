@@ -1,4 +1,4 @@
-"""Addresses that fail too often, by a clock of the test's own."""
+"""Addresses that fail too often, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_an_address_is_out_for_a_minute_and_no_longer(clock: Clock) -> None:
+def test_address_is_blocked_for_exactly_a_minute(clock: Clock) -> None:
     strikes = Strikes(2, clock)
     strikes.add(HOST)
     assert strikes.add(HOST)
@@ -41,30 +41,30 @@ def test_failures_of_more_than_a_minute_ago_do_not_count(clock: Clock) -> None:
     assert not strikes.is_blocked(HOST)
 
 
-def test_failures_within_a_minute_to_the_second_count(clock: Clock) -> None:
+def test_failures_exactly_a_minute_apart_count(clock: Clock) -> None:
     strikes = Strikes(2, clock)
     assert not strikes.add(HOST)
     clock.now += SECONDS
     assert strikes.add(HOST)
 
 
-def test_an_address_that_comes_back_from_its_minute_begins_anew_and_may_be_out_again(clock: Clock) -> None:
+def test_address_can_be_blocked_again_after_its_minute(clock: Clock) -> None:
     strikes = Strikes(2, clock)
     strikes.add(HOST)
     assert strikes.add(HOST)
-    assert not strikes.add(HOST), "what fails meanwhile is no news"
+    assert not strikes.add(HOST), "failures during the block do not count"
     clock.now += SECONDS + 0.1
-    assert not strikes.add(HOST), "one failure is not two"
+    assert not strikes.add(HOST), "one failure does not block"
     assert not strikes.is_blocked(HOST)
     assert strikes.add(HOST)
     clock.now += SECONDS - 0.1
     assert strikes.is_blocked(HOST)
 
 
-def test_the_failures_that_put_an_address_out_do_not_count_again(clock: Clock) -> None:
+def test_failures_before_a_block_do_not_count_after_it(clock: Clock) -> None:
     strikes = Strikes(2, clock)
     strikes.add(HOST)
     assert strikes.add(HOST)
     clock.now += SECONDS
     assert not strikes.is_blocked(HOST)
-    assert not strikes.add(HOST), "one failure is not two"
+    assert not strikes.add(HOST), "one failure does not block"

@@ -19,10 +19,10 @@ for _ in range(4):
 before = signal.getsignal(signal.SIGTERM)
 for attempt in range(300):
     with ends.signals({signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}):
-        shot = threading.Thread(target=lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(3)])
-        shot.start()
+        sender = threading.Thread(target=lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(3)])
+        sender.start()
         assert ends.get(timeout=10) is Reason.INTERRUPTED, attempt
-        shot.join()
+        sender.join()
         while ends.get(timeout=0) is not None:
             pass
 assert signal.getsignal(signal.SIGTERM) is before
@@ -30,12 +30,12 @@ ends.close()
 """
 
 
-def test_signals_wake_the_main_thread_whichever_thread_got_them() -> None:
+def test_signal_to_any_thread_wakes_the_main_thread() -> None:
     answer = subprocess.run([sys.executable, "-c", _SIGNALLED], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
 
 
-def test_a_signal_that_comes_too_late_may_be_ignored() -> None:
+def test_late_signal_may_be_ignored() -> None:
     ends = EndRequests()
     before = signal.getsignal(signal.SIGUSR1)
     try:
@@ -48,7 +48,7 @@ def test_a_signal_that_comes_too_late_may_be_ignored() -> None:
         ends.close()
 
 
-def test_reasons_come_in_order() -> None:
+def test_reasons_are_returned_in_order() -> None:
     ends = EndRequests()
     assert ends.get(timeout=0) is None
     ends.put(Reason.FINISHED)
@@ -58,7 +58,7 @@ def test_reasons_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("count", [100_000])
-def test_very_many_reasons_do_not_block(count: int) -> None:
+def test_100000_reasons_do_not_block(count: int) -> None:
     ends = EndRequests()
     for _ in range(count):
         ends.put(Reason.TERMINATED)

@@ -1,4 +1,4 @@
-"""Tokens and certificates of the configuration: what is taken, and what is said of what is not."""
+"""Tokens and certificates of the configuration: which are accepted, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY, VARIABLE = "relaax-rlx-server.token_file", "RELAAX_TOKEN"
 
 
 @pytest.fixture(autouse=True)
-def no_tokens_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def unset_token_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RELAAX_TOKEN", "RELAAX_PARAMETER_SERVER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
 
@@ -31,22 +31,22 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return Keys(tmp_path_factory.mktemp("keys") / "made")
 
 
-def written(folder: Path, content: str | bytes, mode: int = 0o600) -> str:
+def write_token(folder: Path, content: str | bytes, mode: int = 0o600) -> str:
     path = folder / "token"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     path.chmod(mode)
     return str(path)
 
 
-def test_a_file_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_file_overrides_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_token(None, KEY, VARIABLE) is None
     monkeypatch.setenv(VARIABLE, f" {OTHER_TOKEN}\n")
     assert read_token(None, KEY, VARIABLE) == OTHER_TOKEN
-    assert read_token(written(tmp_path, "x" * 16 + "\r\n"), KEY, VARIABLE) == "x" * 16
+    assert read_token(write_token(tmp_path, "x" * 16 + "\r\n"), KEY, VARIABLE) == "x" * 16
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "text"),
     [
         ("", "is empty; `relaax keys DIR` makes a token"),
         (" \n", "is empty"),
@@ -59,36 +59,36 @@ def test_a_file_wins_over_the_environment(tmp_path: Path, monkeypatch: pytest.Mo
         (b"\x00" * 20, "printable"),
     ],
 )
-def test_a_token_that_cannot_be_one_is_refused_and_not_quoted(tmp_path: Path, content: str | bytes, says: str) -> None:
+def test_invalid_token_is_refused_and_not_quoted(tmp_path: Path, content: str | bytes, text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        read_token(written(tmp_path, content), KEY, VARIABLE)
-    assert says in str(refused.value)
+        read_token(write_token(tmp_path, content), KEY, VARIABLE)
+    assert text in str(refused.value)
     assert str(refused.value).startswith(KEY)
     if len(content) > 2:
         assert str(content)[:8] not in str(refused.value)
 
 
-def test_an_empty_variable_is_no_open_door(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_token_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     with pytest.raises(ConfigurationError, match="RELAAX_TOKEN: its token is empty"):
         read_token(None, KEY, VARIABLE)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_token_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"{KEY}: the token file .*nowhere cannot be read: No such file"):
         read_token(str(tmp_path / "nowhere"), KEY, VARIABLE)
 
 
-def test_a_file_that_everybody_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_token_file_readable_by_all_users_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    read_token(written(tmp_path, OTHER_TOKEN), KEY, VARIABLE)
+    read_token(write_token(tmp_path, OTHER_TOKEN), KEY, VARIABLE)
     assert not caplog.records
-    read_token(written(tmp_path, OTHER_TOKEN, 0o644), KEY, VARIABLE)
+    read_token(write_token(tmp_path, OTHER_TOKEN, 0o644), KEY, VARIABLE)
     assert "can read the token file" in caplog.text
     assert OTHER_TOKEN not in caplog.text
 
 
-def test_a_token_knows_itself_and_shows_nothing() -> None:
+def test_token_matches_itself_and_has_no_readable_repr() -> None:
     token = Token(OTHER_TOKEN)
     assert token.matches(OTHER_TOKEN)
     for other in ("", OTHER_TOKEN[:-1], OTHER_TOKEN + "x", "ä\udc80"):
@@ -96,7 +96,7 @@ def test_a_token_knows_itself_and_shows_nothing() -> None:
     assert OTHER_TOKEN not in repr(token)
 
 
-def test_what_the_command_makes_is_taken_by_both_servers(keys: Keys) -> None:
+def test_generated_keys_are_accepted_by_both_servers(keys: Keys) -> None:
     parameter_server = ParameterServerSection(**keys.parameter_server())
     credentials = read_credentials(parameter_server)
     assert credentials.authenticate and credentials.mutual
@@ -115,7 +115,7 @@ def test_what_the_command_makes_is_taken_by_both_servers(keys: Keys) -> None:
     assert keys.token not in repr(authentication) + repr(credentials)
 
 
-def test_without_keys_nothing_is_asked() -> None:
+def test_without_keys_no_authentication_is_required() -> None:
     assert not read_credentials(ParameterServerSection()).authenticate
     assert not read_authentication(RlxServerSection()).is_required
     (target,) = targets(RlxServerSection())
@@ -123,7 +123,7 @@ def test_without_keys_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "text"),
     [
         ({"tls_key": None}, "relaax-rlx-server.tls_key: required if"),
         ({"tls_certificate": None}, "relaax-rlx-server.tls_certificate: required if"),
@@ -133,19 +133,15 @@ def test_without_keys_nothing_is_asked() -> None:
         ({"tls_certificate": "nowhere.pem"}, "cannot be read"),
     ],
 )
-def test_certificates_that_cannot_be_used_are_refused_by_key(
-    keys: Keys, wrong: dict[str, str | None], says: str
-) -> None:
+def test_unusable_certificate_is_refused(keys: Keys, wrong: dict[str, str | None], text: str) -> None:
     given = {name: None if file is None else keys.path(file) for name, file in wrong.items()}
     with pytest.raises(ConfigurationError) as refused:
         read_authentication(RlxServerSection(**{**keys.rlx_port(), **given}))
-    assert says in str(refused.value)
+    assert text in str(refused.value)
     assert keys.token not in str(refused.value)
 
 
-def test_an_expired_certificate_is_refused_and_one_that_soon_is_warned_of(
-    keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_expired_certificate_is_refused_and_early_expiry_logged(keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     authority = Authority(30)
     certificate, key = keys.put("expired", authority.issue("server", LOCAL, days=-1))
@@ -157,7 +153,7 @@ def test_an_expired_certificate_is_refused_and_one_that_soon_is_warned_of(
     assert "expires on" in caplog.text
 
 
-def test_certificates_without_tls_are_a_mistake(keys: Keys) -> None:
+def test_client_certificates_without_tls_are_refused(keys: Keys) -> None:
     pair = {
         "parameter_server_certificate": keys.path("worker.pem"),
         "parameter_server_key": keys.path("worker-key.pem"),
@@ -168,7 +164,7 @@ def test_certificates_without_tls_are_a_mistake(keys: Keys) -> None:
         read_credentials(ParameterServerSection(tls_client_ca=keys.path("ca.pem")))
 
 
-def test_other_machines_are_served_where_they_must_prove_who_they_are(keys: Keys) -> None:
+def test_public_address_needs_authentication(keys: Keys) -> None:
     everywhere = {"bind": "0.0.0.0:7000"}
     for section in (ParameterServerSection, RlxServerSection):
         with pytest.raises(AddressError, match="relaax keys DIR"):
@@ -178,5 +174,5 @@ def test_other_machines_are_served_where_they_must_prove_who_they_are(keys: Keys
     certificate = {"tls_certificate": keys.path("server.pem"), "tls_key": keys.path("server-key.pem")}
     require_private_ports(ParameterServerSection(**everywhere, **certificate, tls_client_ca=keys.path("ca.pem")))
     for section in (ParameterServerSection, RlxServerSection):
-        with pytest.raises(AddressError):  # TLS alone lets everybody in
+        with pytest.raises(AddressError):  # TLS alone authenticates no caller
             require_private_ports(section(**everywhere, **certificate))

@@ -1,4 +1,4 @@
-"""Processes load TensorFlow where something of theirs computes with it, and nowhere else."""
+"""Only processes that compute with TensorFlow load it."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ def libraries(pid: int) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is loaded")
-def test_no_process_of_a_run_on_the_hosts_engine_does(processes: Processes, tmp_path: Path) -> None:
+def test_processes_on_the_host_engine_do_not_load_tensorflow(processes: Processes, tmp_path: Path) -> None:
     service = Service(processes, tmp_path, lstm=True)
     training = Training(service.address)
-    wait_until(lambda: service.status.updates > 10, "it learns")
+    wait_until(lambda: service.status.updates > 10, "training has started")
     wait_until(lambda: list((tmp_path / "metrics").glob("events.*")), "metrics are written")
     (worker,) = service.rlx_server.children()
     loaded = {pid: libraries(pid) for pid in (service.parameter_server.pid, service.rlx_server.pid, worker.pid)}
     training.stop()
     assert all(loaded.values())
     assert not [path for paths in loaded.values() for path in paths if "tensorflow" in path or "/scipy/" in path]
-    assert not loaded[worker.pid] - loaded[service.rlx_server.pid], "a worker shares what its server has loaded"
+    assert not loaded[worker.pid] - loaded[service.rlx_server.pid], (
+        "a worker loads no library that its server has not loaded"
+    )
 
 
-def test_no_server_imports_it(processes: Processes, tmp_path: Path) -> None:
+def test_servers_do_not_import_tensorflow(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')\n")
     service = Service(processes, tmp_path, env={"PYTHONPATH": str(tmp_path)}, optimizer="worker_rms_prop")
     training = Training(service.address)
-    wait_until(lambda: service.status.updates > 10, "it learns")
+    wait_until(lambda: service.status.updates > 10, "training has started")
     training.stop()
 
 
-def test_a_server_loads_it_for_workers_on_a_gpu(processes: Processes, tmp_path: Path) -> None:
+def test_server_loads_tensorflow_for_workers_on_a_gpu(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("print('loading')\nimport time\ntime.sleep(600)\n")
     config = write_service_config(tmp_path, gpu=True)
     server = processes.start(*RLX_SERVER, "--config", config, env={"PYTHONPATH": str(tmp_path)})

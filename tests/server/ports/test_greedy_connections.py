@@ -1,4 +1,4 @@
-"""Connections that send much without a call that the server admits."""
+"""Connections that send many bytes without an admitted call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRANGER, NEIGHBOUR = "127.0.0.9", "127.0.0.8"
 
 
 class Port:
-    """A listening socket of this process, as gRPC's would be, and what watches its connections."""
+    """A listening socket like that of gRPC, and the `Connections` that check it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,14 +35,14 @@ class Port:
         self.address: tuple[str, int] = self.listener.getsockname()
         self.listener.settimeout(10)
 
-    def look(self, waited: float = 0.0) -> bool:
+    def check(self, waited: float = 0.0) -> bool:
         return self.connections.check(self.address[1], waited)
 
     def connect(self, source: str = STRANGER, source_port: int = 0) -> socket.socket:
         return socket.create_connection(self.address, 0.5, source_address=(source, source_port))
 
     @contextlib.contextmanager
-    def sent(self, count: int, source_port: int = 0) -> Iterator[str]:
+    def connection_with(self, count: int, source_port: int = 0) -> Iterator[str]:
         """Send `count` bytes over a new connection; the context has its peer in gRPC's notation."""
         with self.connect(source_port=source_port) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # frees its port at once
@@ -54,7 +54,7 @@ class Port:
                     received += len(accepted.recv(2**16))
                 yield f"ipv4:{host}:{port}"
 
-    def has_room_for(self, source: str) -> bool:
+    def accepts(self, source: str) -> bool:
         try:
             self.connect(source).close()
         except TimeoutError:
@@ -69,58 +69,58 @@ def port() -> Iterator[Port]:
         yield port
 
 
-def test_connections_that_end_after_much_block_their_address(port: Port) -> None:
+def test_large_refused_connections_block_their_address(port: Port) -> None:
     for _ in range(LIMIT):
-        assert port.has_room_for(STRANGER)
+        assert port.accepts(STRANGER)
         port.listener.accept()[0].close()
-        with port.sent(REFUSED_BYTES + 1):
-            port.look()
-        port.look()
-    assert not port.has_room_for(STRANGER)
-    assert port.has_room_for(NEIGHBOUR)
+        with port.connection_with(REFUSED_BYTES + 1):
+            port.check()
+        port.check()
+    assert not port.accepts(STRANGER)
+    assert port.accepts(NEIGHBOUR)
 
 
 @pytest.mark.parametrize(("count", "admitted"), [(REFUSED_BYTES, False), (STRANGER_BYTES + 1, True)])
-def test_small_or_admitted_connections_that_end_block_nobody(port: Port, count: int, admitted: bool) -> None:
+def test_small_or_admitted_connections_block_no_address(port: Port, count: int, admitted: bool) -> None:
     for _ in range(LIMIT):
-        with port.sent(count) as peer:
-            port.look()
+        with port.connection_with(count) as peer:
+            port.check()
             if admitted:
                 port.connections.note_admitted(peer)
-        port.look()
-    assert port.has_room_for(STRANGER)
+        port.check()
+    assert port.accepts(STRANGER)
 
 
-def test_a_refused_connection_is_closed_at_fewer_bytes(port: Port) -> None:
-    with port.sent(REFUSED_BYTES + 1) as peer:
-        assert not port.look()
+def test_refused_connection_is_closed_at_fewer_bytes(port: Port) -> None:
+    with port.connection_with(REFUSED_BYTES + 1) as peer:
+        assert not port.check()
         port.connections.note_refused(peer)
-        port.look()
+        port.check()
         assert port.connections.closed[GREEDY] == 1
 
 
-def test_a_connection_that_grpc_has_not_closed_yet_counts_once(port: Port) -> None:
-    with port.sent(REFUSED_BYTES + 1) as peer:
+def test_connection_that_grpc_closes_late_counts_once(port: Port) -> None:
+    with port.connection_with(REFUSED_BYTES + 1) as peer:
         port.connections.note_refused(peer)
         for _ in range(LIMIT + 1):
-            port.look()
+            port.check()
         assert port.connections.closed[GREEDY] == 1
-        assert port.has_room_for(STRANGER)
+        assert port.accepts(STRANGER)
 
 
-def test_a_new_connection_from_an_admitted_port_is_not_admitted(port: Port) -> None:
-    with port.sent(1) as peer:
+def test_new_connection_from_an_admitted_port_is_not_admitted(port: Port) -> None:
+    with port.connection_with(1) as peer:
         port.connections.note_admitted(peer)
-        port.look()
-    with port.sent(REFUSED_BYTES + 1, int(peer.rpartition(":")[2])) as again:
+        port.check()
+    with port.connection_with(REFUSED_BYTES + 1, int(peer.rpartition(":")[2])) as again:
         assert again == peer
         port.connections.note_refused(again)
-        port.look()
+        port.check()
         assert port.connections.closed[GREEDY] == 1
 
 
 class SmallKernel:
-    """A listening socket whose kernel has room for filters of this many instructions, old and new together."""
+    """A listening socket whose kernel has memory for `room` filter instructions, old and new together."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -139,7 +139,7 @@ class SmallKernel:
         pass
 
 
-def test_a_kernel_with_little_memory_blocks_as_many_as_it_can(
+def test_kernel_memory_limits_the_blocked_addresses(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = SmallKernel(200)
@@ -153,20 +153,20 @@ def test_a_kernel_with_little_memory_blocks_as_many_as_it_can(
     assert "cannot block addresses" not in caplog.text
 
 
-def test_a_first_message_may_arrive_before_its_call_is_admitted(port: Port) -> None:
-    with port.sent(2 * STRANGER_BYTES) as peer:
-        assert port.look(), "it has to be looked at soon"
+def test_first_message_may_arrive_before_its_call(port: Port) -> None:
+    with port.connection_with(2 * STRANGER_BYTES) as peer:
+        assert port.check(), "the connection must be checked again soon"
         port.connections.note_admitted(peer)
         port.now += OVER_SECONDS
-        assert not port.look()
+        assert not port.check()
         assert port.connections.closed[GREEDY] == 0
 
 
-def test_what_is_not_admitted_in_time_is_closed(port: Port) -> None:
-    with port.sent(2 * STRANGER_BYTES):
-        port.look()
+def test_connection_without_an_admitted_call_is_closed(port: Port) -> None:
+    with port.connection_with(2 * STRANGER_BYTES):
+        port.check()
         port.now += OVER_SECONDS
-        assert port.look(waited=0.1), "its call may be one that waits for a thread"
+        assert port.check(waited=0.1), "its call may be waiting for a thread"
         assert port.connections.closed[GREEDY] == 0
-        port.look()
+        port.check()
         assert port.connections.closed[GREEDY] == 1

@@ -1,4 +1,4 @@
-"""Who may call a parameter server, and what becomes of the others' calls."""
+"""The token of a parameter server, and the refusal of calls without it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ TOKEN, WRONG = "the-secret-of-this-server", "the-secret-of-another-one"
 
 
 class Methods(grpc.GenericRpcHandler):
-    """Notes what it was given to read."""
+    """Methods that record the messages that they read."""
 
     def __init__(self) -> None:
         self.read: list[bytes] = []
 
-    def _note(self, data: bytes) -> bytes:
+    def _record(self, data: bytes) -> bytes:
         self.read.append(data)
         return data
 
     def service(self, handler_call_details):  # type: ignore[no-untyped-def]
         if handler_call_details.method == "/test/Stream":
-            return grpc.stream_stream_rpc_method_handler(lambda said, context: said, request_deserializer=self._note)
-        return grpc.unary_unary_rpc_method_handler(lambda said, context: b"ok", request_deserializer=self._note)
+            return grpc.stream_stream_rpc_method_handler(
+                lambda messages, context: messages, request_deserializer=self._record
+            )
+        return grpc.unary_unary_rpc_method_handler(lambda message, context: b"ok", request_deserializer=self._record)
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def guarded() -> Iterator[tuple[Refusals, Methods, str]]:
     server.stop(0).wait()
 
 
-def code_of(address: str, token: str, method: str = "/test/Unary", data: bytes = b"x") -> tuple[grpc.StatusCode, str]:
+def error_of(address: str, token: str, method: str = "/test/Unary", data: bytes = b"x") -> tuple[grpc.StatusCode, str]:
     with open_channel(Target(address, token), 10_000_000) as channel, contextlib.ExitStack() as caught:
         error = caught.enter_context(pytest.raises(grpc.RpcError))
         if method == "/test/Stream":
@@ -56,18 +58,18 @@ def code_of(address: str, token: str, method: str = "/test/Unary", data: bytes =
 
 
 @pytest.mark.parametrize("method", ["/test/Unary", "/test/Stream"])
-@pytest.mark.parametrize(("token", "says"), [("", "but the call has none"), (WRONG, "is not this parameter server's")])
-def test_without_the_token_nothing_is_read(guarded, method: str, token: str, says: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("token", "text"), [("", "but the call has none"), (WRONG, "is not this parameter server's")])
+def test_call_without_the_token_is_not_read(guarded, method: str, token: str, text: str) -> None:  # type: ignore[no-untyped-def]
     refusals, methods, address = guarded
-    code, sentence = code_of(address, token, method, bytes(2**20))
+    code, sentence = error_of(address, token, method, bytes(2**20))
     assert code is grpc.StatusCode.UNAUTHENTICATED
-    assert says in sentence
+    assert text in sentence
     assert TOKEN not in sentence
     assert methods.read == []
     assert refusals.counts == {WRONG_TOKEN if token else NO_TOKEN: 1}
 
 
-def test_with_it_everything_is(guarded) -> None:  # type: ignore[no-untyped-def]
+def test_call_with_the_token_is_read(guarded) -> None:  # type: ignore[no-untyped-def]
     refusals, methods, address = guarded
     with open_channel(Target(address, TOKEN)) as channel:
         assert channel.unary_unary("/test/Unary")(b"a", timeout=20) == b"ok"
@@ -76,14 +78,14 @@ def test_with_it_everything_is(guarded) -> None:  # type: ignore[no-untyped-def]
     assert refusals.counts == {}
 
 
-def test_whether_it_serves_is_no_secret(guarded) -> None:  # type: ignore[no-untyped-def]
+def test_health_check_needs_no_token(guarded) -> None:  # type: ignore[no-untyped-def]
     _, _, address = guarded
     with open_channel(Target(address)) as channel:
         for method in OPEN:
             assert channel.unary_unary(method)(b"", timeout=20) == b"ok"
 
 
-def test_an_address_that_insists_is_logged_less_and_counted_all_the_same(  # type: ignore[no-untyped-def]
+def test_repeated_refusals_are_counted_but_logged_less(  # type: ignore[no-untyped-def]
     guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals, _, address = guarded
@@ -107,7 +109,7 @@ def test_an_address_that_insists_is_logged_less_and_counted_all_the_same(  # typ
         ("unix:", "unix:"),
     ],
 )
-def test_the_host_of_a_peer(peer: str, host: str) -> None:
+def test_host_of_a_peer(peer: str, host: str) -> None:
     assert host_of(peer) == host
 
 
@@ -121,11 +123,11 @@ def test_the_host_of_a_peer(peer: str, host: str) -> None:
         ("unix:", "unix:"),
     ],
 )
-def test_what_failures_are_counted_under(host: str, network: str) -> None:
+def test_failures_are_counted_by_network(host: str, network: str) -> None:
     assert network_of(host) == network
 
 
-def test_addresses_are_remembered_within_bounds() -> None:
+def test_number_of_recorded_addresses_is_bounded() -> None:
     strikes = Strikes(2)
     assert not strikes.add("10.0.0.1")
     assert not strikes.is_blocked("10.0.0.1")

@@ -1,4 +1,4 @@
-"""Headers that refer to each other, from callers without the token: memory is bounded and comes back."""
+"""Header bombs (headers that refer to each other) from callers without the token: memory is bounded and freed."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ STATUS = {
     REPLAY_SERVER: "/relaax.v1.ReplayService/GetStatus",
 }
 PEAK_MEGABYTES, LEFT_MEGABYTES = 600, 100
-"""Memory that a server may take beyond what it had, during the attack and afterwards."""
+"""Megabytes that a server may use in addition, during the attack and afterwards."""
 RATE = 20.0
 PATIENCE = 90.0
 SECONDS = 4.0
 MEMORY_SHARE, GRPC_SHARE, GRPC_SHARE_OF_MANY = 0.85, 0.6, 0.3
-"""The part of its usual steps that a training client has at least during an attack, by shared memory, and by gRPC
+"""Smallest share of its usual steps that a training client keeps during an attack: by shared memory, and by gRPC
 beside one or 50 addresses. The first connections cost processor time, which takes longer on a busy machine.
 """
 
 
 class Honest:
-    """A caller with the token who asks `RATE` times a second at most."""
+    """A caller with the token that makes at most `RATE` calls a second."""
 
     def __init__(self, target: Target, method: str) -> None:
         self.answers = 0
@@ -68,10 +68,10 @@ class Honest:
 
 @contextlib.contextmanager
 def attacked(
-    address: str, way: str, ca: str = "", seconds: float = PATIENCE, addresses: int = 1
+    address: str, mode: str, ca: str = "", seconds: float = PATIENCE, addresses: int = 1
 ) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, header_bombs.__file__, address, str(CONNECTIONS), str(seconds), str(addresses)]
-    command += [way, *([ca] if ca else [])]
+    command += [mode, *([ca] if ca else [])]
     with subprocess.Popen(command) as bombs:
         try:
             yield bombs
@@ -86,7 +86,7 @@ def attacked(
     [(PARAMETER_SERVER, False, False), (PARAMETER_SERVER, True, True), (REPLAY_SERVER, False, True)],
     ids=["parameter-server", "parameter-server-tls-read", "replay-server-read"],
 )
-def test_headers_that_refer_to_each_other_take_bounded_memory(
+def test_header_bombs_use_bounded_memory(
     processes: Processes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,8 +96,8 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
     reads: bool,
 ) -> None:
     if short and tls:
-        pytest.skip("without TLS is what --short has")
-    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)  # the server's own is meant
+        pytest.skip("--short runs this without TLS only")
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)  # use the server's own setting
     keys = Keys(tmp_path / "keys")
     section: dict[str, Any] = {"bind": "127.0.0.1:0", "token-file": keys.path("parameter-server-token")}
     if tls:
@@ -114,11 +114,11 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
         with attacked(address, "reads" if reads else "unread", keys.path("ca.pem") if tls else "") as bombs:
 
             def blocked() -> bool:
-                assert _megabytes(server) < before + PEAK_MEGABYTES, "it takes ever more memory"
+                assert _megabytes(server) < before + PEAK_MEGABYTES, "memory use keeps growing"
                 return "are blocked for 60 s" in server.stderr and bombs.poll() is None
 
             wait_until(blocked, "the address is blocked", PATIENCE)
-        wait_until(lambda: _megabytes(server) < before + LEFT_MEGABYTES, "memory comes back", PATIENCE, 0.2)
+        wait_until(lambda: _megabytes(server) < before + LEFT_MEGABYTES, "memory is freed", PATIENCE, 0.2)
         enough = honest.answers + ANSWERS
         wait_until(lambda: honest.answers >= enough, "the honest caller is answered", PATIENCE)
     finally:
@@ -129,7 +129,7 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
 @pytest.mark.slow
 @pytest.mark.checks(*CHECKED)
 @pytest.mark.parametrize(
-    ("bridge", "way", "addresses", "least"),
+    ("bridge", "mode", "addresses", "min_share"),
     [
         ("grpc", "leaves", 1, GRPC_SHARE),
         ("grpc", "unread", 50, GRPC_SHARE_OF_MANY),
@@ -137,11 +137,11 @@ def test_headers_that_refer_to_each_other_take_bounded_memory(
         ("auto", "unread", 50, MEMORY_SHARE),
     ],
 )
-def test_a_training_client_keeps_its_steps_beside_header_bombs(
-    processes: Processes, tmp_path: Path, short: bool, bridge: str, way: str, addresses: int, least: float
+def test_training_client_keeps_its_speed_during_header_bombs(
+    processes: Processes, tmp_path: Path, short: bool, bridge: str, mode: str, addresses: int, min_share: float
 ) -> None:
     if short and (bridge, addresses) != ("grpc", 50):
-        pytest.skip("gRPC beside many addresses is what --short has")
+        pytest.skip("--short runs only gRPC with 50 addresses")
     keys = Keys(tmp_path / "keys")
     config = tmp_path / "service.yaml"
     document = {
@@ -155,19 +155,19 @@ def test_a_training_client_keeps_its_steps_beside_header_bombs(
     }
     config.write_text(json.dumps(document), encoding="utf-8")
     server, parameter_server = processes.start_server(*PARAMETER_SERVER, "--config", config)
-    way_there = ("--parameter-server", parameter_server, "--bridge", bridge)
-    _, address = processes.start_server(*RLX_SERVER, "--config", config, *way_there)
+    options = ("--parameter-server", parameter_server, "--bridge", bridge)
+    _, address = processes.start_server(*RLX_SERVER, "--config", config, *options)
     training = Training(address, rate=RATE, response_timeout=PATIENCE)
     try:
         training.expect_more()
         usual = steps_in(SECONDS, training)
-        with attacked(parameter_server, way, seconds=2 * PATIENCE, addresses=addresses) as bombs:
-            # Of many addresses a busy machine may serve too few connections a minute to block any.
+        with attacked(parameter_server, mode, seconds=2 * PATIENCE, addresses=addresses) as bombs:
+            # With many addresses, a busy machine may serve too few connections a minute to block any of them.
             sign = "are blocked for 60 s" if addresses == 1 else "refused a call from 127.0.0."
             wait_until(lambda: sign in server.stderr, sign, PATIENCE)
-            kept = f"{least:.0%} of {usual} steps in {SECONDS:g} s"
-            wait_until(lambda: steps_in(SECONDS, training) >= least * usual, kept, PATIENCE)
-            assert bombs.poll() is None, "the attack lasts"
+            kept = f"{min_share:.0%} of {usual} steps in {SECONDS:g} s"
+            wait_until(lambda: steps_in(SECONDS, training) >= min_share * usual, kept, PATIENCE)
+            assert bombs.poll() is None, "the attack is still running"
     finally:
         training.stop()
 

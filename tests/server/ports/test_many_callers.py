@@ -16,7 +16,7 @@ CONNECTIONS, CALLS = 200, UNFINISHED
 
 
 def test_calls_of_200_connections_at_once_are_all_answered() -> None:
-    """Calls past `MAX_PENDING` are cancelled, and the client makes them again."""
+    """Calls past `MAX_PENDING` are cancelled, and the client retries them."""
     assert CONNECTIONS > MAX_PENDING
     with running() as server, contextlib.ExitStack() as stack:
         target = Target(server.address)

@@ -1,4 +1,4 @@
-"""The thread that watches a port."""
+"""The thread that checks a port."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from relaax.server.ports.port import PortProtection
 from support.processes import wait_until
 
 
-def test_late_calls_are_ended_although_connections_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_calls_end_although_connections_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port_protection, "PORT_CHECK_SECONDS", 0.05)
-    looks = 0
+    checks = 0
 
-    def look() -> None:
-        nonlocal looks
-        looks += 1
+    def count_check() -> None:
+        nonlocal checks
+        checks += 1
 
     def fail(port: int, waited: float) -> bool:
         raise OSError(24, "Too many open files")
 
     protection = PortProtection(lambda method, code: None, lambda method, context: None, lambda worker_id: None, ())
-    monkeypatch.setattr(protection.reader, "end_late_calls", look)
+    monkeypatch.setattr(protection.reader, "end_late_calls", count_check)
     monkeypatch.setattr(protection.connections, "check", fail)
     protection.start(1)
     try:
-        wait_until(lambda: looks >= 3, "calls are looked at")
+        wait_until(lambda: checks >= 3, "calls are checked")
     finally:
         protection.stop()
 
 
-def test_a_look_that_fails_is_logged_once_a_second_at_most(
+def test_failed_check_is_logged_at_most_once_a_second(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = []

@@ -1,4 +1,4 @@
-"""The command itself, as a process: what it shows, how it ends, what it refuses."""
+"""The command `relaax-tensorboard` as a process: its page, its end and its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.refusals import refusal
 CONFIG = "da3c_gym_cartpole"
 
 
-def ask(address: str, path: str) -> Any:
+def get_data(address: str, path: str) -> Any:
     with urllib.request.urlopen(f"http://{address}/data/{path}", timeout=60) as answer:
         return json.load(answer)
 
@@ -46,25 +46,25 @@ def command(*more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
-def test_it_shows_the_folder_until_a_signal(
+def test_folder_is_shown_until_a_signal(
     processes: Processes, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     board = processes.start(*command("--bind", "localhost:0", "--metrics-dir", str(tmp_path / "metrics")))
     address = board.wait_for_address()
-    write_curve(tmp_path / "metrics")  # the folder need not be there before
+    write_curve(tmp_path / "metrics")  # the folder may be missing at the start
 
     def shown() -> bool:
-        return any("episode/mean_return_100" in tags for tags in ask(address, "plugin/scalars/tags").values())
+        return any("episode/mean_return_100" in tags for tags in get_data(address, "plugin/scalars/tags").values())
 
     wait_until(shown, "the curve is shown", 120, interval=0.2)
     assert board.stop(number, timeout=60) == code, board.report()
 
 
-def test_what_it_refuses() -> None:
+def test_unusable_arguments_are_refused() -> None:
     def refused(*more: str) -> str:
-        said = refusal(app, "--config", CONFIG, *more)
-        assert said.count("\n") == 1, said
-        return said
+        message = refusal(app, "--config", CONFIG, *more)
+        assert message.count("\n") == 1, message
+        return message
 
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
