@@ -1,4 +1,4 @@
-"""max_global_step ends everybody, and what was learned is kept."""
+"""max_global_step ends all processes, and the trained model is saved."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.service import Service
 CLIENT = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 
 
-def test_everybody_is_told_and_ends_with_exit_code_zero(processes: Processes, tmp_path: Path) -> None:
-    service = Service(processes, tmp_path, max_global_step=3000)  # enough for the later client to take part
+def test_all_processes_end_with_exit_code_0(processes: Processes, tmp_path: Path) -> None:
+    service = Service(processes, tmp_path, max_global_step=3000)  # enough steps for the later client to take part
     clients = [processes.start(sys.executable, CLIENT, service.address, "CartPole-v1", "2") for _ in range(2)]
     for client in clients:
         assert client.wait(150) == 0, client.report()

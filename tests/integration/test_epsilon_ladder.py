@@ -1,4 +1,4 @@
-"""Ape-X's ladder of epsilons through the real ports: it is that of the actors that train now."""
+"""Ape-X's ladder of epsilons with real servers: it is that of the actors that train at the moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 90.0
 
 
 class Actors:
-    """An Ape-X service without learners, and the connections that train: they step in turn."""
+    """An Ape-X service without learners, and its training connections, which step in turn."""
 
     def __init__(self, processes: Processes, folder: Path) -> None:
         self._processes, self._folder = processes, folder
@@ -57,14 +57,14 @@ class Actors:
         self.step()
 
     def line(self, environments: int, mode: Mode = Mode.TRAIN) -> Line:
-        """Return a connection that has begun to act."""
+        """Return a connection that has started to act."""
         line = self._open.enter_context(Line(self.address))
         line.open(environments=environments, observation_space=Box(-1, 1, (2,)), action_space=Discrete(2), mode=mode)
         line.init()
         return line
 
     def disconnect(self, connections: int) -> None:
-        """Close the sockets of the first ones, as killed clients do."""
+        """Close the sockets of the first `connections`, as killed clients do."""
         for _ in range(connections):
             self._lines.pop(0).socket.close()
 
@@ -80,16 +80,16 @@ class Actors:
                 line.step()
 
     def expect_mean(self, expected: float) -> None:
-        """Step until the mean epsilon that is written is within 10 % of this, and stays there."""
+        """Step until the last three mean epsilons in the metrics are within 10 % of `expected`."""
         before, seen = len(self._written()), [0.0]
 
-        def stays() -> bool:
+        def has_settled() -> bool:
             self.step()
             seen[:] = self._written()[before:]
             return len(seen) >= 3 and bool(np.all(np.abs(np.array(seen[-3:]) / expected - 1) < 0.1))
 
         try:
-            wait_until(stays, f"a mean epsilon of {expected:.4f}", PATIENCE)
+            wait_until(has_settled, f"a mean epsilon of {expected:.4f}", PATIENCE)
         except AssertionError as late:
             raise AssertionError(f"{late}; seen: {seen}") from None
 
@@ -99,7 +99,7 @@ class Actors:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_ladder_is_that_of_the_actors_that_train_now(processes: Processes, tmp_path: Path, short: bool) -> None:
+def test_epsilon_ladder_follows_the_training_actors(processes: Processes, tmp_path: Path, short: bool) -> None:
     actors = Actors(processes, tmp_path)
     actors.start(2)
     actors.expect_mean(OF_EIGHT)
@@ -107,7 +107,7 @@ def test_the_ladder_is_that_of_the_actors_that_train_now(processes: Processes, t
         steps = status_of(actors.parameter_server).global_step
         actors.stop()
         actors.start(2)
-        assert status_of(actors.parameter_server).global_step > steps > 0, "it is resumed"
+        assert status_of(actors.parameter_server).global_step > steps > 0, "training is resumed"
         actors.expect_mean(OF_EIGHT)
     actors.disconnect(1)
     actors.connect(1)

@@ -41,7 +41,7 @@ APPS = {
 
 
 @pytest.mark.parametrize("name", APPS)
-def test_status_port_of_the_image_is_no_other_port(name: str, tmp_path: Path) -> None:
+def test_status_port_of_an_image_differs_from_its_other_ports(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     (tmp_path / name).chmod(0o755)
     command = ["sh", str(ROOT / "docker" / "server"), name, "--config", "apex_gym_cartpole", "--print-config"]
@@ -59,7 +59,7 @@ def port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def test_health_check_does_not_ask_a_proxy(processes: Processes, tmp_path: Path) -> None:
+def test_health_check_does_not_use_a_proxy(processes: Processes, tmp_path: Path) -> None:
     folders = ("--checkpoint-dir", tmp_path / "checkpoints", "--metrics-dir", tmp_path / "metrics")
     server, _ = processes.start_server(
         "relaax-parameter-server",
@@ -68,18 +68,18 @@ def test_health_check_does_not_ask_a_proxy(processes: Processes, tmp_path: Path)
     )
     url = status_url(server)
     wait_until(lambda: health(url)[0] == 200, "the server serves")
-    assert checked(port(url)) == 0
+    assert health_check(port(url)) == 0
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # it does not listen: connections are refused
-        assert checked(unused.getsockname()[1], port(url)) == 0
+        assert health_check(unused.getsockname()[1], port(url)) == 0
         (tmp_path / "sitecustomize.py").write_text(WITHOUT_IPV6)
-        assert checked(unused.getsockname()[1], port(url), PYTHONPATH=str(tmp_path)) == 0
+        assert health_check(unused.getsockname()[1], port(url), PYTHONPATH=str(tmp_path)) == 0
     assert server.stop() == 0
-    assert checked(port(url)) != 0
+    assert health_check(port(url)) != 0
 
 
-def checked(*ports: int, **variables: str) -> int:
-    """Return the exit code of the health check, with a proxy in the environment at which nothing listens."""
+def health_check(*ports: int, **variables: str) -> int:
+    """Return the exit code of the health check. The environment names a proxy that does not exist."""
     command = [sys.executable, str(ROOT / "docker" / "healthy"), *map(str, ports)]
     environment = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", **variables}
     return subprocess.run(command, env=environment, capture_output=True, check=False).returncode

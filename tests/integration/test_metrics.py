@@ -1,4 +1,4 @@
-"""Every metric from where it is measured to the event file, and docs/metrics.md lists them all."""
+"""Every metric is written to the event file, and docs/metrics.md lists them all."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from support.service import Service, started_service
 PATIENCE = 150.0
 ACTOR_CRITIC = {"loss/policy", "loss/value", "loss/entropy"}
 VALUES = {"loss", "loss/td_error", "q/chosen", "q/held_out", "epsilon", "target/age_frames", "target/age_updates"}
-"""Of the page, what only actor-critics write, and what only value methods."""
+"""Metrics on the page that only actor-critics write, and metrics that only value methods write."""
 LEARNERS = {name for name in documented() if name.startswith(("learner/", "replay/"))} | {"staleness/actors"}
 PROCESSOR = "system/worker_processor_percent/max"
 
 
-class Enough(Exception):
-    """All that was waited for is written."""
+class AllWritten(Exception):
+    """All expected metrics are written."""
 
 
 def angles(infos: dict[str, Any]) -> dict[str, float]:
@@ -31,23 +31,23 @@ def angles(infos: dict[str, Any]) -> dict[str, float]:
 
 
 def train_until_written(service: Service, wanted: set[str]) -> None:
-    deadline, looked = time.monotonic() + PATIENCE, time.monotonic()
+    deadline, checked_at = time.monotonic() + PATIENCE, time.monotonic()
 
-    def look(episode: Episode) -> None:
-        nonlocal looked
-        if time.monotonic() - looked > 0.5:
-            looked = time.monotonic()
+    def check(episode: Episode) -> None:
+        nonlocal checked_at
+        if time.monotonic() - checked_at > 0.5:
+            checked_at = time.monotonic()
             values = scalars(service.folder / "metrics")
             missing = wanted - {listed_as(tag) for tag in values}
             # The clock of processor time is coarse: a worker's first sample, right after its start, may be 0.
             if not missing and max(values[PROCESSOR]) > 0:
-                raise Enough
-            assert looked < deadline, f"not within {PATIENCE:g} s: {missing or PROCESSOR}"
+                raise AllWritten
+            assert checked_at < deadline, f"not within {PATIENCE:g} s: {missing or PROCESSOR}"
 
     env = gymnasium.make_vec("CartPole-v1", 4, "sync", {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP})
     try:
-        run(env, service.address, seed=1, on_episode=look, metrics=angles, report_latency=0.2)
-    except Enough:
+        run(env, service.address, seed=1, on_episode=check, metrics=angles, report_latency=0.2)
+    except AllWritten:
         pass
     finally:
         env.close()
@@ -57,16 +57,16 @@ def written(folder: Path) -> set[str]:
     return {listed_as(tag) for tag in scalars(folder / "metrics")}
 
 
-def test_value_methods_write_what_the_page_says_of_them(tmp_path: Path) -> None:
+def test_value_methods_write_the_documented_metrics(tmp_path: Path) -> None:
     page = {name for name in documented() if not name.startswith(("evaluation/", "exploit/"))}
-    mine = page - ACTOR_CRITIC - LEARNERS - {"target/age_updates"}  # for intervals in updates
+    expected = page - ACTOR_CRITIC - LEARNERS - {"target/age_updates"}  # for intervals in updates
     with started_service(tmp_path, path="async_q", held_out_states=4) as service:
-        train_until_written(service, mine)
-        assert written(service.folder) == mine
+        train_until_written(service, expected)
+        assert written(service.folder) == expected
 
 
-def test_the_page_lists_what_is_written_and_nothing_else(service: Service) -> None:
-    page = {name for name in documented() if not name.startswith("evaluation/")}  # those are `relaax run`'s
+def test_written_metrics_are_exactly_the_documented_ones(service: Service) -> None:
+    page = {name for name in documented() if not name.startswith("evaluation/")}  # `relaax run` writes these
     page -= VALUES | LEARNERS
     train_until_written(service, {name for name in page if not name.startswith("exploit/")})
     run("CartPole-v1", service.address, episodes=1, seed=2, mode="exploit")
@@ -77,7 +77,7 @@ def test_the_page_lists_what_is_written_and_nothing_else(service: Service) -> No
     assert all(math.isfinite(value) for each in values.values() for value in each)
     assert set(values["client/pole/angle"]) == {0.25}
     assert 0 < values["latency/act_ms/p50"][-1] <= values["latency/act_ms/p99"][-1] < 1e5
-    # Of the first report, which is whole: of a last one only a part may be on the disk.
+    # The first report is complete; only a part of the last one may be on the disk.
     assert values["client/latency/act_without_network_ms"][0] <= values["client/latency/act_ms"][0]
     assert 1 < values["system/worker_memory_mb/max"][-1] < 2_000
     assert 20 < values["system/parameter_server_memory_mb"][-1] < 4_000

@@ -1,4 +1,4 @@
-"""The client for JavaScript in Node, by its CartPole: at real servers and a scripted one, over TCP and WebSocket."""
+"""The JavaScript client in Node, with its CartPole: real and scripted servers, over TCP and WebSocket."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from support.run import Runs
 from support.service import PARAMETER_SERVER, RLX_SERVER, Service, status_of, write_service_config
 
 CLIENT = Path(__file__).resolve().parents[2] / "protocol/clients/javascript/examples/cartpole.js"
-WEBSOCKET = "--experimental-websocket"  # which Node 20 needs, and 22 takes
+WEBSOCKET = "--experimental-websocket"  # required by Node 20, accepted by Node 22
 
-PATIENCE = 120.0  # seconds for what takes a few on an idle machine
+PATIENCE = 120.0  # seconds; an idle machine needs a few
 
 StartNode = Callable[..., Running]
 
 
 @pytest.fixture
 def node(processes: Processes) -> StartNode:
-    """Starts the client: node(ADDRESS, options...)."""
+    """A function that starts the client: node(ADDRESS, options...)."""
     need("node")
 
     def start(address: str, *options: str) -> Running:
@@ -40,14 +40,14 @@ def node(processes: Processes) -> StartNode:
 
 
 def result_of(client: Running) -> tuple[int, float]:
-    """How many episodes it has played, and their mean return."""
+    """Return the number of episodes and their mean return, from the last line of the client."""
     found = re.fullmatch(r"mean of (\d+) episodes: ([\d.]+)", client.lines[-1])
     assert found is not None, client.report()
     return int(found[1]), float(found[2])
 
 
-def test_it_shares_a_model_with_a_gymnasium_environment(service: Service, node: StartNode) -> None:
-    relaax.client.run("CartPole-v1", service.address, steps=2, seed=1)  # the model is now one for these spaces
+def test_node_client_shares_a_model_with_a_gymnasium_client(service: Service, node: StartNode) -> None:
+    relaax.client.run("CartPole-v1", service.address, steps=2, seed=1)  # creates the model for these spaces
     before = service.wait_for_nobody()
     client = node(service.address, "--mode", "train", "--episodes", "5", "--seed", "1")
     assert client.wait(PATIENCE) == 0, client.report()
@@ -59,7 +59,7 @@ def test_it_shares_a_model_with_a_gymnasium_environment(service: Service, node: 
     assert client.stderr == ""
 
 
-def test_it_plays_over_websocket(service: Service, processes: Processes, node: StartNode) -> None:
+def test_node_client_plays_over_websocket(service: Service, processes: Processes, node: StartNode) -> None:
     command = ("node", WEBSOCKET, CLIENT, f"ws://{service.address}/", "--environments", "3", "--episodes", "5")
     client = processes.start(*command)
     if client.wait(PATIENCE) == 9:
@@ -69,7 +69,7 @@ def test_it_plays_over_websocket(service: Service, processes: Processes, node: S
     assert "Experimental" in client.stderr or client.stderr == ""
 
 
-def test_a_node_without_websocket_says_the_way_out(processes: Processes, tmp_path: Path, node: StartNode) -> None:
+def test_node_without_websocket_reports_the_way_out(processes: Processes, tmp_path: Path, node: StartNode) -> None:
     bare = tmp_path / "bare.mjs"
     bare.write_text("delete globalThis.WebSocket;\n", "utf-8")
     client = processes.start("node", "--import", bare, CLIENT, "ws://localhost:1/")
@@ -78,7 +78,9 @@ def test_a_node_without_websocket_says_the_way_out(processes: Processes, tmp_pat
     assert re.fullmatch(r"ws://localhost:1/: Node [\d.]+ has no WebSocket: take Node 22 .* HOST:PORT, .*", sentence)
 
 
-def test_a_refusal_ends_it_with_the_servers_sentence(processes: Processes, tmp_path: Path, node: StartNode) -> None:
+def test_refused_node_client_prints_the_error_of_the_server(
+    processes: Processes, tmp_path: Path, node: StartNode
+) -> None:
     config = write_service_config(tmp_path, state_size=[4], action_size=6)
     address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", "127.0.0.1:1")[1]
     client = node(address)
@@ -91,7 +93,7 @@ def test_a_refusal_ends_it_with_the_servers_sentence(processes: Processes, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol/clients/javascript", "protocol/rlx")
-def test_the_end_of_training_ends_it_cleanly(processes: Processes, tmp_path: Path, node: StartNode) -> None:
+def test_end_of_training_ends_the_node_client(processes: Processes, tmp_path: Path, node: StartNode) -> None:
     service = Service(processes, tmp_path, max_global_step=1000)
     client = node(service.address, "--mode", "train")
     assert client.wait(PATIENCE) == 0, client.report()
@@ -101,7 +103,7 @@ def test_the_end_of_training_ends_it_cleanly(processes: Processes, tmp_path: Pat
     assert service.rlx_server.wait(PATIENCE) == 0
 
 
-def test_it_introduces_itself(tmp_path: Path, node: StartNode) -> None:
+def test_hello_of_the_node_client_identifies_it(tmp_path: Path, node: StartNode) -> None:
     token = tmp_path / "token"
     token.write_text("a secret\n")
     with RlxPeer(serve) as peer:
@@ -116,21 +118,21 @@ def test_it_introduces_itself(tmp_path: Path, node: StartNode) -> None:
 
 
 def balance(observation: np.ndarray) -> bool:
-    """Push to where cart and pole are going: keeps the pole up for ever."""
+    """Return whether to push right, in the direction in which cart and pole move; the pole never falls."""
     return bool(observation @ [0.3, 0.6, 10.0, 2.0] > 0)
 
 
 def push_right(observation: np.ndarray) -> bool:
-    """The pole falls."""
+    """Return True, so that the pole falls."""
     return True
 
 
 @pytest.mark.parametrize("policy", [balance, push_right])
-def test_its_cartpole_is_that_of_gymnasium(node: StartNode, policy: Callable[[np.ndarray], bool]) -> None:
+def test_cartpole_of_node_equals_cartpole_of_gymnasium(node: StartNode, policy: Callable[[np.ndarray], bool]) -> None:
     actions: list[int] = []
 
     def act(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
-        talk.say(rlx.Ping(nonce=len(actions)))  # which is to be answered while the client waits
+        talk.say(rlx.Ping(nonce=len(actions)))  # the client must answer it while it waits
         assert isinstance(message, rlx.Init | rlx.Step)
         actions.append(int(policy(message.observation[0][0])))
         return [np.array(actions[-1:])]
@@ -148,7 +150,7 @@ def test_its_cartpole_is_that_of_gymnasium(node: StartNode, policy: Callable[[np
     assert np.abs(init.observation[0]).max() <= 0.05
     assert result_of(client) == (1, len(actions))
 
-    # Each step by itself: what was rounded to float32 would grow over many, as the pole does not stay up by itself.
+    # Compare single steps: over many steps the rounding to float32 would grow, because the pole is unstable.
     env = gymnasium.make("CartPole-v1")
     env.reset()
     states = [message.observation[0][0] for message in (init, *steps)]
@@ -169,15 +171,15 @@ def test_its_cartpole_is_that_of_gymnasium(node: StartNode, policy: Callable[[np
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol/clients/javascript", "protocol/rlx")
-def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
+def test_node_client_reconnects_after_temporary_errors(node: StartNode) -> None:
     times: list[float] = []
 
-    def full(talk: Conversation) -> None:
+    def refuse_as_overloaded(talk: Conversation) -> None:
         talk.expect(rlx.Hello)
         times.append(time.monotonic())
         talk.fail(ErrorCode.OVERLOADED, "no room for now", retry_after=1.5)
 
-    def cut(talk: Conversation) -> None:
+    def disconnect_in_the_second_episode(talk: Conversation) -> None:
         talk.expect(rlx.Hello)
         times.append(time.monotonic())
         talk.say(rlx.Welcome(session_id="the-first", algorithm="scripted"))
@@ -187,7 +189,7 @@ def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
         talk.hear()
         talk.kill()
 
-    with RlxPeer(full, cut, serve) as peer:
+    with RlxPeer(refuse_as_overloaded, disconnect_in_the_second_episode, serve) as peer:
         client = node(peer.address, "--episodes", "2")
         assert client.wait(PATIENCE) == 0, client.report()
     assert result_of(client)[0] == 2
@@ -197,14 +199,14 @@ def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
     assert times[1] - times[0] >= 1.5
     _, second, third = peer.talks
     assert (second.hello.session_id, third.hello.session_id) == ("", "the-first")
-    assert [len(talk.of(rlx.Init)) for talk in (second, third)] == [2, 1], "the episode that was cut is not continued"
+    assert [len(talk.of(rlx.Init)) for talk in (second, third)] == [2, 1], "the interrupted episode is not continued"
     assert third.of(rlx.Init)[0].partial is None
 
 
 @pytest.mark.slow
 @pytest.mark.checks("protocol/clients/javascript", "protocol/rlx")
 @pytest.mark.timeout(600)
-def test_it_plays_what_gymnasium_environments_have_taught(
+def test_node_client_plays_a_model_that_gymnasium_trained(
     runs: Runs, processes: Processes, node: StartNode, short: bool
 ) -> None:
     target = 300 if short else 475
@@ -221,4 +223,4 @@ def test_it_plays_what_gymnasium_environments_have_taught(
     count, mean = result_of(client)
     assert count == 20
     assert mean >= target
-    assert status_of(parameter_server).global_step == before, "nothing is learned in exploit mode"
+    assert status_of(parameter_server).global_step == before, "exploit mode does not train"

@@ -1,4 +1,4 @@
-"""A short training over the ports, exported: the policy acts as the service did in exploit mode."""
+"""A policy that is exported after a short training acts as the service did in exploit mode."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OBSERVATION = Box(shape=(3,))
 EPISODES, LENGTH = 4, 12
 
 
-def seen(seed: int) -> list[list[npt.NDArray[Any]]]:
-    """What an environment shows, episode by episode, whatever is done in it."""
+def observations_of(seed: int) -> list[list[npt.NDArray[Any]]]:
+    """Return the observations of each episode; they do not depend on the actions."""
     rng = np.random.default_rng(seed)
     return [[rng.normal(1, 3, 3).astype(np.float32) for _ in range(LENGTH)] for _ in range(EPISODES)]
 
 
-def live(client: Client, seed: int) -> list[Any]:
-    """The actions that answer to it."""
+def play(client: Client, seed: int) -> list[Any]:
+    """Return the actions of the service for the observations of `seed`."""
     actions = []
-    for observations in seen(seed):
+    for observations in observations_of(seed):
         actions.append(client.init(observations[0]))
         actions += [client.send(float(state[0] > 0), state) for state in observations[1:]]
         client.reset(1.0)
@@ -52,17 +52,17 @@ def live(client: Client, seed: int) -> list[Any]:
         ),
     ],
 )
-def test_it_acts_as_the_service_did(
+def test_exported_policy_acts_as_the_service_did(
     tmp_path: Path, processes: Processes, algorithm: str, action: Space, keys: dict[str, Any]
 ) -> None:
     spaces = {"observation_space": OBSERVATION, "action_space": action}
     with started_service(tmp_path, path=algorithm, **keys) as service:
         with Client(service.address, **spaces) as client:
             for seed in range(3):
-                live(client, seed)
+                play(client, seed)
         updates = service.wait_for_nobody().updates
         with Client(service.address, **spaces, mode="exploit") as client:
-            expected = live(client, 99)
+            expected = play(client, 99)
         assert service.parameter_server.stop(timeout=60) == 0, service.parameter_server.report()
     file = tmp_path / "policy.safetensors"
     export = processes.start(*RELAAX, "checkpoints", "export", tmp_path, file)
@@ -71,9 +71,11 @@ def test_it_acts_as_the_service_did(
     assert updates > 10
     assert policy.global_step > 100
     actions = [
-        policy.act(state, first=step == 0) for observations in seen(99) for step, state in enumerate(observations)
+        policy.act(state, first=step == 0)
+        for observations in observations_of(99)
+        for step, state in enumerate(observations)
     ]
     np.testing.assert_array_equal(actions, expected)
-    if algorithm == "da3c_cont":  # it answers to what it sees, each time otherwise; at a bound it could not
+    if algorithm == "da3c_cont":  # no action is at a bound, and each observation has its own action
         assert np.abs(actions).max() < 2
         assert len(np.unique(actions, axis=0)) == EPISODES * LENGTH

@@ -1,4 +1,4 @@
-"""What an RLX server of da3c refuses at the door, in which words. No parameter server is needed to say so."""
+"""Spaces that an RLX server of da3c refuses, and its errors. The parameter server does not run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
 
 
 @pytest.mark.parametrize(
-    ("observation_space", "action_space", "code", "said"),
+    ("observation_space", "action_space", "code", "texts"),
     [
         (
             Box(-1, 1, (7,)),
@@ -35,23 +35,23 @@ Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
     ],
     ids=["state_size", "action_size", "continuous actions", "too large an image"],
 )
-def test_a_space_is_refused_in_a_sentence_that_names_both(  # type: ignore[no-untyped-def]
-    door, observation_space, action_space, code, said
+def test_refused_space_is_named_in_the_error(  # type: ignore[no-untyped-def]
+    rlx_server, observation_space, action_space, code, texts
 ) -> None:
     with (
         pytest.raises(Failure) as refused,
-        Client(door, observation_space=observation_space, action_space=action_space) as client,
+        Client(rlx_server, observation_space=observation_space, action_space=action_space) as client,
     ):
         client.connect()
     assert refused.value.code is code
-    for words in said:
+    for words in texts:
         assert words in str(refused.value)
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an RLX server whose parameter server is not there."""
-    folder = tmp_path_factory.mktemp("door")
+def rlx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an RLX server whose parameter server does not run."""
+    folder = tmp_path_factory.mktemp("rlx_server")
     config = write_service_config(folder, state_size=[4], action_size=6)
     with Processes(folder) as processes:
         yield processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", "127.0.0.1:1")[1]

@@ -1,4 +1,4 @@
-"""A run of all roles: actors keep experience in replay servers, learners or workers learn from it."""
+"""Runs with replay servers: actors write experience, and learners or workers learn from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENT = str(bundled_folder("environments") / "OpenAI_Gym" / "main.py")
 STEPS = 2_000
 
 
-def written(folder: Path, shards: int, learners: int, **algorithm: object) -> Path:
+def write_config(folder: Path, shards: int, learners: int, **algorithm: object) -> Path:
     document = {
         "relaax-replay-server": {"shards": shards},
         "relaax-learner": {"learners": learners},
@@ -38,8 +38,8 @@ def written(folder: Path, shards: int, learners: int, **algorithm: object) -> Pa
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("learners", "bundle"), [(2, False), (0, True)])
-def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, learners: int, bundle: bool) -> None:
-    config = written(tmp_path, 2, learners, bundle=bundle)
+def test_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, learners: int, bundle: bool) -> None:
+    config = write_config(tmp_path, 2, learners, bundle=bundle)
     run = processes.start(*RELAAX, "run", config, "--run-dir", tmp_path / "run", "--no-progress", cwd=tmp_path)
     assert run.wait(240) == 0, run.report()
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -59,10 +59,8 @@ def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, l
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_that_is_resumed_goes_on_with_its_memory_and_a_fresh_one_without(
-    processes: Processes, tmp_path: Path
-) -> None:
-    config, directory = written(tmp_path, 1, 1, max_global_step=10**9), tmp_path / "run"
+def test_resumed_run_restores_its_replay_memory_unless_fresh(processes: Processes, tmp_path: Path) -> None:
+    config, directory = write_config(tmp_path, 1, 1, max_global_step=10**9), tmp_path / "run"
     keep = ("--run-dir", directory, "--no-progress", "--set", "replay-server.checkpoint-dir=kept")
 
     def log_of(steps: int, *more: str) -> str:
@@ -78,17 +76,17 @@ def test_a_run_that_is_resumed_goes_on_with_its_memory_and_a_fresh_one_without(
     assert items > 500
     assert "Traceback" not in second
     assert "restored " not in log_of(STEPS // 2, "--fresh")
-    assert not (tmp_path / "kept").exists(), "all is in the run's directory"
+    assert not (tmp_path / "kept").exists(), "all files are in the run directory"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_run_starts_a_learner_again_that_somebody_has_ended(processes: Processes, tmp_path: Path) -> None:
-    config = written(tmp_path, 1, 1, max_global_step=10**9)
+def test_run_restarts_a_terminated_learner(processes: Processes, tmp_path: Path) -> None:
+    config = write_config(tmp_path, 1, 1, max_global_step=10**9)
     run = processes.start(*RELAAX, "run", config, "--run-dir", tmp_path / "run", "--no-progress", cwd=tmp_path)
     log = tmp_path / "run" / "logs" / "learner.log"
-    begins = "learner 0 starts to learn at global step"
-    wait_until(lambda: log.exists() and begins in log.read_text(), "it learns", timeout=120)
+    start_line = "learner 0 starts to learn at global step"
+    wait_until(lambda: log.exists() and start_line in log.read_text(), "the learner learns", timeout=120)
     module = LEARNER[-1]
     (learner,) = (
         process
@@ -96,15 +94,15 @@ def test_a_run_starts_a_learner_again_that_somebody_has_ended(processes: Process
         if module in process.cmdline() and "end_with_parent.py" not in " ".join(process.cmdline())
     )
     learner.terminate()
-    wait_until(lambda: log.read_text().count(begins) == 2, "it learns again", timeout=120)
+    wait_until(lambda: log.read_text().count(start_line) == 2, "the restarted learner learns", timeout=120)
     assert run.stop(signal.SIGINT, timeout=120) == 130, run.report()
     assert run.stderr.count("learner has ended (0); restarting") == 1
     assert run.stderr.count("restarting") == 1
 
 
 @pytest.mark.timeout(300)
-def test_a_learner_that_is_killed_is_missed_by_nobody_and_comes_again(processes: Processes, tmp_path: Path) -> None:
-    config = written(tmp_path, 1, 1, max_global_step=10**9)
+def test_training_continues_after_a_learner_is_killed(processes: Processes, tmp_path: Path) -> None:
+    config = write_config(tmp_path, 1, 1, max_global_step=10**9)
     bind = ("--config", config, "--bind", "127.0.0.1:0")
     _, parameter_server = processes.start_server(*PARAMETER_SERVER, *bind)
     _, replay_server = processes.start_server(*REPLAY_SERVER, *bind)
@@ -113,15 +111,15 @@ def test_a_learner_that_is_killed_is_missed_by_nobody_and_comes_again(processes:
     learner = (*LEARNER, "--config", config, *services, "--status-bind", "127.0.0.1:0")
     first = processes.start(*learner)
     processes.start(sys.executable, CLIENT, address, "CartPole-v1", "2")
-    wait_until(lambda: status_of(parameter_server).updates > 5, "it learns", timeout=120)
+    wait_until(lambda: status_of(parameter_server).updates > 5, "the learner learns", timeout=120)
     first.kill()
     before = status_of(parameter_server)
     second = processes.start(*learner)
-    wait_until(lambda: status_of(parameter_server).updates > before.updates + 5, "it learns on", timeout=120)
+    wait_until(lambda: status_of(parameter_server).updates > before.updates + 5, "the new learner learns", timeout=120)
     url = second.wait_for_line(" status at ").rsplit(" ", 1)[-1]
-    _, said = health(url)
-    assert said["phase"] == "learning"
-    assert said["updates"] > 0
+    _, learner_health = health(url)
+    assert learner_health["phase"] == "learning"
+    assert learner_health["updates"] > 0
     after = status_of(parameter_server)
     assert after.global_step > before.global_step
     assert (after.workers, after.learners) == (1, 1)

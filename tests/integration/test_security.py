@@ -1,4 +1,4 @@
-"""The service with tokens and TLS on both ports: who is served, who is refused, and that no secret shows anywhere."""
+"""The service with tokens and TLS on both ports: accepted and refused connections, and secrets kept out of output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPACES = {"observation_space": rlx.Box(-1, 1, (3,)), "action_space": rlx.Discret
 
 
 class Guarded:
-    """A parameter server and an RLX server with everything that `relaax keys` makes."""
+    """A parameter server and an RLX server with all tokens and certificates that `relaax keys` makes."""
 
     def __init__(self, processes: Processes, folder: Path) -> None:
         self.processes, self.folder = processes, folder
@@ -42,7 +42,7 @@ class Guarded:
         self.rlx_server, self.address = self.start_rlx_server("good", fresh=True)
 
     def config(self, name: str, **rlx_server: object) -> Path:
-        """A configuration; `rlx_server` are keys that differ from the right ones, None if one is left out."""
+        """Write a configuration. `rlx_server` overrides keys of the RLX server; None unsets a key."""
         section = {**self.keys.rlx_server(), **rlx_server}
         document = {
             "relaax-parameter-server": {
@@ -71,7 +71,7 @@ class Guarded:
         return Client(address or self.address, **SPACES, **given)  # type: ignore[arg-type]
 
     def target(self, token: str | None = None) -> Target:
-        """The parameter server's, as a worker knows it."""
+        """Return the parameter server with the credentials of a worker."""
         read = self.keys.read
         shown = self.keys.parameter_server_token if token is None else token
         return Target(self.parameter_server_address, shown, read("ca.pem"), read("worker.pem"), read("worker-key.pem"))
@@ -95,13 +95,13 @@ def refusal(client: Client) -> Failure:
     return failure.value
 
 
-def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Guarded, tmp_path: Path) -> None:
+def test_secrets_appear_in_no_output_of_the_service(guarded: Guarded, tmp_path: Path) -> None:
     keys = guarded.keys
     with guarded.client() as client:
         train(client)
         lines = command_lines(guarded)
 
-    # Each of these has a sentence of its own.
+    # Each of these connections is refused with its own error.
     stranger, _ = strangers()
     (tmp_path / "stranger.pem").write_bytes(stranger.certificate)
     assert refusal(guarded.client(token="")).code is ErrorCode.UNAUTHENTICATED
@@ -109,17 +109,17 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
     assert "cannot be trusted" in str(refusal(guarded.client(tls_ca=tmp_path / "stranger.pem")))
     plain = Client(guarded.address, **SPACES, token=keys.token, retry_seconds=0.0)  # type: ignore[arg-type]
     assert "this port uses TLS" in str(refusal(plain))
-    for token, says in (("", "but the call has none"), (OTHER_TOKEN, "is not this parameter server's")):
-        with open_channel(guarded.target(token)) as channel, pytest.raises(grpc.RpcError, match=says):
+    for token, text in (("", "but the call has none"), (OTHER_TOKEN, "is not this parameter server's")):
+        with open_channel(guarded.target(token)) as channel, pytest.raises(grpc.RpcError, match=text):
             rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
 
-    # gRPC ends this one by itself, and would say so in lines of its own.
+    # gRPC itself refuses this connection; its own log lines must not appear.
     bare = Target(guarded.parameter_server_address, keys.parameter_server_token, keys.read("ca.pem"))
     with open_channel(bare) as channel, pytest.raises(grpc.RpcError):
         rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
     assert "andshake failed" not in guarded.parameter_server.report()
 
-    # Nobody else has noticed.
+    # Other connections are not affected.
     with guarded.client() as client:
         train(client)
     with open_channel(guarded.target()) as channel:
@@ -129,8 +129,10 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
     printed = guarded.processes.start(*RLX_SERVER, "--config", guarded.config("good"), "--print-config")
     assert printed.wait(120) == 0
     assert guarded.rlx_server.stop() == guarded.parameter_server.stop() == 0
-    assert ("by shared memory" in guarded.rlx_server.stderr) == SUPPORTED, "the offer came where tokens were shown"
-    said = [running.report() for running in (guarded.rlx_server, guarded.parameter_server, printed)]
+    assert ("by shared memory" in guarded.rlx_server.stderr) == SUPPORTED, (
+        "shared memory is offered after authentication"
+    )
+    reports = [running.report() for running in (guarded.rlx_server, guarded.parameter_server, printed)]
     written = [
         path.read_bytes()
         for folder in ("checkpoints", "metrics")
@@ -138,28 +140,28 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
         if path.is_file()
     ]
     assert written
-    everything = [*written, *(text.encode() for text in (*said, *lines))]
+    everything = [*written, *(text.encode() for text in (*reports, *lines))]
     private = [line for name in ("server-key.pem", "worker-key.pem") for line in keys.read(name).splitlines()[1:-1]]
     for secret in (keys.token.encode(), keys.parameter_server_token.encode(), OTHER_TOKEN.encode(), *private):
         assert not any(secret in text for text in everything)
 
 
 def command_lines(guarded: Guarded) -> list[str]:
-    """Of the servers and their workers, as everybody on the machine can see them."""
+    """Return the command lines of the servers and their workers, which all users of the machine can see."""
     running = [*guarded.rlx_server.session(), *guarded.parameter_server.session()]
     assert len(running) >= 3
     found = [" ".join(psutil.Process(process.pid).cmdline()) for process in running]
-    assert any("--config" in line for line in found), "these are the servers' own"
+    assert any("--config" in line for line in found), "the servers are among the processes"
     return found
 
 
 @pytest.mark.slow
-def test_a_worker_that_cannot_prove_itself_tells_its_client_why(guarded: Guarded, tmp_path: Path) -> None:
+def test_client_gets_the_error_of_an_unauthenticated_worker(guarded: Guarded, tmp_path: Path) -> None:
     stranger, _ = strangers()
     (tmp_path / "stranger.pem").write_bytes(stranger.certificate)
     (tmp_path / "token").write_text(OTHER_TOKEN, encoding="utf-8")
     certificate, key = guarded.keys.put("other", stranger.issue("worker"))
-    for name, settings, says in (
+    for name, settings, text in (
         ("token", {"parameter_server_token_file": str(tmp_path / "token")}, "is not this parameter server's"),
         ("authority", {"parameter_server_ca": str(tmp_path / "stranger.pem")}, "cannot be trusted"),
         (
@@ -176,15 +178,18 @@ def test_a_worker_that_cannot_prove_itself_tells_its_client_why(guarded: Guarded
         server, address = guarded.start_rlx_server(name, **settings)
         failure = refusal(guarded.client(address))
         assert failure.code is ErrorCode.AGENT_FAILED
-        assert says in str(failure)
+        assert text in str(failure)
         assert server.stop() == 0
         assert OTHER_TOKEN not in server.report()
     with guarded.client() as client:
         train(client, 5)
 
 
-def test_a_certificate_is_good_for_its_own_role(processes: Processes, tmp_path: Path) -> None:
-    """A server's is none of a worker's, and the other way round; who does not say its role has both."""
+def test_certificate_is_valid_only_for_its_own_role(processes: Processes, tmp_path: Path) -> None:
+    """A server certificate is refused for a worker's calls, and a worker certificate for a shard's.
+
+    A certificate without a role is valid for both.
+    """
     keys = Keys(tmp_path / "keys")
     section = {"bind": "127.0.0.1:0", "metrics-dir": None, **keys.parameter_server(), "shards": 2}
     config = tmp_path / "experiment.yaml"
@@ -194,11 +199,11 @@ def test_a_certificate_is_good_for_its_own_role(processes: Processes, tmp_path: 
     pairs = {
         "worker": (keys.read("worker.pem"), keys.read("worker-key.pem")),
         "server": (keys.read("server.pem"), keys.read("server-key.pem")),
-        "none": keys.issue("somebody", ()),
-        "client": keys.issue("somebody", (client,)),
-        "both": keys.issue("somebody", both),
+        "none": keys.issue("caller", ()),
+        "client": keys.issue("caller", (client,)),
+        "both": keys.issue("caller", both),
     }
-    said: dict[tuple[str, str], str] = {}
+    errors: dict[tuple[str, str], str] = {}
     for name, pair in pairs.items():
         target = Target(address, keys.parameter_server_token, keys.read("ca.pem"), *pair)
         with open_channel(target) as channel:
@@ -211,22 +216,22 @@ def test_a_certificate_is_good_for_its_own_role(processes: Processes, tmp_path: 
                     call()
                 error = ended.value
                 refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
-                said[name, method] = error.details() if refused else ""
-    assert {key for key, sentence in said.items() if sentence} == {
+                errors[name, method] = error.details() if refused else ""
+    assert {key for key, sentence in errors.items() if sentence} == {
         ("server", "Push"), ("both", "Push"), ("worker", "Join"), ("client", "Join")
     }  # fmt: skip
-    assert "is a server's" in said["server", "Push"] and "parameter_server_certificate" in said["server", "Push"]
-    assert "is a worker's" in said["worker", "Join"] and "tls_certificate" in said["worker", "Join"]
+    assert "is a server's" in errors["server", "Push"] and "parameter_server_certificate" in errors["server", "Push"]
+    assert "is a worker's" in errors["worker", "Join"] and "tls_certificate" in errors["worker", "Join"]
     assert "refused a call from 127.0.0.1: a certificate of another role" in server.stderr
 
-    # Without clientAuth it is nobody's that calls: TLS refuses it.
+    # Without clientAuth, TLS refuses the certificate of a caller.
     only = Target(address, keys.parameter_server_token, keys.read("ca.pem"), *keys.issue("only", both[1:]))
     with open_channel(only) as channel, pytest.raises(grpc.RpcError) as ended:
         rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=60)
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_shards_join_with_their_servers_certificate(processes: Processes, tmp_path: Path) -> None:
+def test_shards_join_with_a_server_certificate(processes: Processes, tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
     section = {"bind": "127.0.0.1:0", "metrics-dir": None, **keys.parameter_server()}
     config = tmp_path / "experiment.yaml"
@@ -242,7 +247,7 @@ def test_shards_join_with_their_servers_certificate(processes: Processes, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server", "relaax/client")
-def test_a_worker_with_a_servers_certificate_tells_its_client_why(guarded: Guarded) -> None:
+def test_client_gets_the_error_of_a_server_certificate(guarded: Guarded) -> None:
     settings = {
         "parameter_server_certificate": guarded.keys.path("server.pem"),
         "parameter_server_key": guarded.keys.path("server-key.pem"),
@@ -255,7 +260,7 @@ def test_a_worker_with_a_servers_certificate_tells_its_client_why(guarded: Guard
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server", "relaax/transport", "relaax/parameters")
-def test_a_worker_of_another_configuration_is_refused_and_others_are_not(guarded: Guarded) -> None:
+def test_only_a_worker_of_another_configuration_is_refused(guarded: Guarded) -> None:
     with guarded.client() as client:
         train(client, 5)
     with Line(guarded.address, tls=guarded.keys.context()) as line:
@@ -270,7 +275,7 @@ def test_a_worker_of_another_configuration_is_refused_and_others_are_not(guarded
         train(client, 5)
 
 
-def test_other_machines_are_served_where_there_is_a_token(processes: Processes, tmp_path: Path) -> None:
+def test_public_address_needs_a_token(processes: Processes, tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
     config = tmp_path / "open.yaml"
     for section, command in (("relaax-parameter-server", PARAMETER_SERVER), ("relaax-rlx-server", RLX_SERVER)):
@@ -286,7 +291,7 @@ def test_other_machines_are_served_where_there_is_a_token(processes: Processes, 
 
 
 @pytest.mark.slow
-def test_a_run_gives_its_tokens_to_its_own_processes_only(processes: Processes, tmp_path: Path) -> None:
+def test_tokens_of_a_run_appear_in_no_file_or_command_line(processes: Processes, tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
     directory = tmp_path / "run"
     run = processes.start(
@@ -300,12 +305,12 @@ def test_a_run_gives_its_tokens_to_its_own_processes_only(processes: Processes, 
     log = directory / "logs" / "rlx-server.log"
     lines: set[str] = set()
 
-    def clients_are_let_in() -> bool:
-        with contextlib.suppress(psutil.Error):  # one may have just ended
+    def clients_are_admitted() -> bool:
+        with contextlib.suppress(psutil.Error):  # a process may have just ended
             lines.update(" ".join(each.cmdline()) for each in psutil.Process(run.pid).children(recursive=True))
         return log.exists() and "actors" in log.read_text(errors="replace")
 
-    wait_until(clients_are_let_in, "clients are let in", 200, interval=0.1)
+    wait_until(clients_are_admitted, "clients are admitted", 200, interval=0.1)
     for part in ("parameter_server.main", "rlx_server.main", "CartPole"):
         assert any(part in line for line in lines), lines
     assert run.wait(300) in (0, 3), run.report()

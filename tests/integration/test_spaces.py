@@ -1,4 +1,4 @@
-"""What has several parts is learned from through the port: observations that are a Dict, actions that are choices."""
+"""Training with Dict observations and MultiDiscrete actions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from support.service import started_service
 pytestmark = pytest.mark.checks("relaax/algorithm_base", "relaax/rlx", "algorithms", "relaax/server/rlx_server")
 
 SIDE, EPISODE = 16, 4
-FIRST = np.array([[5], [-1]])  # of each choice
+FIRST = np.array([[5], [-1]])  # first value of each choice
 
 
-class Post:
-    """An image and numbers beside it, of gymnasium's spaces, and two choices that stand in rows.
+class TwoSigns:
+    """A task that shows an image and numbers, in gymnasium's spaces, and takes two choices in rows.
 
-    A bright spot is in the upper half of the image or in the lower, and a number is negative or positive. The first
-    choice is right if it says whether these two signs differ, which neither says alone, the second if it repeats the
-    number's.
+    A bright spot is in the upper or in the lower half of the image, and a number is negative or positive. The first
+    choice is right if it is the exclusive or of "lower" and "positive", which needs both parts. The second choice is
+    right if it is "positive".
     """
 
     observation_space = spaces.Dict(
@@ -36,16 +36,16 @@ class Post:
 
     def restart(self) -> Any:
         self._steps = 0
-        return self._look()
+        return self._observe()
 
     def do(self, action: Any) -> tuple[Any, float, bool, bool]:
         assert action.shape == (2, 1) and (action >= FIRST).all() and (action < FIRST + 2).all(), action
         low, positive = self._signs
         right = (action - FIRST).reshape(-1) == (low ^ positive, positive)
         self._steps += 1
-        return self._look(), float(right.mean()), self._steps == EPISODE, False
+        return self._observe(), float(right.mean()), self._steps == EPISODE, False
 
-    def _look(self) -> Any:
+    def _observe(self) -> Any:
         self._signs = low, positive = self._rng.integers(0, 2, 2)
         camera = self._rng.integers(0, 30, (SIDE, SIDE, 1)).astype(np.uint8)
         row, column = self._rng.integers((SIDE // 2 * low, 0), (SIDE // 2 * (1 + low) - 4, SIDE - 4))
@@ -55,8 +55,8 @@ class Post:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_image_beside_numbers_is_learned_from_through_the_port(tmp_path: Path) -> None:
-    """Chance is worth 2 in an episode of 4 steps; the number alone is worth 3."""
+def test_dict_observations_and_two_choices_are_learned(tmp_path: Path) -> None:
+    """In an episode of 4 steps, random actions return 2, and actions that use only the number return 3."""
     keys: dict[str, Any] = {
         "network": {"dense": [32]},
         "history_len": 1,
@@ -67,7 +67,7 @@ def test_an_image_beside_numbers_is_learned_from_through_the_port(tmp_path: Path
     }
     with started_service(tmp_path, **keys) as service:
         for part in range(15):
-            run(Worlds(Post, 16, seed=100 * part), service.address, steps=8_000, seed=part)
+            run(Worlds(TwoSigns, 16, seed=100 * part), service.address, steps=8_000, seed=part)
             if service.wait_for_nobody().mean_return_100 > 3.7:
                 break
         assert service.status.mean_return_100 > 3.7

@@ -1,4 +1,4 @@
-"""TensorBoard on a real run: what its HTTP interface says of it, and what a browser shows."""
+"""TensorBoard on a real run: its HTTP interface, and its page in a browser."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from support.run import Runs
 pytestmark = pytest.mark.checks("relaax/metrics", "relaax/server/tensorboard", "relaax/cli/run")
 
 ROOT = Path(__file__).resolve().parents[2]
-# What comes last: clients report every five seconds, and a worker's memory is first looked at then.
+# The last metrics to appear: clients report every five seconds, and a worker's memory is first measured then.
 WANTED = {
     *("episode/mean_return_100", "episode/seconds", "latency/act_ms/p99"),
     *("workers/memory_mb/0", "client/latency/act_ms"),
 }
 
 
-def pictures() -> ModuleType:
-    """docs/images/retake.py, which starts TensorBoard and Chromium for the docs."""
+def retake_module() -> ModuleType:
+    """Load docs/images/retake.py, which starts TensorBoard and Chromium for the docs."""
     spec = importlib.util.spec_from_file_location("retake", ROOT / "docs" / "images" / "retake.py")
     assert spec is not None
     assert spec.loader is not None
@@ -36,7 +36,7 @@ def pictures() -> ModuleType:
     return module
 
 
-def ask(url: str, question: dict[str, Any] | None = None) -> Any:
+def get_json(url: str, question: dict[str, Any] | None = None) -> Any:
     data = None if question is None else json.dumps(question).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -50,16 +50,16 @@ def test_tensorboard_shows_a_run(runs: Runs) -> None:
     run.wait_for_steps(1)
     wait_until(lambda: set(scalars(run.directory / "metrics")) >= WANTED, f"{WANTED} are written", 120, interval=0.5)
     assert run.running.stop(signal.SIGINT, timeout=60) == 130, run.running.report()
-    retake = pictures()
+    retake = retake_module()
     with retake.tensorboard(run.directory) as address:
         data = f"{address}data/plugin"
-        (tags,) = ask(f"{data}/scalars/tags").values()
+        (tags,) = get_json(f"{data}/scalars/tags").values()
         assert set(tags) >= WANTED
-        (texts,) = ask(f"{data}/text/tags").values()
+        (texts,) = get_json(f"{data}/text/tags").values()
         assert "configuration" in texts
-        layout = ask(f"{data}/custom_scalars/layout")
+        layout = get_json(f"{data}/custom_scalars/layout")
         assert layout["category"][0]["title"] == "Does it learn?"
-        experiment = ask(f"{data}/hparams/experiment", {"experimentName": ""})
+        experiment = get_json(f"{data}/hparams/experiment", {"experimentName": ""})
         names = [info["name"] for info in experiment["hparamInfos"]]
         assert names[:3] == ["entropy_beta", "episode_len", "initial_learning_rate"]
         question = {
@@ -68,7 +68,7 @@ def test_tensorboard_shows_a_run(runs: Runs) -> None:
             "sliceSize": 10,
             "colParams": [{"metric": {"group": "metrics", "tag": "episode/mean_return_100"}}],
         }
-        (group,) = ask(f"{data}/hparams/session_groups", question)["sessionGroups"]
+        (group,) = get_json(f"{data}/hparams/session_groups", question)["sessionGroups"]
         assert group["hparams"]["initial_learning_rate"] == 3e-3
         assert group["metricValues"][0]["value"] > 8
         if retake.browser() is not None:

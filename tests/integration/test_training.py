@@ -1,4 +1,4 @@
-"""Environments train a shared agent through the port: all parts are real."""
+"""Environments train a shared model with real servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_environments_stepped_together_train_the_model(service: Service, mode: A
         env.close()
     after = service.wait_for_nobody()
     counted = after.global_step - before.global_step
-    unfinished = 4 * (ROLLOUT + 1)  # a rollout under way when the client left is lost, and its last action
+    unfinished = 4 * (ROLLOUT + 1)  # a disconnecting client loses its unfinished rollout and its last action
     assert summary.steps - unfinished <= counted <= summary.steps
     assert after.frames - before.frames == counted
     assert after.updates - before.updates == pytest.approx(counted / (4 * ROLLOUT), rel=0.25)
@@ -59,7 +59,7 @@ def test_several_clients_train_one_model(service: Service) -> None:
         assert service.status.global_step - before.global_step == 2 * ROLLOUT
 
 
-def test_the_plain_client_hears_the_return_of_its_episode(service: Service) -> None:
+def test_reset_returns_the_return_of_the_episode(service: Service) -> None:
     before = service.wait_for_nobody()
     env = gymnasium.make("CartPole-v1")
     lengths = []
@@ -80,18 +80,18 @@ def test_the_plain_client_hears_the_return_of_its_episode(service: Service) -> N
     assert after.episodes - before.episodes == len(lengths) == 3
 
 
-def test_a_client_in_exploit_mode_changes_nothing(service: Service) -> None:
-    run("CartPole-v1", service.address, steps=20, seed=1)  # there is a model to exploit
+def test_client_in_exploit_mode_changes_nothing(service: Service) -> None:
+    run("CartPole-v1", service.address, steps=20, seed=1)  # creates the model
     before = service.wait_for_nobody()
     summary = run("CartPole-v1", service.address, steps=300, seed=2, mode="exploit")
     assert summary.steps == 300
     after = service.wait_for_nobody()
     assert (after.global_step, after.updates, after.frames) == (before.global_step, before.updates, before.frames)
-    assert after.episodes == before.episodes, "its episodes are not those of training"
+    assert after.episodes == before.episodes, "exploit episodes are not counted"
     assert after.mean_return_100 == before.mean_return_100
 
 
-def test_a_client_with_other_spaces_is_refused_with_both(service: Service) -> None:
+def test_client_with_other_spaces_is_refused(service: Service) -> None:
     run("CartPole-v1", service.address, steps=2, seed=1)
     other = gymnasium.spaces.Box(-1, 1, (3,))
     with (
