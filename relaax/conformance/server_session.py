@@ -107,7 +107,7 @@ class ServerSession:
             _check_own_reason(message.error, _OWN_REASONS)
             raise RuleViolation(f"{kind} was expected, not the error {_sentence(message)}")
         if found in ("training_finished", "bye"):
-            raise ConversationRefused(f"the server sent {found}")
+            raise ConversationRefused(f"the server ended the connection with {found}")
         raise RuleViolation(f"{kind} was expected, not {found}")
 
     def expect_error(self, code: str, message: Any = None) -> None:
@@ -126,7 +126,7 @@ class ServerSession:
             raise RuleViolation(f"the error {code} has no message")
         wait = message.error.retry_after_seconds
         if not 0 <= wait < math.inf:
-            raise RuleViolation(f"the error {code} has retry_after_seconds {wait}")
+            raise RuleViolation(f"retry_after_seconds of the error {code} is {wait}")
         self.stream.expect_end()
 
     def apply_welcome(self, welcome: Any) -> None:

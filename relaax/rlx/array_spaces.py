@@ -299,5 +299,5 @@ def _convert(array: Leaf, space: ElementarySpace) -> Leaf:
             result = array.astype(target)
             if (result == array).all():
                 return result
-            raise ValueMismatch("", f"holds {array[result != array][0]}, which {target} cannot hold")
+            raise ValueMismatch("", f"holds {array[result != array][0]}, which is outside the range of {target}")
     raise ValueMismatch("", dtype_mismatch(source, target))

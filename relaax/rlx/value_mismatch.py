@@ -28,10 +28,11 @@ class ValueMismatch(ValueError):
 
 def check_sequence(value: Any, length: int) -> None:
     """Raise ValueMismatch if `value` is not a tuple or list of this length."""
+    expected = f"the space is a tuple of {length} values"
     if not isinstance(value, tuple | list):
-        raise ValueMismatch("", f"{_is(value)}, the space is a tuple of {length} values")
+        raise ValueMismatch("", f"{_is(value)}, {expected}")
     if len(value) != length:
-        raise ValueMismatch("", f"has length {len(value)}, the space is a tuple of {length} values")
+        raise ValueMismatch("", f"has length {len(value)}, {expected}")
 
 
 def check_keys(value: Any, keys: Collection[str]) -> None:

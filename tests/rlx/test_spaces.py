@@ -131,8 +131,8 @@ def test_flatten_converts_dtypes_without_loss(value: object, space: Space, dtype
     ("value", "space", "sentence"),
     [
         (0.5, Discrete(2), "observation is float64, the space is int64"),
-        ([256, 0], Box(shape=(2,), dtype=np.uint8), "observation holds 256, which uint8 cannot hold"),
-        ([-1, 0], Box(shape=(2,), dtype=np.uint8), "observation holds -1, which uint8 cannot hold"),
+        ([256, 0], Box(shape=(2,), dtype=np.uint8), "observation holds 256, which is outside the range of uint8"),
+        ([-1, 0], Box(shape=(2,), dtype=np.uint8), "observation holds -1, which is outside the range of uint8"),
         ([1.0, 2.0, 3.0], Box(shape=(2,)), "observation has shape (3,), the space is (2,)"),
         (1.0, Box(shape=(2,)), "observation has shape (), the space is (2,)"),
         ([[1.0], [1.0, 2.0]], Box(shape=(2,)), "observation is a list of values of different shapes, not an array"),
