@@ -33,7 +33,7 @@ from relaax.cli.run.progress import ProgressReader
 from support.cluster_crashes import CrashScene
 from support.cluster_training import ClusterTraining, connections_of, of_role
 from support.elastic import CLIENT, TOKEN, scale_up_and_down
-from support.namespaces import Namespaces, is_possible
+from support.namespaces import Namespaces, can_make_namespaces
 from support.processes import Processes, Running
 from support.ray_nodes import RayNodes
 from support.rlx_line import Line
@@ -234,7 +234,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of a window (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     given = parser.parse_args(arguments)
-    if not is_possible():
+    if not can_make_namespaces():
         parser.error("network namespaces need root, and the command ip (iproute2)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given.output.mkdir(parents=True, exist_ok=True)

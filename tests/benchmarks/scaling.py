@@ -40,7 +40,7 @@ from relaax.planning.costs import costs_from_measurement
 from relaax.planning.forecast import forecast_on
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete
-from support.namespaces import SERVERS, Namespaces, is_possible
+from support.namespaces import SERVERS, Namespaces, can_make_namespaces
 from support.processes import Processes, Running
 
 CARTPOLE = "da3c_gym_cartpole"
@@ -97,9 +97,9 @@ def measure(machines: int, environments: int, setting: Setting) -> Figures:
             programs.wait(WARM_UP_SECONDS)
             seen = [len(one.act_ms) for one in programs.measured]
             spent = processor(programs, processes)
-            first, carried, begin = reader.poll(parameter_server), namespaces.carried(), time.monotonic()
+            first, carried, begin = reader.poll(parameter_server), namespaces.bytes_carried(), time.monotonic()
             programs.wait(setting.seconds)
-            last, carried, end = reader.poll(parameter_server), namespaces.carried() - carried, time.monotonic()
+            last, carried, end = reader.poll(parameter_server), namespaces.bytes_carried() - carried, time.monotonic()
             spent = processor(programs, processes) - spent
             megabytes = worker_megabytes(server)
         reader.close()
@@ -255,7 +255,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--output", type=Path, default=results_folder, help="folder (docs/results)")
     given = parser.parse_args(arguments)
-    if not is_possible():
+    if not can_make_namespaces():
         parser.error("network namespaces need root, and the command ip (iproute2)")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
     result = json.loads(given.measured.read_text("utf-8"))

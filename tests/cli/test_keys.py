@@ -31,13 +31,13 @@ def test_nobody_else_can_read_what_is_made(tmp_path: Path) -> None:
     assert len(keys.token) >= 40
     tokens = {keys.read(name).decode().strip() for name in FILES if name.endswith("token")}
     assert len(tokens) == 3
-    assert not [token for token in tokens if token in keys.said]
+    assert not [token for token in tokens if token in keys.output]
 
 
 @pytest.mark.parametrize("folder", ["keys", "my keys: #1 'new'"])
 def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path, folder: str) -> None:
     keys = Keys(tmp_path / folder)
-    lines = keys.said.splitlines()
+    lines = keys.output.splitlines()
     begin = lines.index("relaax-parameter-server:")
     end = lines.index("", begin)
     sections = yaml.safe_load("\n".join(lines[begin:end]))
@@ -68,7 +68,7 @@ def test_where_others_are_to_reach_the_servers_the_lines_say_so(tmp_path: Path) 
     made = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), "--host", "a.example"])
     assert "\n  bind: 0.0.0.0:7000\n  token-file:" in made.output
     assert "\n  bind: 0.0.0.0:7001\n  token-file:" in made.output
-    assert "bind" not in Keys(tmp_path / "others").said
+    assert "bind" not in Keys(tmp_path / "others").output
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.namespaces import Namespaces, is_possible
+from support.namespaces import Namespaces, can_make_namespaces
 from support.processes import Processes
 from support.ray_nodes import RayNodes
 
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),
     pytest.mark.checks("relaax/cluster", "relaax/cli/cluster", "relaax/supervision", "tests/support/ray_nodes.py"),
-    pytest.mark.skipif(not is_possible(), reason="network namespaces need root, and the command ip (iproute2)"),
+    pytest.mark.skipif(not can_make_namespaces(), reason="network namespaces need root, and the command ip (iproute2)"),
 ]
 MACHINES = 4
 

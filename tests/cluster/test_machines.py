@@ -82,8 +82,8 @@ class Scene:
     def strategies(self) -> list[Any]:
         """Return the strategy of each actor: (machine, soft), (group, bundle) or Ray's name of it."""
         found: list[Any] = []
-        for asked in self.ray.asked:
-            strategy = asked["scheduling_strategy"]
+        for each in self.ray.actor_options:
+            strategy = each["scheduling_strategy"]
             if hasattr(strategy, "node_id"):
                 found.append((bytes.fromhex(strategy.node_id).rstrip(b"\0").decode(), strategy.soft))
             elif hasattr(strategy, "placement_group"):
@@ -186,7 +186,7 @@ def test_shards_have_bundles_of_a_placement_group(scene: Scene) -> None:
     scene.started(host, PARAMETER_SERVER, 2)
     scene.started(host, REPLAY_SERVER, 1)
     assert scene.strategies == [(0, 0), (0, 1), (1, 0)]
-    assert [(asked["num_cpus"], asked["memory"]) for asked in scene.ray.asked] == [(1.0, None)] * 2 + [(2.0, 1e9)]
+    assert [(each["num_cpus"], each["memory"]) for each in scene.ray.actor_options] == [(1.0, None)] * 2 + [(2.0, 1e9)]
     host.prepare(scene.processes)
     assert len(scene.ray.groups) == 2, "the second time there is nothing to do"
     host.release()
@@ -219,7 +219,7 @@ def test_tensorboard_runs_beside_the_run_directory(scene: Scene) -> None:
     host = scene.host()
     scene.started(host, TENSORBOARD, 1)
     assert scene.strategies == [("here", False)]
-    assert scene.ray.asked[0]["num_cpus"] == 0.0
+    assert scene.ray.actor_options[0]["num_cpus"] == 0.0
     assert host.options(TENSORBOARD) == ["--metrics-dir", str(scene.folder / "metrics")]
 
 
@@ -230,7 +230,7 @@ def test_clients_use_the_environments_resource_if_it_exists(scene: Scene) -> Non
     scene.started(host, CLIENT, 1)
     scene.ray.add_machine("m2", environments=2.0)
     scene.started(host, CLIENT, 1)
-    assert [(asked["num_cpus"], asked["resources"]) for asked in scene.ray.asked] == [
+    assert [(each["num_cpus"], each["resources"]) for each in scene.ray.actor_options] == [
         (1.0, {}),
         (0.0, {"environments": 1.0}),
     ]
@@ -239,8 +239,8 @@ def test_clients_use_the_environments_resource_if_it_exists(scene: Scene) -> Non
 def test_configured_resources_are_passed_to_ray(scene: Scene) -> None:
     host = scene.host(resources={"learner": {"GPU": 1.0, "CPU": 3.0, "fast": 2.0}})
     scene.started(host, LEARNER, 1)
-    (asked,) = scene.ray.asked
-    assert (asked["num_cpus"], asked["num_gpus"], asked["resources"]) == (3.0, 1.0, {"fast": 2.0})
+    (options,) = scene.ray.actor_options
+    assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (3.0, 1.0, {"fast": 2.0})
 
 
 def test_new_machine_gets_another_rlx_server(scene: Scene) -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from environments.MiniWoB import main as miniwob
 from relaax import rlx
-from support.machine import lack_of
+from support.machine import missing_requirements
 from support.processes import wait_until
 from support.programs import PATIENCE, program, refusal, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs, is_alive
 
 FAMILY = "MiniWoB"
-LACK = lack_of(FAMILY)
+LACK = missing_requirements(FAMILY)
 with_chromium = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 
 

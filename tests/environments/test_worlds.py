@@ -12,7 +12,7 @@ import pytest
 
 from environments.ViZDoom.main import find, make, parser
 from relaax import rlx
-from support.machine import lack_of
+from support.machine import missing_requirements
 from support.processes import wait_until
 from support.programs import PATIENCE, ROOT, program, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.checks(
     "environments/MiniWorld", "environments/ViZDoom", "relaax/client/program", "algorithms/da3c"
 )
 
-LACK = lack_of("MiniWorld")
+LACK = missing_requirements("MiniWorld")
 with_graphics = pytest.mark.skipif(LACK is not None, reason=str(LACK))
 MAZE = "MiniWorld-MazeS3Fast-v0"
 checks = pytest.mark.checks("environments/MiniWorld", "relaax/client/program", "tests/support/several_worlds.py")

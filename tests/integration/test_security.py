@@ -20,7 +20,7 @@ from relaax.rlx import ErrorCode
 from relaax.server.parameter_server.command.credentials import JOIN
 from relaax.transport.channel import Target, open_channel
 from relaax.transport.segments import SUPPORTED
-from support.keys import OTHER_TOKEN, Keys, strangers
+from support.keys import OTHER_TOKEN, Keys, unknown_authority
 from support.processes import Processes, Running, wait_until
 from support.raw_grpc import PUSH
 from support.rlx_line import Line
@@ -102,7 +102,7 @@ def test_secrets_appear_in_no_output_of_the_service(guarded: Guarded, tmp_path: 
         lines = command_lines(guarded)
 
     # Each of these connections is refused with its own error.
-    stranger, _ = strangers()
+    stranger, _ = unknown_authority()
     (tmp_path / "stranger.pem").write_bytes(stranger.certificate)
     assert refusal(guarded.client(token="")).code is ErrorCode.UNAUTHENTICATED
     assert refusal(guarded.client(token=OTHER_TOKEN)).code is ErrorCode.UNAUTHENTICATED
@@ -157,7 +157,7 @@ def command_lines(guarded: Guarded) -> list[str]:
 
 @pytest.mark.slow
 def test_client_gets_the_error_of_an_unauthenticated_worker(guarded: Guarded, tmp_path: Path) -> None:
-    stranger, _ = strangers()
+    stranger, _ = unknown_authority()
     (tmp_path / "stranger.pem").write_bytes(stranger.certificate)
     (tmp_path / "token").write_text(OTHER_TOKEN, encoding="utf-8")
     certificate, key = guarded.keys.put("other", stranger.issue("worker"))

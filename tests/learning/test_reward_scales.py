@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import Box, Discrete, Leaves, StepResult, load_algorithm
 from relaax.algorithm_base.testing import make_agent
-from support.gym_training import OptimizerBridge
+from support.gym_training import OptimizerClient
 from support.slow_parameters import fast_and_slow
 from support.training import judge
 
@@ -73,7 +73,7 @@ def test_it_learns_whatever_the_scale(name: str, scale: float) -> None:
     config = algorithm.configure({"path": name} | section)
     world = Match(ENVIRONMENTS, scale, seed=4)
     spaces = world.observation_space, world.action_space
-    bridge = OptimizerBridge(algorithm, config, *spaces)
+    bridge = OptimizerClient(algorithm, config, *spaces)
     agent, _ = make_agent(algorithm, config, *spaces, environments=ENVIRONMENTS, parameters=bridge)
     actions = agent.reset(world.reset())
     for _ in range(1_000):

@@ -1,4 +1,4 @@
-"""A client that follows the protocol and sends the largest numbers: `extreme_values_client.py HOST:PORT RATE`."""
+"""A client that follows the protocol and sends extreme numbers: `extreme_values_client.py HOST:PORT RATE`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REWARD = 1e15
 EPISODE = 10  # steps
 
 
-class Liar(gymnasium.Env[Any, Any]):
-    """Has the spaces of CartPole."""
+class ExtremeValues(gymnasium.Env[Any, Any]):
+    """An environment with the spaces of CartPole, and extreme observations and rewards."""
 
     def __init__(self) -> None:
-        like = CartPoleEnv()
-        self.observation_space, self.action_space = like.observation_space, like.action_space
+        cartpole = CartPoleEnv()
+        self.observation_space, self.action_space = cartpole.observation_space, cartpole.action_space
         self._steps = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -35,4 +35,4 @@ class Liar(gymnasium.Env[Any, Any]):
 
 if __name__ == "__main__":
     address, rate = sys.argv[1:]
-    run(Liar(), address, environment="CartPole-v1", rate=float(rate), retry_seconds=60.0)
+    run(ExtremeValues(), address, environment="CartPole-v1", rate=float(rate), retry_seconds=60.0)

@@ -125,7 +125,7 @@ def _kind_of(answer: bytes) -> str:
         assert body.decode().endswith(".\n")
         return f"HTTP {head[9:12].decode()}"
     strict, last = Unframer(), "no message"
-    frames = strict.taken(answer)
+    frames = strict.unframe(answer)
     while frames:
         end = 4 + int.from_bytes(frames[:4], "big")
         payload, frames = frames[4:end], frames[end:]

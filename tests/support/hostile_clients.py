@@ -1,6 +1,6 @@
-"""Hostile clients in a process of their own, until they are killed: `hostile_clients.py HOST:PORT SEED FIRST THREADS`.
+"""A process of hostile clients that runs until it is killed: `hostile_clients.py HOST:PORT SEED FIRST THREADS`.
 
-Prints the number and the kind of each conversation that is over.
+Prints the number and the kind of each finished connection.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.hostile_traffic import converse
+from support.hostile_traffic import run_connection
 
-PAUSE = 0.6  # seconds between two conversations of a client, at most
+PAUSE = 0.6  # maximum seconds between two connections of a client
 
 
 def work(address: str, seed: int, numbers: Iterator[int]) -> None:
     for number in numbers:
         try:
-            end = converse(address, seed, number)
+            kind = run_connection(address, seed, number)
         except OSError as error:
-            end = type(error).__name__
-        print(number, end, flush=True)
+            kind = type(error).__name__
+        print(number, kind, flush=True)
         time.sleep(random.uniform(0.0, PAUSE))
 
 
 if __name__ == "__main__":
-    os.nice(10)  # it stands for other machines, and is not to take this one's processors from honest clients
+    os.nice(10)  # an attacker on another machine would not use the processors of honest clients
     target, seed, first, threads = sys.argv[1], *map(int, sys.argv[2:])
     shared = count(first)
     for _ in range(threads):

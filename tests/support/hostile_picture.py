@@ -1,4 +1,4 @@
-"""A hostile environment as a table of its windows and as a picture."""
+"""The results of a hostile run as a CSV file, a picture and a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_csv(summary: dict[str, Any], path: Path) -> None:
-    """Every sample in its order, and beside it the window that it is of and the honest clients' rate in that."""
+    """Write every sample, with its window and the rate of the honest clients in that window."""
     with path.open("w", newline="", encoding="utf-8") as file:
         names = list(summary["samples"][0])
         writer = csv.writer(file)
@@ -19,7 +19,7 @@ def write_csv(summary: dict[str, Any], path: Path) -> None:
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """The honest clients' rate, the servers' memory and the manifests' bytes, against minutes."""
+    """Draw the rate of the honest clients, the memory of the servers, and the sizes of the manifests."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -28,17 +28,17 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     figure, (rates, memory, manifests) = pyplot.subplots(3, 1, figsize=(9, 10))
     for hostile, colour in ((False, "tab:blue"), (True, "tab:red")):
         windows = [window for window in summary["windows"] if window["hostile"] is hostile]
-        label = "beside hostile clients" if hostile else "alone"
+        label = "with hostile clients" if hostile else "alone"
         minutes = [window["start"] / 60 for window in windows]
         rates.plot(minutes, [window["rate"] for window in windows], ".", color=colour, label=label)
     rates.set_ylabel("steps/s of honest clients")
     rates.set_ylim(bottom=0)
     rates.legend()
-    rates.set_title(f"{sum(summary['conversations'].values()):,} hostile conversations, seed {summary['seed']}")
+    rates.set_title(f"{sum(summary['conversations'].values()):,} hostile connections, seed {summary['seed']}")
     minutes = [sample["seconds"] / 60 for sample in summary["samples"]]
     for name in summary["memory"]:
         memory.plot(minutes, [sample[f"{name}_mb"] for sample in summary["samples"]], label=name)
-    memory.set_ylabel("memory of its own, MB")
+    memory.set_ylabel("own memory, MB")
     memory.set_ylim(bottom=0)
     memory.legend()
     manifests.plot([size / 1000 for size in summary["manifests"]], color="tab:gray")
@@ -51,14 +51,14 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def table(summary: dict[str, Any]) -> str:
-    """What a person wants to know first."""
+    """Return a table of the main results."""
     rows: list[tuple[str, object]] = [
-        ("hostile conversations", ", ".join(f"{name} {count:,}" for name, count in summary["conversations"].items())),
+        ("hostile connections", ", ".join(f"{name} {count:,}" for name, count in summary["conversations"].items())),
         ("honest clients, steps/s alone", summary["honest_rate_quiet"]),
-        ("beside hostile ones", summary["honest_rate_hostile"]),
+        ("with hostile clients", summary["honest_rate_hostile"]),
         ("share that they kept", summary["share"]),
         ("updates", f"{summary['updates']:,}"),
-        ("longest time without one", f"{summary['longest_without_update']} s"),
+        ("longest time without an update", f"{summary['longest_without_update']} s"),
         *((f"memory of the {name}", found) for name, found in summary["memory"].items()),
         ("checkpoints, each read", summary["checkpoints_read"]),
         ("largest manifest", f"{summary['largest_manifest_bytes']:,} bytes"),

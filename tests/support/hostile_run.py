@@ -1,4 +1,4 @@
-"""A service among hostile clients: windows with them and without them in turn, and what is seen of it all the while."""
+"""A run of a service in alternating windows with and without hostile clients, and measurements of it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from support.websocket_relay import WebSocketRelay
 
 HERE = Path(__file__).resolve().parent
 MEGABYTE = 2**20
-SETTLE = 2.0  # seconds of each window that do not count: who was there before has yet to go
-MEMORY_MEGABYTES = 192.0  # that a server may take beyond what it had after the first windows
+SETTLE = 2.0  # seconds of each window that do not count: connections of the previous window are still closing
+MEMORY_MEGABYTES = 192.0  # maximum growth of a server after the first windows
 MANIFEST_BYTES = 4_000_000
-ANSWER_SECONDS = 20.0  # that a status may take on a busy machine
+ANSWER_SECONDS = 20.0  # maximum seconds of a status on a busy machine
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`seconds` in all, in windows of `window`; so many honest clients at `rate` steps a second each,
-    of which they must keep `share`. What else runs on the machine takes its part of that. `websocket`: hostile clients
-    come over WebSocket, and every other honest one.
+    """The parameters of a run of `seconds`, in windows of `window` seconds.
+
+    `honest` clients run at `rate` steps per second each, and must keep `share` of that beside `hostile` clients. Other
+    load on the machine reduces the share too. `websocket`: hostile clients and every second honest client use
+    WebSocket.
     """
 
     seconds: float = 180.0
@@ -50,7 +52,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sample:
-    """At a time (of time.monotonic): the servers' own memory, and how training goes."""
+    """A sample of the servers' own memory (MB) and the progress of training. `time`: of time.monotonic."""
 
     time: float
     memory: dict[str, float]
@@ -61,12 +63,12 @@ class Sample:
 
 
 class Watch:
-    """Asks both servers every second, and reads every checkpoint once it is published, as a whole."""
+    """A thread that polls both servers every second and reads every published checkpoint."""
 
     def __init__(self, servers: dict[str, Running], address: str, store: LocalStore) -> None:
         self.samples: list[Sample] = []
         self.manifests: dict[str, int] = {}
-        """Checkpoints that were read, and the bytes of their manifests."""
+        """Ids of the checkpoints that were read, and the sizes of their manifests in bytes."""
         self.failures: list[str] = []
         self.slowest = 0.0
         self._servers, self._address = servers, address
@@ -80,34 +82,34 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """No more, but for the last checkpoints."""
+        """Stop polling, and read the last checkpoints."""
         self._stop.set()
         self._thread.join()
-        self._read()
+        self._read_checkpoints()
 
     def _run(self) -> None:
         while not self._stop.wait(1.0):
             try:
-                self._ask()
-                self._read()
+                self._poll()
+                self._read_checkpoints()
             except Exception as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
 
-    def _ask(self) -> None:
-        began = time.monotonic()
+    def _poll(self) -> None:
+        begun = time.monotonic()
         status = status_of(self._address)
         for name, url in self._urls.items():
-            code, said = health(url)
+            code, text = health(url)
             if code != 200:
-                self.failures.append(f"{name} says {code}: {said}")
-        self.slowest = max(self.slowest, time.monotonic() - began)
+                self.failures.append(f"health of {name} is {code}: {text}")
+        self.slowest = max(self.slowest, time.monotonic() - begun)
         memory = {name: _own_megabytes(server.pid) for name, server in self._servers.items()}
         children = len(psutil.Process(self._servers["rlx-server"].pid).children(recursive=True))
         self.samples.append(
             Sample(time.monotonic(), memory, status.global_step, status.updates, status.workers, children)
         )
 
-    def _read(self) -> None:
+    def _read_checkpoints(self) -> None:
         for checkpoint_id in self._manager.published():
             if checkpoint_id in self.manifests:
                 continue
@@ -115,64 +117,66 @@ class Watch:
                 self._manager.load(checkpoint_id)
                 self.manifests[checkpoint_id] = (self._folder / checkpoint_id / "manifest.json").stat().st_size
             except (Damaged, StoreError, OSError) as error:
-                if checkpoint_id in self._manager.published():  # it was not just thinned out
+                if checkpoint_id in self._manager.published():  # it was not deleted in the meantime
                     self.failures.append(f"{checkpoint_id}: {error}")
 
 
 def run_hostile(
-    processes: Processes, folder: Path, plan: Plan, say: Callable[[str], None] = lambda _: None
+    processes: Processes, folder: Path, plan: Plan, log: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The summary. Raises AssertionError if a server did not bear it, with what shows it."""
+    """Run a service with hostile clients, and return the summary. Raises AssertionError if a check fails."""
     config = _configuration(folder)
     parameter_server, shard = processes.start_server(*PARAMETER_SERVER, "--config", config)
     rlx_server, address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", shard)
     files = [folder / f"honest-{number}.jsonl" for number in range(plan.honest)]
-    others = f"ws://{address}" if plan.websocket else address
-    guests = [
-        processes.start(sys.executable, HERE / "honest_client.py", (address, others)[number % 2], str(plan.rate), file)
+    alternative = f"ws://{address}" if plan.websocket else address
+    clients = [
+        processes.start(
+            sys.executable, HERE / "honest_client.py", (address, alternative)[number % 2], str(plan.rate), file
+        )
         for number, file in enumerate(files)
     ]
     watch = Watch(
         {"parameter-server": parameter_server, "rlx-server": rlx_server}, shard, LocalStore(folder / "checkpoints")
     )
     wait_until(lambda: all(_steps(file) for file in files), "honest clients are served", 120)
-    began = time.monotonic()
+    begun = time.monotonic()
     windows: list[dict[str, Any]] = []
-    talks: Counter[str] = Counter()
+    connections: Counter[str] = Counter()
     relay = WebSocketRelay(address) if plan.websocket else None
     target = relay.address if relay is not None else address
     try:
-        while time.monotonic() - began < plan.seconds:
+        while time.monotonic() - begun < plan.seconds:
             for hostile in (False, True):
-                crowd = _crowd(processes, target, plan, len(windows)) if hostile else None
+                attackers = _start_hostile_clients(processes, target, plan, len(windows)) if hostile else None
                 start = time.monotonic()
-                _until(start + plan.window, guests)
+                _wait(start + plan.window, clients)
                 window = {
-                    "start": round(start - began, 1),
+                    "start": round(start - begun, 1),
                     "hostile": hostile,
                     "at": (start + SETTLE, time.monotonic()),
                 }
-                if crowd is not None:
-                    crowd.end()
-                    talks.update(line.partition(" ")[2] for line in crowd.lines)
-                    assert "Traceback" not in crowd.stderr, crowd.stderr
+                if attackers is not None:
+                    attackers.end()
+                    connections.update(line.partition(" ")[2] for line in attackers.lines)
+                    assert "Traceback" not in attackers.stderr, attackers.stderr
                 window["rate"] = steps_per_second(files, *window.pop("at"))
                 windows.append(window)
-                say(f"{'hostile' if hostile else 'quiet':8} {window['rate']:7.1f} steps/s, {watch.samples[-1]}")
+                log(f"{'hostile' if hostile else 'quiet':8} {window['rate']:7.1f} steps/s, {watch.samples[-1]}")
     finally:
         watch.close()
         if relay is not None:
             relay.close()
-    for guest in guests:
-        assert guest.returncode is None, f"an honest client has ended\n{guest.report()}"
-        guest.end()
+    for client in clients:
+        assert client.returncode is None, f"an honest client has ended\n{client.report()}"
+        client.end()
     assert parameter_server.stop(timeout=120) == 0, parameter_server.report()
     watch.close()
-    summary = _summary(plan, windows, talks, watch, began, files)
+    summary = _summary(plan, windows, connections, watch, begun, files)
     for server in (parameter_server, rlx_server):
         expect_clean_log(server)
     assert rlx_server.stop(timeout=60) == 0, rlx_server.report()
-    _judge(plan, summary, watch)
+    _check(plan, summary, watch)
     return summary
 
 
@@ -181,23 +185,23 @@ def _configuration(folder: Path) -> Path:
     document = json.loads(path.read_text(encoding="utf-8"))
     document["relaax-parameter-server"] |= {"status-bind": "127.0.0.1:0", "checkpoint-interval": 5}
     document["relaax-rlx-server"] |= {"status-bind": "127.0.0.1:0"}
-    document["algorithm"] |= {"max_global_step": 10**15}  # a client can step to the end: docs/security.md says so
+    document["algorithm"] |= {"max_global_step": 10**15}  # clients cannot reach it: see docs/security.md
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
 
 
-def _crowd(processes: Processes, address: str, plan: Plan, window: int) -> Running:
+def _start_hostile_clients(processes: Processes, address: str, plan: Plan, window: int) -> Running:
     first = window * 10**6
     numbers = (str(plan.seed), str(first), str(plan.hostile))
     return processes.start(sys.executable, HERE / "hostile_clients.py", address, *numbers)
 
 
-def _until(end: float, guests: list[Running]) -> None:
-    """Wait; an honest client that ends is noticed at once."""
+def _wait(end: float, clients: list[Running]) -> None:
+    """Wait until the time `end`. Raises AssertionError if an honest client ends."""
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(0.5, left))
-        for guest in guests:
-            assert guest.returncode is None, f"an honest client has ended\n{guest.report()}"
+        for client in clients:
+            assert client.returncode is None, f"an honest client has ended\n{client.report()}"
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -211,7 +215,7 @@ def _steps(file: Path) -> int:
 
 
 def steps_per_second(files: list[Path], start: float, end: float) -> float:
-    """Steps a second of all honest clients together, over their lines in that time."""
+    """Return the steps per second of all honest clients together, from their measurements in that time."""
     total = 0.0
     for file in files:
         inside = [(line["time"], line["steps"]) for line in _lines(file) if start <= line["time"] <= end]
@@ -221,18 +225,18 @@ def steps_per_second(files: list[Path], start: float, end: float) -> float:
 
 
 def _own_megabytes(pid: int) -> float:
-    """Anonymous memory, which a server's workers share with it or not."""
+    """Return the anonymous memory of a process, including what it shares with its workers."""
     return sum(float(part.anonymous) for part in psutil.Process(pid).memory_maps()) / MEGABYTE
 
 
 def _summary(
-    plan: Plan, windows: list[dict[str, Any]], talks: Counter[str], watch: Watch, began: float, files: list[Path]
+    plan: Plan, windows: list[dict[str, Any]], connections: Counter[str], watch: Watch, begun: float, files: list[Path]
 ) -> dict[str, Any]:
     rates = {
         hostile: statistics.median(window["rate"] for window in windows if window["hostile"] is hostile)
         for hostile in (False, True)
     }
-    warm = began + 2 * plan.window
+    warm = begun + 2 * plan.window
     memory: dict[str, dict[str, float]] = {}
     for name in watch.samples[-1].memory:
         early = [sample.memory[name] for sample in watch.samples if sample.time <= warm]
@@ -244,9 +248,9 @@ def _summary(
         }
     return {
         "seed": plan.seed,
-        "seconds": round(time.monotonic() - began),
+        "seconds": round(time.monotonic() - begun),
         "windows": windows,
-        "conversations": dict(talks.most_common()),
+        "conversations": dict(connections.most_common()),
         "honest_clients": plan.honest,
         "honest_steps": sum(map(_steps, files)),
         "honest_rate_quiet": round(rates[False], 1),
@@ -262,7 +266,7 @@ def _summary(
         "most_workers": max(sample.workers for sample in watch.samples),
         "samples": [
             {
-                "seconds": round(sample.time - began, 1),
+                "seconds": round(sample.time - begun, 1),
                 **{f"{name}_mb": round(megabytes, 1) for name, megabytes in sample.memory.items()},
                 "global_step": sample.global_step,
                 "updates": sample.updates,
@@ -284,7 +288,7 @@ def _longest_standstill(samples: list[Sample]) -> float:
     return longest
 
 
-def _judge(plan: Plan, summary: dict[str, Any], watch: Watch) -> None:
+def _check(plan: Plan, summary: dict[str, Any], watch: Watch) -> None:
     assert not watch.failures, f"{len(watch.failures)} failures: {watch.failures[:5]}"
     assert sum(summary["conversations"].values()) >= 10, summary["conversations"]
     assert summary["share"] >= plan.share, f"honest clients kept {summary['share']} of their rate: {summary['windows']}"

@@ -1,4 +1,4 @@
-"""What hostile clients of a CartPole service say: anything, within the protocol and beyond it."""
+"""Connections of hostile clients to a CartPole service: valid, invalid, floods and incomplete messages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,19 @@ NUMBERS = (
     *(0.0, -0.0, 1.0, -1.0, 0.1, MAX_REWARD, -MAX_REWARD, 1e12, -3e14, 5e-324, -1e-310),
     *(np.nextafter(MAX_REWARD, np.inf), 1e30, 2.0**63, 3.5e38, 1e153, 1e308, -1.7e308, np.nan, np.inf, -np.inf),
 )
-LEGAL = 11  # of these so many may be said
-EXTREMES = (MAX_REWARD, -MAX_REWARD, 1e153, -1e153, 1.7e308, -1.7e308)  # finite, and driving sums to one end
+VALID = 11  # the first of these are valid rewards
+EXTREMES = (MAX_REWARD, -MAX_REWARD, 1e153, -1e153, 1.7e308, -1.7e308)  # finite numbers that make sums very large
 ENVIRONMENTS = (1, 1, 1, 2, 2, 8, 64, 300, 2000, MAX_ENVIRONMENTS, MAX_ENVIRONMENTS + 1, 2**31)
 NAMES = ("a", "a/b", "reward", "../x", "", "a b", "é", "x" * 128, "x" * 129, "client/a", "episode/return", "1st")
-PATIENCE = 10.0  # seconds that it waits for an answer
-LONGEST = 8.0  # seconds of one conversation
+PATIENCE = 10.0  # seconds to wait for an answer
+LONGEST = 8.0  # maximum seconds of one connection
 
 
-def converse(address: str, seed: int, number: int) -> str:
-    """One connection, or a flood of them, of this number. Returns what it was, and raises OSError."""
+def run_connection(address: str, seed: int, number: int) -> str:
+    """Run one connection, or a flood of connections. Return its kind. Raises OSError.
+
+    The seed and the number determine the messages.
+    """
     rng = random.Random(f"{seed} {number}")
     kind = rng.choice(tuple(_KINDS))
     _KINDS[kind](address, rng)
@@ -41,18 +44,18 @@ def converse(address: str, seed: int, number: int) -> str:
 
 
 def _play(address: str, rng: random.Random) -> None:
-    """A hello that may be let in, then episodes of numbers that may be none; steps are answered before the next."""
+    """Send a hello and episodes with valid or invalid numbers. Each step waits for its answer."""
     hello = _hello(rng, rng.choice(ENVIRONMENTS))
-    legal = rng.random() < 0.6
+    valid = rng.random() < 0.6
     always = rng.choice(EXTREMES) if rng.random() < 0.4 else None
     pause = rng.choice((0.0, 0.0, 0.001, 0.05, 0.5))
     until = time.monotonic() + rng.uniform(0.5, LONGEST)
     codec = codec_named(rng.choice(("protobuf", "json")))
     with connect_to(address, PATIENCE) as sock:
-        listener = _Listener(sock)
-        for message in _messages(rng, hello, legal, always):
+        reader = _AnswerReader(sock)
+        for message in _messages(rng, hello, valid, always):
             sock.sendall(framed(codec.encode(message, Sender.CLIENT)))
-            if not isinstance(message, rlx.Metrics | rlx.Ping | rlx.Pong) and not listener.answered():
+            if not isinstance(message, rlx.Metrics | rlx.Ping | rlx.Pong) and not reader.read_answer():
                 return
             if time.monotonic() > until:
                 break
@@ -61,7 +64,7 @@ def _play(address: str, rng: random.Random) -> None:
 
 
 def _flood(address: str, rng: random.Random) -> None:
-    """Very many hellos, of which no welcome is read."""
+    """Send many hellos, and do not read the welcomes."""
     flood = [connect_to(address, PATIENCE) for _ in range(rng.randrange(2, 30))]
     session = f"flood{rng.randrange(3)}"
     try:
@@ -76,7 +79,7 @@ def _flood(address: str, rng: random.Random) -> None:
 
 
 def _half(address: str, rng: random.Random) -> None:
-    """A part of a message, and silence."""
+    """Send a part of a message, and then nothing."""
     message = codec_named(rng.choice(("protobuf", "json"))).encode(_hello(rng, 1), Sender.CLIENT)
     data = framed(message) if rng.random() < 0.7 else struct.pack(">I", rng.choice((2**32 - 1, 65_536, 10))) + b"\x0a"
     with connect_to(address, PATIENCE) as sock:
@@ -85,11 +88,11 @@ def _half(address: str, rng: random.Random) -> None:
         _end(sock, rng)
 
 
-def _spoiled(address: str, rng: random.Random) -> None:
-    """A case of the fuzz test."""
-    spoken = case(rng.getrandbits(30), rng.getrandbits(30))
+def _fuzz_case(address: str, rng: random.Random) -> None:
+    """Send a case of the fuzz test."""
+    sent = case(rng.getrandbits(30), rng.getrandbits(30))
     with connect_to(address, PATIENCE) as sock:
-        for frame in spoken.frames[:200]:
+        for frame in sent.frames[:200]:
             sock.sendall(frame)
         time.sleep(rng.uniform(0.0, 1.0))
         _end(sock, rng)
@@ -101,19 +104,19 @@ _KINDS: dict[str, Callable[[str, random.Random], None]] = {
     "more plays": _play,
     "flood": _flood,
     "half": _half,
-    "spoiled": _spoiled,
+    "fuzz case": _fuzz_case,
 }
 
 
-class _Listener:
-    """Reads as a client does, without looking at what it is but for its kind."""
+class _AnswerReader:
+    """A reader of answers that checks only their kinds."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._data = b""
 
-    def answered(self) -> bool:
-        """Whether the server has answered and not ended the connection. Raises TimeoutError."""
+    def read_answer(self) -> bool:
+        """Read an answer. Return False if the server ended the connection instead. Raises TimeoutError."""
         while True:
             while len(self._data) < 4 or len(self._data) < 4 + int.from_bytes(self._data[:4], "big"):
                 piece = self._sock.recv(1 << 16)
@@ -142,54 +145,57 @@ def _hello(rng: random.Random, environments: int) -> Hello:
     )
 
 
-def _messages(rng: random.Random, hello: Hello, legal: bool, always: float | None) -> Iterator[rlx.Message]:
-    """`legal`: but for `always`, the one reward that it says where it is given."""
+def _messages(rng: random.Random, hello: Hello, valid: bool, always: float | None) -> Iterator[rlx.Message]:
+    """Yield the messages of a client without end.
+
+    `valid`: all numbers are valid, except possibly `always`. `always`: the only reward; None for random ones.
+    """
     yield hello
     n = min(hello.environments, MAX_ENVIRONMENTS)
     starting = np.zeros(n, np.bool_)
     while True:
-        yield rlx.Init(_observation(rng, n, legal), _mask(rng, n) if rng.random() < 0.2 else None)
+        yield rlx.Init(_observation(rng, n, valid), _mask(rng, n) if rng.random() < 0.2 else None)
         starting[:] = False
         for _ in range(rng.randrange(1, 60)):
             if rng.random() < 0.1:
-                yield _metrics(rng, legal)
-            step, starting = _step(rng, hello, n, starting, legal)
+                yield _metrics(rng, valid)
+            step, starting = _step(rng, hello, n, starting, valid)
             if always is not None:
                 step.reward = np.full(n, always)
             yield step
         truncated = _mask(rng, n) & ~starting
-        rewards = _numbers(rng, n, legal) if always is None else np.full(n, always)
-        yield rlx.Reset(rewards, truncated, _observation(rng, n, legal), _episodes(rng, hello, n, legal))
+        rewards = _numbers(rng, n, valid) if always is None else np.full(n, always)
+        yield rlx.Reset(rewards, truncated, _observation(rng, n, valid), _episodes(rng, hello, n, valid))
 
 
-def _step(rng: random.Random, hello: Hello, n: int, starting: np.ndarray, legal: bool) -> tuple[rlx.Step, np.ndarray]:
+def _step(rng: random.Random, hello: Hello, n: int, starting: np.ndarray, valid: bool) -> tuple[rlx.Step, np.ndarray]:
     may_end = ~starting & (hello.autoreset[0] != Autoreset.DISABLED) & (rng.random() < 0.3)
     ended, truncated = _mask(rng, n) & may_end, _mask(rng, n) & may_end
     either = ended | truncated
     same = hello.autoreset[0] == Autoreset.SAME_STEP and bool(either.any())
     step = rlx.Step(
-        _numbers(rng, n if legal or rng.random() < 0.95 else n + 1, legal),
-        _observation(rng, n, legal),
+        _numbers(rng, n if valid or rng.random() < 0.95 else n + 1, valid),
+        _observation(rng, n, valid),
         ended,
         truncated,
-        _observation(rng, n, legal) if same else None,
-        starting if legal or rng.random() < 0.95 else _mask(rng, n),
-        _episodes(rng, hello, n, legal) if either.any() else (),
+        _observation(rng, n, valid) if same else None,
+        starting if valid or rng.random() < 0.95 else _mask(rng, n),
+        _episodes(rng, hello, n, valid) if either.any() else (),
     )
     return step, either & (hello.autoreset[0] == Autoreset.NEXT_STEP)
 
 
-def _numbers(rng: random.Random, n: int, legal: bool) -> np.ndarray:
-    numbers = NUMBERS[:LEGAL] if legal or rng.random() < 0.9 else NUMBERS
+def _numbers(rng: random.Random, n: int, valid: bool) -> np.ndarray:
+    numbers = NUMBERS[:VALID] if valid or rng.random() < 0.9 else NUMBERS
     return np.array(rng.choices(numbers, k=min(n, 16)))[np.arange(n) % min(n, 16)]
 
 
-def _observation(rng: random.Random, n: int, legal: bool) -> rlx.Leaves:
-    dtype: Any = np.float32 if legal or rng.random() < 0.95 else np.float64
-    width = 4 if legal or rng.random() < 0.95 else 3
+def _observation(rng: random.Random, n: int, valid: bool) -> rlx.Leaves:
+    dtype: Any = np.float32 if valid or rng.random() < 0.95 else np.float64
+    width = 4 if valid or rng.random() < 0.95 else 3
     largest = float(np.finfo(np.float32).max)
     numbers = (0.0, -0.1, 1.0, 1e-45, 1e10, -1e20, largest, -largest)
-    if not legal and rng.random() < 0.1:
+    if not valid and rng.random() < 0.1:
         numbers = (*numbers, np.nan, np.inf)
     return [np.array(rng.choices(numbers, k=width), dtype)[None].repeat(n, 0)]
 
@@ -198,23 +204,23 @@ def _mask(rng: random.Random, n: int) -> np.ndarray:
     return np.array(rng.choices((True, False), k=min(n, 16)))[np.arange(n) % min(n, 16)]
 
 
-def _episodes(rng: random.Random, hello: Hello, n: int, legal: bool) -> tuple[rlx.Episode, ...]:
+def _episodes(rng: random.Random, hello: Hello, n: int, valid: bool) -> tuple[rlx.Episode, ...]:
     if not hello.reports_episodes:
         return ()
     returns = (0.0, 1e15, -1e15, MAX_NUMBER, -MAX_NUMBER)
-    if not legal and rng.random() < 0.2:
+    if not valid and rng.random() < 0.2:
         returns = (1.7e308, np.nan, 2e30)  # type: ignore[assignment]
     return (rlx.Episode(rng.randrange(n), rng.choice(returns), rng.choice((1, 500, 2**32 - 1))),)
 
 
-def _metrics(rng: random.Random, legal: bool) -> rlx.Metrics:
-    names = [f"n{rng.randrange(300)}" for _ in range(20)] if legal else list(NAMES)
-    values = (0.0, 1.0, -MAX_NUMBER, MAX_NUMBER) if legal else NUMBERS
+def _metrics(rng: random.Random, valid: bool) -> rlx.Metrics:
+    names = [f"n{rng.randrange(300)}" for _ in range(20)] if valid else list(NAMES)
+    values = (0.0, 1.0, -MAX_NUMBER, MAX_NUMBER) if valid else NUMBERS
     return rlx.Metrics(tuple((rng.choice(names), float(rng.choice(values))) for _ in range(rng.randrange(1, 20))))
 
 
 def _end(sock: socket.socket, rng: random.Random) -> None:
-    """In order, with a half frame, by a reset, or just so."""
+    """End a connection with a bye, a half frame, a reset, or a close."""
     how = rng.choice(("bye", "half", "reset", "close"))
     if how == "bye":
         sock.sendall(framed(codec_named("protobuf").encode(rlx.Bye("enough"), Sender.CLIENT)))

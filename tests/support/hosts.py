@@ -1,4 +1,4 @@
-"""Two machines with a wire between them: network namespaces, where the system lets a test make them."""
+"""Two hosts with a network link, made of network namespaces. Requires a system that allows them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _ip(*arguments: str) -> None:
 
 
 class Host:
-    """One of them. What is started with `command` has its network and shares all else with this machine."""
+    """A host. A process started with `command` uses its network, and shares everything else with this machine."""
 
     def __init__(self, name: str, address: str, device: str) -> None:
         self.name = name
@@ -31,11 +31,11 @@ class Host:
         return ("ip", "netns", "exec", self.name, *command)
 
     def vanish(self) -> None:
-        """From now on nothing leaves it and nothing reaches it, and nobody is told."""
+        """Disconnect the host: packets to it and from it are dropped without notice."""
         _ip("-n", self.name, "link", "set", self._device, "down")
 
     def connections_to(self, address: str) -> int:
-        """Established TCP connections of this host with `address`."""
+        """Return the number of established TCP connections of this host with `address`."""
         found = subprocess.run(
             ["ip", "netns", "exec", self.name, "ss", "-Htn", "state", "established", "dst", address],
             capture_output=True,
@@ -48,7 +48,7 @@ class Host:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Skips the test where the system does not allow for them."""
+    """Create two hosts for the block. Skips the test if network namespaces are not allowed."""
     need("ip", "ss")
     number = os.getpid() % 16_384
     subnet = f"10.{200 + number // 4096}.{number // 16 % 256}"
@@ -70,5 +70,5 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
             pytest.skip(f"network namespaces cannot be made here: {error}")
         yield hosts[0], hosts[1]
     finally:
-        for name in names:  # the wire goes with its ends
+        for name in names:  # deletes the link too
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30)

@@ -1,4 +1,4 @@
-"""Keys for a service, as `relaax keys` makes them, and such as nobody should accept."""
+"""Keys for a service, made by `relaax keys`, and keys that a service must not accept."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OTHER_TOKEN = "another-secret-of-somebody-else"
 
 
 class Keys:
-    """What `relaax keys` has put into a folder."""
+    """The keys that `relaax keys` has written to a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         made = CliRunner().invoke(app, ["keys", str(folder)])
         assert made.exit_code == 0, made.output
-        self.said = made.output
+        self.output = made.output
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
@@ -45,11 +45,11 @@ class Keys:
         return self.read("parameter-server-token").decode().strip()
 
     def context(self) -> ssl.SSLContext:
-        """A client's, that knows the authority."""
+        """Return a client's TLS context that trusts the authority."""
         return client_context(self.read("ca.pem").decode())
 
     def rlx_port(self) -> dict[str, Any]:
-        """Keys of the section relaax-rlx-server for its own port."""
+        """Return the configuration keys of relaax-rlx-server for its own port."""
         return {
             "token_file": self.path("token"),
             "tls_certificate": self.path("server.pem"),
@@ -57,14 +57,14 @@ class Keys:
         }
 
     def rlx_server(self) -> dict[str, Any]:
-        """And those for its workers."""
+        """Return the configuration keys of relaax-rlx-server for its own port and for its workers."""
         return {
             **self.rlx_port(),
             **self.learner(),
         }
 
     def learner(self) -> dict[str, Any]:
-        """Keys of the section relaax-learner, which workers have, too."""
+        """Return the configuration keys of relaax-learner. Workers have the same keys."""
         return {
             key: self.path(name.format(server))
             for server in ("parameter", "replay")
@@ -77,7 +77,7 @@ class Keys:
         }
 
     def replay_server(self) -> dict[str, Any]:
-        """Keys of the section relaax-replay-server."""
+        """Return the configuration keys of relaax-replay-server."""
         return {
             "token_file": self.path("replay-server-token"),
             "tls_certificate": self.path("server.pem"),
@@ -86,7 +86,7 @@ class Keys:
         }
 
     def parameter_server(self) -> dict[str, Any]:
-        """Keys of the section relaax-parameter-server."""
+        """Return the configuration keys of relaax-parameter-server."""
         return {
             "token_file": self.path("parameter-server-token"),
             "tls_certificate": self.path("server.pem"),
@@ -96,14 +96,14 @@ class Keys:
         }
 
     def put(self, name: str, pair: tuple[bytes, bytes]) -> tuple[str, str]:
-        """Files of a certificate and its key."""
+        """Write a certificate and its key to files. Return their paths."""
         paths = self.folder / f"{name}.pem", self.folder / f"{name}-key.pem"
         for path, content in zip(paths, pair, strict=True):
             path.write_bytes(content)
         return str(paths[0]), str(paths[1])
 
     def issue(self, name: str, uses: Sequence[x509.ObjectIdentifier]) -> tuple[bytes, bytes]:
-        """A certificate of the authority with these extended key usages, or without that extension, and its key."""
+        """Issue a certificate of the authority, and its key. `uses`: extended key usages; empty for no extension."""
         authority = x509.load_pem_x509_certificate(self.read("ca.pem"))
         signing = serialization.load_pem_private_key(self.read("ca-key.pem"), None)
         assert isinstance(signing, ec.EllipticCurvePrivateKey)
@@ -128,7 +128,7 @@ class Keys:
         )
 
 
-def strangers(days: float = 30) -> tuple[Authority, tuple[bytes, bytes]]:
-    """An authority that nobody knows, and a server's certificate of it."""
+def unknown_authority(days: float = 30) -> tuple[Authority, tuple[bytes, bytes]]:
+    """Return an authority that no process trusts, and a server's certificate issued by it."""
     authority = Authority(days)
     return authority, authority.issue("somebody", LOCAL)

@@ -1,4 +1,4 @@
-"""A stand-in for Ray in this process: an actor is an object and a thread."""
+"""A substitute for Ray in this process. An actor is an object with a thread."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from relaax.cluster.keeper import Keeper
 
 
 class LocalActor:
-    """An actor. It answers nothing until it is placed, and its calls fail once it is lost."""
+    """An actor. Its calls wait until it is placed, and fail after it is lost."""
 
     def __init__(self, make: Callable[[], Any], placed: bool = True) -> None:
         self._make = make
         self.object: Any = None
         self.killed = self.unavailable = False
         self.calls = 0
-        """Calls that were answered, or failed."""
+        """Number of calls that were answered or failed."""
         self._lost = threading.Event()
-        self._there = threading.Event()
+        self._decided = threading.Event()
         self._thread = ThreadPoolExecutor(1)
         if placed:
             self.place()
 
     def place(self) -> None:
         self.object = self._make()
-        self._there.set()
+        self._decided.set()
 
     def lose(self) -> None:
         """Fail all later calls, as Ray does after the loss of a machine."""
         self._lost.set()
-        self._there.set()
+        self._decided.set()
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        self._there.wait(60)
+        self._decided.wait(60)
         self.calls += 1
         if self._lost.is_set():
             raise RayActorError
@@ -54,7 +54,7 @@ class LocalActor:
         return _Method(self, name)
 
     def end(self) -> None:
-        """End what it owns, and its thread."""
+        """End the actor's object and its thread."""
         self.lose()
         self._thread.shutdown()
         if self.object is not None:
@@ -70,21 +70,21 @@ class _Method:
 
 
 def node_id(name: str) -> str:
-    """The id of a machine of this name, of the form that Ray checks."""
+    """Return the id of a machine with this name, in the format that Ray requires."""
     return name.encode().hex().ljust(56, "0")
 
 
 class LocalRay:
-    """In place of the module `ray`. `machines`: its records of them; `placed`: whether actors are placed at once."""
+    """A substitute for the module `ray`, with records of `machines`. `placed`: whether actors are placed at once."""
 
     def __init__(self) -> None:
         self.machines: list[dict[str, Any]] = []
         self.placed = True
         self.actors: list[LocalActor] = []
-        self.asked: list[dict[str, Any]] = []
+        self.actor_options: list[dict[str, Any]] = []
         """The options of each actor."""
         self.groups: list[Any] = []
-        """The bundles of each placement group, and the name; None once it is removed."""
+        """The bundles, the strategy and the name of each placement group; None after it was removed."""
 
     def add_machine(self, name: str, **resources: float) -> None:
         self.machines.append(
@@ -95,10 +95,10 @@ class LocalRay:
         return self
 
     def options(self, **options: Any) -> Any:
-        self.asked.append(options)
-        return SimpleNamespace(remote=self._made)
+        self.actor_options.append(options)
+        return SimpleNamespace(remote=self._make)
 
-    def _made(self, name: str, server: bool, secrets: dict[str, str]) -> LocalActor:
+    def _make(self, name: str, server: bool, secrets: dict[str, str]) -> LocalActor:
         self.actors.append(LocalActor(lambda: Keeper(name, "10.1.2.3", server, secrets), self.placed))
         return self.actors[-1]
 

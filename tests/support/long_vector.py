@@ -1,4 +1,4 @@
-"""An algorithm that is nothing but a long vector: for measuring what its length costs."""
+"""An algorithm that consists of a long parameter vector, to measure the cost of its length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ algorithm:
 
 
 def configuration(folder: Path, length: int, optimizer: str = "rms_prop", interval: float = 1e6) -> Path:
-    """An experiment with so long a vector; a checkpoint every `interval` seconds."""
+    """Write a configuration with a vector of `length` numbers and a checkpoint every `interval` seconds."""
     path = folder / "long_vector.yaml"
     path.write_text(
         _CONFIGURATION.format(
@@ -39,7 +39,7 @@ def configuration(folder: Path, length: int, optimizer: str = "rms_prop", interv
 
 
 def fingerprint_of(path: Path) -> str:
-    """What a worker of this experiment says it is."""
+    """Return the fingerprint of a worker with this configuration."""
     configuration = load_configuration(path)
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     config = algorithm.configure(configuration.algorithm)
@@ -57,7 +57,7 @@ class ParameterServer(ParameterServerBase):
 
 
 class Agent(AgentBase):
-    """Only pushes are measured: there is nobody to act."""
+    """An agent that cannot act: only pushes are measured."""
 
     def reset(self, observations: Leaves) -> Leaves:
         raise NotImplementedError

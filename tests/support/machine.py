@@ -1,4 +1,4 @@
-"""Programs and libraries of the machine that tests need, and skips where they are missing."""
+"""Requirements of tests: programs and libraries of the machine. A test is skipped if one is missing."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _INSTALLED_BY = {
 
 
 def need(*programs: str) -> None:
-    """Skip the test if a program is not on the path, and name what installs it."""
-    lacking = [program for program in programs if shutil.which(program) is None]
-    if lacking:
-        ways = sorted({_INSTALLED_BY.get(program, _IMAGE_TOOLS) for program in lacking})
-        pytest.skip(f"this machine lacks {', '.join(lacking)}: {'; '.join(ways)}")
+    """Skip the test if a program is not on the path. The reason names the command that installs it."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        installers = sorted({_INSTALLED_BY.get(program, _IMAGE_TOOLS) for program in missing})
+        pytest.skip(f"this machine lacks {', '.join(missing)}: {'; '.join(installers)}")
 
 
 @functools.cache
-def lack_of(family: str) -> str | None:
-    """What this machine lacks for a family, for a test that is skipped; None if it has everything."""
+def missing_requirements(family: str) -> str | None:
+    """Return what this machine lacks for a family, as the reason of a skipped test; None if nothing is missing."""
     if family == "MiniWoB" and not (shutil.which("chromedriver") and any(map(shutil.which, BROWSERS))):
         return f"no chromium with its chromedriver: {MISSING}"
     if family == "MiniWorld" and not all(map(ctypes.util.find_library, ("EGL", "GL", "GLU"))):
@@ -52,7 +52,7 @@ def lack_of(family: str) -> str | None:
 
 
 def require(family: str | None) -> None:
-    """Skip the test if this machine lacks something for a family; None is for no family."""
-    reason = lack_of(family) if family is not None else None
+    """Skip the test if this machine lacks something for a family. None means no family."""
+    reason = missing_requirements(family) if family is not None else None
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""What docs/metrics.md lists, and what a run's event files hold."""
+"""The metrics that docs/metrics.md lists, and the metrics in the event files of a run."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 def documented() -> set[str]:
-    """The names of TensorBoard's metrics."""
+    """Return the names of the documented TensorBoard metrics."""
     return {name for name in _listed() if not name.startswith(("relaax_", "process_"))}
 
 
 def _listed() -> set[str]:
-    """The names in the first column of the page's tables."""
+    """Return the names in the first column of the page's tables."""
     found = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == len(set(found)), "a metric is listed twice"
     return set(found)
 
 
 def listed_as(tag: str) -> str:
-    """The name that the page has for a tag: N for an actor index, one name for all of the environment's own."""
+    """Return the name of a tag on the page: N for an actor index, and one name for all metrics of environments."""
     if tag.startswith("client/") and not tag.startswith("client/latency/"):
         return "client/..."
     return re.sub(r"^(workers/\w+)/\d+$", r"\1/N", tag)
 
 
 def scalars(directory: Path) -> dict[str, list[float]]:
-    """Name to values of all that is in a directory's event files."""
+    """Return the values in a directory's event files, by tag."""
     found: dict[str, list[float]] = {}
     for path in sorted(directory.glob("events.out.tfevents.*")):
         for event in EventFileLoader(str(path)).Load():
@@ -41,5 +41,5 @@ def scalars(directory: Path) -> dict[str, list[float]]:
 
 
 def documented_for_prometheus(prefix: str) -> set[str]:
-    """The names in the tables of the page's part about Prometheus that begin with `prefix`."""
+    """Return the names of the documented Prometheus metrics that begin with `prefix`."""
     return {name for name in _listed() if name.startswith(prefix)}

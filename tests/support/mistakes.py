@@ -1,6 +1,6 @@
-"""Mistakes of a first hour: each is made, and what the user reads is returned.
+"""Mistakes of new users, and the messages that they cause.
 
-python tests/support/mistakes.py          the rows of the study first-hour
+python tests/support/mistakes.py          prints the rows of the study first-hour
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from relaax.hosting.fingerprint import fingerprint
 from support.rlx_peer import RlxPeer
 
 MISTAKES: dict[str, Callable[[], object]] = {}
-"""Mistake -> what makes it and raises the error, or returns the sentence."""
+"""By name: a function that makes the mistake. It raises the error, or returns its message."""
 _SPACES: dict[str, Any] = {"observation_space": rlx.Box(shape=(4,)), "action_space": rlx.Discrete(2)}
 _STATE = np.zeros(4, np.float32)
 
@@ -47,22 +47,22 @@ def mistake(name: str) -> Callable[[Callable[[], object]], Callable[[], object]]
 
 
 def message_of(name: str) -> str:
-    """Make a mistake in an empty folder; return the message, with the words PORT and FOLDER for what differs."""
+    """Make a mistake in an empty folder. Return the message, with PORT and FOLDER in place of the actual values."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            said = str(MISTAKES[name]())
+            message = str(MISTAKES[name]())
         except (Exception, SystemExit) as error:
-            said = str(error)
+            message = str(error)
         finally:
             os.chdir(here)
-    said = said.replace(os.path.realpath(folder), "FOLDER").replace(folder, "FOLDER")
-    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", said)
+    message = message.replace(os.path.realpath(folder), "FOLDER").replace(folder, "FOLDER")
+    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", message)
 
 
 class Env(gymnasium.Env[Any, Any]):
-    """An environment whose outcomes a test chooses."""
+    """An environment with a given space, observation and result of `step`."""
 
     observation_space: Any = gymnasium.spaces.Box(-1, 1, (4,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -128,16 +128,16 @@ def _no_final_state() -> object:
 
 
 def _answer_to(*messages: dict[str, Any]) -> str:
-    """The server's error for a client in another language, which sends these messages in JSON after a hello."""
+    """Return the server's error for a client that sends these messages in JSON."""
     connection = rlx.ServerConnection()
     for message in messages:
         payload = json.dumps(message).encode()
         connection.receive_data(struct.pack(">I", len(payload)) + payload)
         try:
-            heard = connection.next_event()
+            event = connection.next_event()
         except rlx.RemoteProtocolError as error:
             return error.message
-        if isinstance(heard, rlx.Hello):
+        if isinstance(event, rlx.Hello):
             connection.send(rlx.Welcome("s", "da3c", connection.limits))
         else:
             connection.send(rlx.Actions([np.zeros(1, np.int64)]))

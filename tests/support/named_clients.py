@@ -1,4 +1,4 @@
-"""Clients with names of their own, for tests of an RLX server."""
+"""Named clients, for tests of an RLX server."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 
 def token_of(name: str) -> str:
-    """The token that a client of that name shows."""
+    """Return the token of the client with this name."""
     return f"the-token-of-{name}-0123456789"
 
 
 class ClientsFile:
-    """A clients-file that tests write. JSON is YAML."""
+    """A file for the key clients-file. It is written as JSON, which is valid YAML."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "clients.yaml"
         self._written = 0
 
     def write(self, **clients: dict[str, Any]) -> None:
-        """Whole and at once; each has the token of its name unless it says otherwise."""
-        self.write_text(json.dumps({name: {**_shows(name), **entry} for name, entry in clients.items()}))
+        """Replace the file atomically. A client without a token in its entry gets the token of its name."""
+        self.write_text(json.dumps({name: {**_default_token(name), **entry} for name, entry in clients.items()}))
 
     def write_text(self, text: str) -> None:
         self._written += 1
@@ -32,5 +32,5 @@ class ClientsFile:
         new.replace(self.path)
 
 
-def _shows(name: str) -> dict[str, str]:
+def _default_token(name: str) -> dict[str, str]:
     return {"token-sha256": hashlib.sha256(token_of(name).encode()).hexdigest()}

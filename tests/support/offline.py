@@ -1,4 +1,4 @@
-"""Starting an RLX server whose workers reach no parameter server (see `offline_server.py`)."""
+"""Start an RLX server whose workers have no parameter server (see `offline_server.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVER = HERE / "offline_server.py"
 
 
 def write_config(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Path:
-    """A configuration file; `settings` are keys of the section relaax-rlx-server."""
+    """Write a configuration. `settings`: keys of the section relaax-rlx-server."""
     document = {
         "relaax-rlx-server": {"bind": "127.0.0.1:0", **settings},
         "algorithm": {"path": str(ALGORITHM), **(algorithm or {})},
@@ -33,7 +33,10 @@ def start_offline_server(
     constants: dict[str, float] | None = None,
     **settings: Any,
 ) -> tuple[Running, str]:
-    """The server and its address. `constants`: of modules of relaax.server.rlx_server, by `MODULE.NAME`."""
+    """Start the server. Return it and its address.
+
+    `constants`: values of constants of relaax.server.rlx_server, by `MODULE.NAME`.
+    """
     config = write_config(folder, algorithm, **settings)
     values = {f"relaax.server.rlx_server.{name}": value for name, value in (constants or {}).items()}
     env = {"OFFLINE_SERVER_CONSTANTS": json.dumps(values)} if values else None
@@ -55,9 +58,10 @@ class Config(ConfigBase):
 """
 
 
-def written_as_package(folder: Path, more: str = "") -> Path:
-    """The algorithm as a package, of which a server that spawns workers imports the Config alone; `more` is done where
-    the rest is imported.
+def write_package(folder: Path, more: str = "") -> Path:
+    """Write the algorithm as a package. A server that spawns workers imports only its Config.
+
+    `more`: code that runs when the rest of the package is imported.
     """
     package = folder / "of_the_test"
     package.mkdir()

@@ -1,7 +1,7 @@
-"""An algorithm for tests of the RLX server: no TensorFlow, no learning, and an agent that does what it is told.
+"""An algorithm for tests of the RLX server: without learning, and with an agent that follows orders.
 
-The first number of environment 0's observation is an order: 0 acts; the others are below. Actions count the agent's
-steps, so that a test sees which agent answered.
+The first number of environment 0's observation is an order, one of the constants below. For most orders, all actions
+are 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL, 
 )
 SLOW_SECONDS = 1.2
 WAIT_SECONDS = 600.0
-HELD = 99  # actions of a client that is let in when the file `hold` of the configuration has gone
+HELD = 99  # a client with this number of actions is admitted after the file `hold` of the configuration is deleted
 
 
 class Config(ConfigBase):
@@ -61,12 +61,12 @@ class Agent(AgentBase):
         if self._order == LEARN_ALL:
             raise TrainingEnded(1000)
         if self._order == LEARN_RAISE:
-            raise RuntimeError("as it was told while it learned")
+            raise RuntimeError("ordered to fail in learn")
 
     def _act(self, observations: Leaves) -> Leaves:
         self._order = order = int(observations[0].reshape(-1)[0])
         if order == RAISE:
-            raise RuntimeError("as it was told")
+            raise RuntimeError("ordered to fail")
         if order == SLOW:
             time.sleep(SLOW_SECONDS)
         if order == WAIT:

@@ -1,4 +1,4 @@
-"""A client that reaches nothing: what was reported is kept."""
+"""A parameters client without a server. It stores the reported metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command relaax-rlx-server, whole, but that its workers reach no parameter server, forked or spawned.
+"""The command relaax-rlx-server, with workers that have no parameter server, forked or spawned.
 
 The environment variable OFFLINE_SERVER_CONSTANTS, a JSON object, sets constants of modules: {"MODULE.NAME": value}.
 """
@@ -25,7 +25,7 @@ for constant, value in json.loads(os.environ.get("OFFLINE_SERVER_CONSTANTS", "{}
     setattr(module, name, value)
 
 if __name__ == "__main__":
-    # A worker that is spawned runs this module again, as far as the line above.
+    # A spawned worker also imports this module, so it runs the lines above too.
     *python, program = spawners.COMMAND
     program = program.replace("from relaax", "import support.offline_server; from relaax", 1)
     spawners.COMMAND = (*python, program)

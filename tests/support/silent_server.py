@@ -1,4 +1,4 @@
-"""A server that listens and says nothing, in the place of a replay server."""
+"""A server that listens and never answers, in place of a replay server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
         parser.add_argument(name)
     host, _, port = parser.parse_args().bind.rpartition(":")
     with socket.create_server((host, int(port))):
-        print(f"it is listening on {host}:{port}", flush=True)
+        print(f"silent server listening on {host}:{port}", flush=True)
         signal.pause()
 
 

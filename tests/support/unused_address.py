@@ -1,4 +1,4 @@
-"""An address where nobody is."""
+"""An address without a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def unused_address() -> Iterator[str]:
-    """HOST:PORT at which nobody listens within: it is held, as one that was given back may be another test's by now."""
+    """Reserve HOST:PORT for the block, without listening on it. An unreserved port could be taken by another test."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{unused.getsockname()[1]}"

@@ -24,7 +24,7 @@ from relaax.server.replay_server.server import read_replay_credentials
 from relaax.server.replay_server.service import table_bytes
 from relaax.transport.channel import Target, open_channel
 from relaax.transport.segments import SUPPORTED
-from support.keys import OTHER_TOKEN, Keys, strangers
+from support.keys import OTHER_TOKEN, Keys, unknown_authority
 from support.metrics_page import documented_for_prometheus
 from support.processes import Processes, wait_until
 from support.refusals import outcome_of, refusal
@@ -230,7 +230,7 @@ def test_unauthenticated_client_is_refused(keys: Keys, guarded: str, changes: di
 
 
 def test_server_with_wrong_certificate_is_refused(keys: Keys, tmp_path: Path) -> None:
-    _, pair = strangers()
+    _, pair = unknown_authority()
     certificate, key = keys.put("stranger", pair)
     section = ReplayServerSection(tls_certificate=certificate, tls_key=key)
     refused = pytest.raises(ReplayUnauthenticated, match=r"cannot be trusted.*relaax-learner.replay_server_ca")

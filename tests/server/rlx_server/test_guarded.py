@@ -17,7 +17,7 @@ from relaax.client import Client, Failure
 from relaax.conformance.websocket import request
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
-from support.keys import OTHER_TOKEN, Keys, strangers
+from support.keys import OTHER_TOKEN, Keys, unknown_authority
 from support.offline import start_offline_server
 from support.offline_algorithm import SLOW
 from support.processes import Processes, Running, wait_until
@@ -174,7 +174,7 @@ def test_tls_on_a_plain_port_ends_with_its_reason(shared: Server, keys: Keys) ->
 
 def test_a_client_of_another_authority_leaves_and_the_log_says_so(guarded: Server) -> None:
     server, address = guarded
-    authority, _ = strangers()
+    authority, _ = unknown_authority()
     with pytest.raises(ssl.SSLCertVerificationError):
         Line(address, tls=client_context(authority.certificate.decode()))
     wait_until(lambda: "does not accept this server's certificate" in server.stderr, "the log says so")

@@ -16,7 +16,7 @@ import pytest
 from relaax import rlx
 from relaax.rlx import ErrorCode
 from support.keys import Keys
-from support.offline import ALGORITHM, start_offline_server, write_config, written_as_package
+from support.offline import ALGORITHM, start_offline_server, write_config, write_package
 from support.offline_algorithm import CRASH, FINISH, PROCESS_ID
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
@@ -42,7 +42,7 @@ def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def written(folder: Path, more: str = "") -> str:
     """The algorithm of these tests, with a library that no server has by itself; `more` is done at its import."""
-    return str(written_as_package(folder, f"import sqlite3\n{more}"))
+    return str(write_package(folder, f"import sqlite3\n{more}"))
 
 
 def mapped(process: psutil.Process) -> str:

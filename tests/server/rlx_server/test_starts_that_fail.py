@@ -22,7 +22,7 @@ from relaax.server.rlx_server.temporary_folders import WorkerFolders
 from relaax.server.rlx_server.workers import spawners
 from relaax.server.rlx_server.workers.plan import WorkerPlan
 from relaax.server.rlx_server.workers.spawners import COMMAND, ForkSpawner, SpawnSpawner
-from support.offline import ALGORITHM, SERVER, write_config, written_as_package
+from support.offline import ALGORITHM, SERVER, write_config, write_package
 from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until
 from support.run import is_alive
@@ -160,7 +160,7 @@ def test_a_worker_imports_from_where_its_server_does(tmp_path: Path, safe: str) 
 def hanging(processes: Processes, tmp_path: Path) -> Running:
     """A server whose first process is at the algorithm's import, which hangs."""
     there = tmp_path / "there"
-    algorithm = written_as_package(tmp_path, HANGING.format(there=str(there)))
+    algorithm = write_package(tmp_path, HANGING.format(there=str(there)))
     config = write_config(tmp_path, {"path": str(algorithm)}, worker_start="spawn")
     server = processes.start(sys.executable, SERVER, "--config", config)
     wait_until(there.exists, "the algorithm is being imported", 120)

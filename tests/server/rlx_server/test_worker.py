@@ -117,12 +117,12 @@ def test_an_agent_that_fails_tells_its_client_why_and_harms_nobody(shared: Serve
         line.say(rlx.Step(np.ones(1), line.observation(RAISE)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
-        assert error.message == failure("RuntimeError: as it was told", "order == RAISE")
+        assert error.message == failure("RuntimeError: ordered to fail", "order == RAISE")
         assert not error.retryable
         line.expect_end()
         assert other.init() == 0
     assert "Traceback" in server.stderr
-    assert "as it was told" in server.stderr
+    assert "ordered to fail" in server.stderr
     with Line(address) as later:
         later.open()
         assert later.init() == 0
@@ -347,9 +347,9 @@ def test_what_fails_while_the_environments_step_is_told_once_the_client_listens(
         line.say(rlx.Step(np.ones(1), line.observation(0)))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.AGENT_FAILED
-        assert error.message == failure("RuntimeError: as it was told while it learned", "order == LEARN_RAISE")
+        assert error.message == failure("RuntimeError: ordered to fail in learn", "order == LEARN_RAISE")
         line.expect_end()
-    assert "as it was told while it learned" in server.stderr
+    assert "ordered to fail in learn" in server.stderr
 
 
 def test_the_end_of_training_is_noticed_though_the_client_leaves_before_it_hears(serve) -> None:  # type: ignore[no-untyped-def]

@@ -1,7 +1,7 @@
-"""DeepMind Lab as its Python API is documented, for where it cannot be built: a corridor, checked wherever it can be.
+"""A substitute for DeepMind Lab, which follows its documented Python API and checks the arguments.
 
-A program finds it by its real name with this folder on its path. Moving forward gives 1 a frame; an episode is over
-after `EPISODE_FRAMES`. Each frame's pixels are its number.
+A program imports it under the real name if this folder is on its path. The level is a corridor: moving forward gives 1
+per frame, and an episode ends after `EPISODE_FRAMES` frames. All pixels of a frame are the number of the frame.
 """
 
 from __future__ import annotations
