@@ -247,7 +247,7 @@ def test_shards_join_with_a_server_certificate(processes: Processes, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/server", "relaax/client")
-def test_client_gets_the_error_of_a_server_certificate(guarded: Guarded) -> None:
+def test_client_gets_the_error_of_a_wrong_worker_certificate(guarded: Guarded) -> None:
     settings = {
         "parameter_server_certificate": guarded.keys.path("server.pem"),
         "parameter_server_key": guarded.keys.path("server-key.pem"),

@@ -188,7 +188,7 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a manifest of a terabyte": (_replaced(_long, MANIFEST_FILE), "has 1099511627776 bytes; a manifest"),
     "parameters that are NaN": (with_number("parameters"), "of 'parameters' is nan"),
     "a slot that is NaN": (with_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
-    "a slot below zero": (with_number("slots/mean_square", -1.0), "its optimizer's mean_square has -1"),
+    "a slot below zero": (with_number("slots/mean_square", -1.0), "its optimizer slot mean_square contains -1"),
     "no parameters": (without_array("parameters"), "has nothing for parameters"),
     "a huge shape": (with_a_huge_shape, "which numpy does not support"),
 }

@@ -71,7 +71,7 @@ def test_1000_idle_connections_are_closed_and_a_worker_is_not(
         wait_until(lambda: "a connection without a call for 0.5 s" in caplog.text, "it is logged", PATIENCE)
         assert closed_count(server, "silent") >= MANY
         assert counts(server) == {"proven": 1, "strange": 0}, "the worker's connection is the same"
-    assert "of 127.0.0.1: " in caplog.text
+    assert "from 127.0.0.1: " in caplog.text
 
 
 @pytest.mark.slow

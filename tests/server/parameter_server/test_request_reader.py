@@ -147,7 +147,7 @@ def test_invalid_message_is_refused(message: bytes | None, sentence: str) -> Non
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_long_stream_is_the_method_of_the_shards() -> None:
+def test_join_method_has_its_full_name() -> None:
     assert JOIN == "/relaax.v1.CoordinationService/Join"
 
 

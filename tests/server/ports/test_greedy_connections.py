@@ -69,7 +69,7 @@ def port() -> Iterator[Port]:
         yield port
 
 
-def test_large_refused_connections_block_their_address(port: Port) -> None:
+def test_large_unadmitted_connections_block_their_address(port: Port) -> None:
     for _ in range(LIMIT):
         assert port.accepts(STRANGER)
         port.listener.accept()[0].close()
