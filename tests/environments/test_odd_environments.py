@@ -169,7 +169,7 @@ def test_a_check_reports_a_simulator_that_close_leaves_running(odd: Path) -> Non
     [
         (
             "Wide",
-            "the observation of environment Wide-v0 is not in its space: observation holds 300, which uint8 cannot",
+            "the observation of environment Wide-v0 is not in its space: observation holds 300, which is outside",
         ),
         ("NoReward", "environment NoReward-v0: the reward is None: it must be one finite number"),
     ],
