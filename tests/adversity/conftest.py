@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture
-def unhurried(short: bool) -> None:
-    """Skip the test in the short form, which has another test of most of it."""
+def skipped_by_short(short: bool) -> None:
+    """Skip the test with --short, which runs a similar test."""
     if short:
         pytest.skip("too long for --short, which has a test of the same kind")

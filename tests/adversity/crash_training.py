@@ -1,17 +1,17 @@
-"""A small training with checkpoints, for programs that kill trainings at each file that they write.
+"""A small training with checkpoints, for programs that kill a training at each file that it writes.
 
     crash_training.py FOLDER
 
-It makes four steps, saves a checkpoint after each, and writes what it has learned to FOLDER/learned.bin; begun again,
-it goes on from the last checkpoint. `ckpt-chaos`, which has to be installed for it (`pip install ckpt-chaos`; the
-project does not need it), kills it at each file and compares what it has learned in the end:
+It makes four steps, saves a checkpoint after each, and writes the parameters to FOLDER/learned.bin. After a restart, it
+resumes from the last checkpoint. `ckpt-chaos` (`pip install ckpt-chaos`; the project does not need it) kills it at each
+file and compares the final parameters:
 
     ckpt-chaos run --step-regex 'resumed from step (\\d+)' --result-file '{out}/learned.bin' --max-points 200 \\
         --modes before,torn -- python tests/adversity/crash_training.py {out}
 
-With `--modes unsynced` it loses what was not synced. It says "plan drift" where the name of a temporary file is another
-than that of the first run, which is so for each. Tests that kill at each operation, also within a write, and that lose
-names of directories too, are in `test_crash_consistency.py`.
+With `--modes unsynced`, data that was not synced is lost. The message "plan drift" appears for each temporary file,
+because its name differs from that of the first run. The tests in `test_crash_consistency.py` also kill within writes
+and lose names of directories.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = 4
 
 
 def train(folder: Path) -> None:
-    """As a parameter server of two shards keeps its checkpoints."""
+    """Train and save checkpoints as a parameter server with two shards does."""
     directory = folder / "checkpoints"
     store = LocalStore(directory)
     lease = Lease(LocalStore(directory))

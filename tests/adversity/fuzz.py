@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Send spoiled frames to a real RLX server: `python tests/adversity/fuzz.py --frames 1000000 --seed 1`.
+"""Send mutated frames to a real RLX server: `python tests/adversity/fuzz.py --frames 1000000 --seed 1`.
 
-Two honest clients are served meanwhile. A failure names its seed and case, which `--first CASE --frames 1` repeats, and
-makes the exit code 1.
+Two honest clients must be served meanwhile. A failure prints its seed and case, and the exit code is 1. To repeat a
+case, use `--first CASE --frames 1`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from support.fuzz_run import fuzz
 from support.fuzz_wire import Report
 from support.processes import Processes
 
-LINE_FRAMES = 50_000  # after so many a line is printed where there is no terminal to draw a bar in
+LINE_FRAMES = 50_000  # without a terminal, a line is printed after this many frames instead of a progress bar
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Send spoiled frames to a real RLX server, and look whether it bears them."
+        description="Send mutated frames to a real RLX server, and check that it continues to serve."
     )
-    parser.add_argument("--frames", type=int, default=20_000, help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="another one gives other cases (%(default)s)")
-    parser.add_argument("--first", type=int, default=0, metavar="CASE", help="where to begin (%(default)s)")
+    parser.add_argument("--frames", type=int, default=20_000, help="number of frames (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the cases (%(default)s)")
+    parser.add_argument("--first", type=int, default=0, metavar="CASE", help="number of the first case (%(default)s)")
     parser.add_argument("--threads", type=int, default=8, help="connections at a time (%(default)s)")
-    parser.add_argument("--websocket", action="store_true", help="send them as messages of WebSocket")
+    parser.add_argument("--websocket", action="store_true", help="send frames as WebSocket messages")
     options = parser.parse_args()
     console = Console()
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[read]:,} read"))

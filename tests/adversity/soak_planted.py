@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Does the soak notice? Plants one error at a time in a copy of the tree, and lets the soak of all faults look for it.
+"""Check that the soak finds planted errors: one at a time, in a copy of the tree.
 
-    python tests/adversity/soak_planted.py                      every error, with both bridges
+    python tests/adversity/soak_planted.py                      all errors, with both transports
     python tests/adversity/soak_planted.py cut-torn --bridge grpc
 
-Prints a table in Markdown: after how many faults each was found, and by what sentence. Exit code 0 if all were.
+Prints a table in Markdown: the number of faults before each error was found, and the message. Exit code 0 if all errors
+were found.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FOUND = re.compile(r"FAILED after (\d+) faults.*\n(.*)")
 
 
 def soak(error: Planted, bridge: str, faults: int, seed: int) -> tuple[str, str]:
-    """After how many faults it was found, and how it was told; `not found` where the soak passes."""
+    """Return the number of faults until the error was found, and the message; "not found" if the soak passes."""
     with tempfile.TemporaryDirectory(prefix="soak-planted-") as name:
         tree = copy_tree(Path(name) / "tree")
         plant(error, tree)
@@ -44,7 +45,7 @@ def soak(error: Planted, bridge: str, faults: int, seed: int) -> tuple[str, str]
             try:
                 out, errors = running.communicate()
             except BaseException:
-                running.terminate()  # it ends every process that it started
+                running.terminate()  # ends all processes of the soak
                 raise
     found = _FOUND.search(out)
     if found is not None:
@@ -55,16 +56,16 @@ def soak(error: Planted, bridge: str, faults: int, seed: int) -> tuple[str, str]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [error.name for error in SOAK_ERRORS]
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"these only, of {', '.join(names)}")
-    parser.add_argument("--bridge", choices=BRIDGES, help="with this only")
-    parser.add_argument("--faults", type=int, default=FAULTS, help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the soaks (%(default)s)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these errors, of {', '.join(names)}")
+    parser.add_argument("--bridge", choices=BRIDGES, help="only with this transport")
+    parser.add_argument("--faults", type=int, default=FAULTS, help="number of faults (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the soaks (%(default)s)")
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
         parser.error(f"no such error: {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     missed = 0
-    print("| error | bridge | found after faults | seconds | the soak says |\n|---|---|---|---|---|", flush=True)
+    print("| error | bridge | found after faults | seconds | message |\n|---|---|---|---|---|", flush=True)
     for error in SOAK_ERRORS:
         for bridge in [options.bridge] if options.bridge else BRIDGES:
             if options.names and error.name not in options.names:

@@ -1,4 +1,4 @@
-"""Hostile clients beside honest ones, for a minute. `hostile.py` goes on for as long as one likes."""
+"""Hostile clients beside honest ones for a minute. `hostile.py` runs for any time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
-def test_honest_clients_train_on_among_hostile_ones(
+def test_honest_clients_keep_training_beside_hostile_ones(
     processes: Processes, tmp_path: Path, websocket: bool, short: bool
 ) -> None:
     if short and not websocket:
-        pytest.skip("--short has the WebSocket form, in which every other client comes over TCP")
+        pytest.skip("--short has only the WebSocket form, in which every second honest client uses TCP")
     seconds, window, hostile = (31.0, 8.0, 5) if short else (55.0, 10.0, 3)
     plan = Plan(seconds=seconds, seed=7, window=window, hostile=hostile, share=0.4, websocket=websocket)
     summary = run_hostile(processes, tmp_path, plan)

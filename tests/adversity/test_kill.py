@@ -1,4 +1,4 @@
-"""Any process of a run may be killed at any time: the run goes on."""
+"""A run continues after any of its processes is killed at any time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/
 
 ENDLESS = ("--set", "run.target_return=null", "--set", "algorithm.max_global_step=1e9")
 OPTIONS = (*SMALL, *ENDLESS, "--set", "run.checkpoint_interval=1")
-MORE = 300  # steps that show that training goes on
+MORE = 300  # steps that show that training continues
 
 
 def kill_one(run: Run, part: str) -> None:
@@ -24,9 +24,9 @@ def kill_one(run: Run, part: str) -> None:
 
 
 def expect_training(run: Run, since: int) -> None:
-    """It goes on from `since`, with every part back in its place."""
+    """Wait until training continues from step `since` and every process runs again."""
     run.wait_for_steps(since + MORE)
-    run.wait_for(lambda status: status.workers >= 2, "two workers are registered, and the dead for a while")
+    run.wait_for(lambda status: status.workers >= 2, "two workers are registered; killed ones may still count")
     for part, count in (("client", 2), ("worker", 2), ("rlx-server", 1), ("parameter-server", 1)):
         wait_until(lambda part=part, count=count: len(run.of(part)) == count, f"there are {count} of {part}", 60)  # type: ignore[misc]
 
@@ -45,46 +45,46 @@ def kill_and_expect_training(run: Run, part: str) -> None:
     after = run.wait_for(lambda status: True, "the parameter server answers")
     if part == "parameter-server":
         assert after.incarnation != before.incarnation
-        assert after.global_step >= before.checkpoint_global_step > 0, "it goes on from the last checkpoint"
+        assert after.global_step >= before.checkpoint_global_step > 0, "training resumes from the last checkpoint"
         expect_training(run, after.global_step)
     else:
         assert after.incarnation == before.incarnation
-        assert after.global_step >= before.global_step, "nothing was lost but what the dead had not sent"
+        assert after.global_step >= before.global_step, "only steps that the killed process had not sent are lost"
         expect_training(run, before.global_step)
 
 
-def started(runs: Runs) -> Run:
+def started_with_checkpoint(runs: Runs) -> Run:
     run = runs.start(*OPTIONS)
     run.wait_for(lambda status: status.checkpoint_global_step > 0, "there is a checkpoint")
     return run
 
 
 @pytest.mark.slow
-def test_each_part_of_a_run_is_killed_in_turn_and_the_run_goes_on(runs: Runs) -> None:
-    run = started(runs)
+def test_run_continues_after_each_process_is_killed(runs: Runs) -> None:
+    run = started_with_checkpoint(runs)
     for part in ("worker", "client", "rlx-server", "parameter-server"):
         kill_and_expect_training(run, part)
     assert run.running.returncode is None
-    said = run.running.stderr
+    log = run.running.stderr
     for words in ("client-", "RLX server", "parameter server"):
-        assert words in said, "each restart is told"
+        assert words in log, "each restart is logged"
     expect_orderly_end(run)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("skipped_by_short")
 @pytest.mark.parametrize("part", ["worker", "client", "rlx-server", "parameter-server"])
-def test_a_part_is_killed_twice(runs: Runs, part: str) -> None:
-    run = started(runs)
+def test_run_continues_after_a_process_is_killed_twice(runs: Runs, part: str) -> None:
+    run = started_with_checkpoint(runs)
     for _ in range(2):
         kill_and_expect_training(run, part)
     expect_orderly_end(run)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unhurried")
-def test_both_servers_are_killed_at_once(runs: Runs) -> None:
-    run = started(runs)
+@pytest.mark.usefixtures("skipped_by_short")
+def test_run_continues_after_both_servers_are_killed(runs: Runs) -> None:
+    run = started_with_checkpoint(runs)
     kill_one(run, "parameter-server")
     kill_one(run, "rlx-server")
     since = run.wait_for(lambda status: True, "the parameter server answers").global_step
@@ -93,32 +93,32 @@ def test_both_servers_are_killed_at_once(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_a_parameter_server_that_is_killed_while_it_ends_leaves_a_checkpoint(runs: Runs) -> None:
-    run = started(runs)
-    (victim,) = run.of("parameter-server")  # found before: afterwards it may be gone
+def test_parameter_server_killed_while_stopping_is_restored(runs: Runs) -> None:
+    run = started_with_checkpoint(runs)
+    (victim,) = run.of("parameter-server")  # found before the signal, because it may end soon after it
     run.running.send_signal(signal.SIGINT)
     victim.kill()
     assert run.running.wait(60) == 1, run.running.report()  # steps may be lost
     run.expect_nothing_left()
     assert run.summary["status"] == "failed"
     assert "ended with SIGKILL" in run.summary["error"]
-    again = runs.start(*OPTIONS)
-    assert again.wait_for(lambda status: True, "it is there").global_step > 0
+    restarted = runs.start(*OPTIONS)
+    assert restarted.wait_for(lambda status: True, "the parameter server answers").global_step > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["worker", "rlx-server", "parameter-server"])
-def test_a_part_that_stands_still_for_a_while(runs: Runs, part: str, short: bool) -> None:
+def test_run_continues_after_a_process_was_suspended(runs: Runs, part: str, short: bool) -> None:
     if short and part != "parameter-server":
-        pytest.skip("--short stops the parameter server only, for which all others wait")
-    run = started(runs)
+        pytest.skip("--short suspends only the parameter server, for which all other processes wait")
+    run = started_with_checkpoint(runs)
     victim = run.of(part)[0]
     victim.suspend()
-    if part == "worker":  # the others train on
+    if part == "worker":  # the other workers continue
         run.wait_for_steps(run.status.global_step + MORE)
     else:
-        with pytest.raises(AssertionError, match="never so"):
-            wait_until(lambda: not is_alive(victim), "never so", timeout=3)
+        with pytest.raises(AssertionError, match="suspended"):
+            wait_until(lambda: not is_alive(victim), "suspended", timeout=3)
     victim.resume()
     expect_training(run, run.wait_for(lambda status: True, "the parameter server answers").global_step)
     expect_orderly_end(run)

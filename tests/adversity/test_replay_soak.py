@@ -1,4 +1,4 @@
-"""A training by replay memory whose processes are killed, with an account of every update and every item."""
+"""A training with replay memory whose processes are killed. Every update and every item is accounted for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.checks("relaax/server", "relaax/replay", "relaax/checkp
 DECLARATION = with_serials(TableDeclaration(TableSpec("numbers", {"number": Field("int64")}, 100)))
 
 
-def test_items_that_were_sent_and_drawn(tmp_path: Path) -> None:
+def test_sent_and_sampled_items_are_counted(tmp_path: Path) -> None:
     memory = LocalReplay(DECLARATION, environments=1)
     items = NumberedItems(memory, tmp_path, 3)
     for _ in range(2):
@@ -29,15 +29,15 @@ def test_items_that_were_sent_and_drawn(tmp_path: Path) -> None:
     assert (items_sent(tmp_path), items_doubled(tmp_path)) == (8, [])
 
 
-def test_items_that_are_there_twice_and_that_nobody_has_sent(tmp_path: Path) -> None:
+def test_duplicate_and_unknown_items_are_reported(tmp_path: Path) -> None:
     memory = LocalReplay(DECLARATION, environments=1)
     items = NumberedItems(memory, tmp_path, 0)
     items.writers[0].insert(Insertion({"number": np.arange(2)}))
     memory.writers[0].insert(Insertion({"number": np.arange(2), SERIAL: np.array([1, 2])}))
     while len(items_doubled(tmp_path)) < 2:
         draw(items)
-    said = "; ".join(items_doubled(tmp_path))
-    assert "item 0x1 is in (" in said and "item 0x2 was drawn, and nobody has sent it" in said
+    errors = "; ".join(items_doubled(tmp_path))
+    assert "item 0x1 is in (" in errors and "item 0x2 was drawn, and nobody has sent it" in errors
 
 
 def draw(items: NumberedItems) -> None:
@@ -48,12 +48,12 @@ def draw(items: NumberedItems) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_training_whose_processes_are_killed(runs: Runs, tmp_path: Path, short: bool) -> None:
+def test_replay_training_survives_killed_processes(runs: Runs, tmp_path: Path, short: bool) -> None:
     plan = ReplaySoakPlan(kills=1, stops=1) if short else ReplaySoakPlan(kills=10, stops=5)
     account = ReplaySoak(plan, runs, tmp_path).run()
     assert account.violations == []
     assert account.faults == {**dict.fromkeys(VICTIMS, plan.kills), STOP: plan.stops}
-    assert account.ledger.returns >= 1, "no checkpoint was returned to"
+    assert account.ledger.returns >= 1, "a checkpoint was restored"
     assert account.ledger.acknowledged[0] > 20 * len(account.calms)
-    assert account.duplicates > 0, "no insert came again"
+    assert account.duplicates > 0, "an insert was repeated"
     assert account.inserted > 0 and account.seen > 0.1 * account.sent

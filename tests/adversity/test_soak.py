@@ -1,4 +1,4 @@
-"""Training under random faults, with an account of every update. `soak.py` takes as many faults as one likes."""
+"""Training under random faults, with an account of every update. `soak.py` runs any number of faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIRST, SECOND = 1000, 1001  # incarnations
 
 
 def stay(incarnation: int, base: int, applied: int, undecided: bool = False, worker: str = "") -> Stay:
-    """Of a worker over two shards, all of whose pushes were applied."""
+    """Return the stay of a worker with two shards that applied all its pushes."""
     found = Stay(incarnation, worker or f"worker in {incarnation}", (base, base), 0)
     for index in range(1, applied + 1):
         found.pushes[index] = Push(20, True, "applied", (base + index, base + index), 10 * index, 10 * index + 5)
@@ -46,7 +46,7 @@ def stay(incarnation: int, base: int, applied: int, undecided: bool = False, wor
 def saved(
     number: int, incarnation: int, held: tuple[int, int], pushes: tuple[int, int], steps: int = 200, **changes: Any
 ) -> Saved:
-    """A checkpoint of two shards with the counters of one worker, and the numbers of its last pushes there."""
+    """Return a checkpoint of two shards with the counters of one worker and the numbers of its last pushes."""
     shards = [
         SavedShard(count, np.array([count, 0]), count, {f"worker in {incarnation}": [push, 0, 0]}, steps, steps)
         for count, push in zip(held, pushes, strict=True)
@@ -61,8 +61,8 @@ def life(*stays: Stay) -> Life:
     return Life(0, list(stays), [], False)
 
 
-def test_an_account_that_is_right() -> None:
-    """Ten pushes, a checkpoint between the parts of the eighth, a roll-back to it, three more and one undecided."""
+def test_correct_account_has_no_violations() -> None:
+    """Ten pushes, a checkpoint between the parts of the eighth, a rollback to it, three more and one undecided."""
     first, second = stay(FIRST, 0, 10), stay(SECOND, 0, 3, undecided=True)
     second.base = (8, 7)
     for index, push in second.pushes.items():
@@ -78,8 +78,8 @@ def test_an_account_that_is_right() -> None:
     assert (account.returns, account.changes_seen, account.cuts_in_a_push) == (1, 1, 1)
 
 
-def test_a_push_that_was_answered_by_the_checkpoint_returned_to() -> None:
-    """The answer to the eighth push was lost; the checkpoint holds it, and so does the incarnation after."""
+def test_repeated_push_in_restored_checkpoint_counts_once() -> None:
+    """The answer to the eighth push was lost. The checkpoint and the next incarnation contain the push."""
     first, second = stay(FIRST, 0, 8), stay(SECOND, 8, 2)
     first.pushes[8].repeats = 3
     account = audit(
@@ -89,7 +89,7 @@ def test_a_push_that_was_answered_by_the_checkpoint_returned_to() -> None:
     assert (account.sent_again, account.refused, account.rolled_back) == (1, 0, [0, 0])
 
 
-def test_a_push_that_was_refused_although_the_checkpoint_holds_it() -> None:
+def test_refused_push_in_the_checkpoint_is_a_violation() -> None:
     first, second = stay(FIRST, 0, 7, undecided=True), stay(SECOND, 8, 2)
     first.pushes[8].refused = True
     checkpoints = [saved(1, FIRST, (8, 8), (8, 8), 160), saved(2, SECOND, (10, 10), (2, 2), 200)]
@@ -100,11 +100,11 @@ def test_a_push_that_was_refused_although_the_checkpoint_holds_it() -> None:
     second.base = (8, 7)
     account = audit([life(first, second)], checkpoints, shards=2)
     assert account.refused == 1
-    assert not [line for line in account.violations if "was refused" in line], "one shard lacks it"
+    assert not [line for line in account.violations if "was refused" in line], "one shard does not have the push"
 
 
-def test_a_checkpoint_that_is_no_cut_of_two_workers() -> None:
-    """Shard 0 lacks a push that was answered before another worker sent one that shard 1 holds."""
+def test_inconsistent_cut_of_two_workers_is_a_violation() -> None:
+    """A checkpoint lacks a push that was answered before another worker sent a push that the checkpoint contains."""
     first = stay(FIRST, 0, 10)
     others = [stay(FIRST, 0, 3, worker="the other") for _ in range(2)]
     checkpoint = saved(1, FIRST, (9, 9), (9, 9))
@@ -112,7 +112,10 @@ def test_a_checkpoint_that_is_no_cut_of_two_workers() -> None:
         shard.ledger["the other"] = [held, 0, 0]
 
     def sentences(*, sent: int, answered: int) -> list[str]:
-        """The ninth push of the first worker, and the third of the other, which the checkpoint lacks."""
+        """Return the violations for these times of the first worker's ninth push and of the other's third push.
+
+        The checkpoint contains the ninth push and lacks the third.
+        """
         first.pushes[9] = dataclasses.replace(first.pushes[9], sent=sent)
         others[0].pushes[3] = dataclasses.replace(others[0].pushes[3], answered=answered)
         lives = [life(first), Life(1, [others[0]], [], False)]
@@ -123,16 +126,16 @@ def test_a_checkpoint_that_is_no_cut_of_two_workers() -> None:
     assert "holds push 9 of worker 0" in sentence and "5.0 ms after push 3 of worker 1" in sentence
 
 
-def test_an_account_while_training_goes_on() -> None:
-    """Nothing is said of the end, and nothing twice."""
+def test_account_during_training_skips_final_checks() -> None:
+    """During training, the final checks are skipped and no violation is reported twice."""
     wrong = saved(1, FIRST, (10, 9), (10, 9), total=8)
     lives = [life(stay(FIRST, 0, 10, undecided=True))]
     assert "the total is 8" in "".join(audit(lives, [wrong], 2, ended=False).violations)
     assert audit(lives, [wrong], 2, ended=False, checked={wrong.checkpoint_id}).violations == []
 
 
-class Scripted:
-    """A part whose log and status port say what the test wants."""
+class ScriptedProcess:
+    """A process of the soak whose log is written by the test."""
 
     def __init__(self, folder: Path, name: str, values: dict[str, float]) -> None:
         self.values = values
@@ -146,9 +149,9 @@ class Scripted:
             file.write(line)
 
 
-def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> None:
-    shards: list[Any] = [Scripted(tmp_path, f"shard-{index}", {}) for index in range(2)]
-    server: Any = Scripted(tmp_path, "rlx-server", {})
+def test_failed_save_counts_after_a_later_save(tmp_path: Path) -> None:
+    shards: list[Any] = [ScriptedProcess(tmp_path, f"shard-{index}", {}) for index in range(2)]
+    server: Any = ScriptedProcess(tmp_path, "rlx-server", {})
     evidence = Evidence("s3", shards, server)
     evidence.close()
     prefix = "2026-01-01 00:00:00 ERROR [1] relaax.server.checkpoints.checkpointing: "
@@ -156,13 +159,13 @@ def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> No
     shards[0].log(made)
     shards[0].log(prefix + "the checkpoint is late: shard 1 of 2 is unavailable: waiting for it\n")
     shards[0].log(made)
-    assert (evidence.saves, evidence.saves_failed) == (0, 0), "the store has failed none"
+    assert (evidence.saves, evidence.saves_failed) == (0, 0), "the store did not fail"
     shards[0].log(prefix + "the checkpoint at global step 7 is late: cannot write s3://b/x: not now (SlowDown)\n")
     assert (evidence.saves, evidence.saves_failed) == (0, 1)
     shards[1].log(made)
-    assert evidence.saves == 0, "that was another process"
+    assert evidence.saves == 0, "the failed save was of another process"
     shards[0].log(made[:20])
-    assert evidence.saves == 0, "half a line"
+    assert evidence.saves == 0, "the line is not complete"
     shards[0].log(made[20:])
     shards[0].log(made)
     assert (evidence.saves, evidence.saves_failed) == (1, 1)
@@ -171,7 +174,7 @@ def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> No
     assert evidence.counts()["S3"] == 1
 
 
-def test_what_is_required_of_a_plan() -> None:
+def test_required_promises_depend_on_the_plan() -> None:
     def names(ground: Ground, leg: str, faults: int) -> set[str]:
         return {promise.name for promise in required([kind.name for kind in catalogue(ground)], leg, faults)}
 
@@ -180,7 +183,7 @@ def test_what_is_required_of_a_plan() -> None:
     local = Ground(service, random.Random(1), 18.0, fill=writing_nothing)
     assert names(local, "local", 30) == everything - {"S3"}
     assert names(Ground(service, random.Random(1), 18.0, s3=object()), "s3", 30) == everything - {"disk"}
-    assert names(local, "local", 5) == set(), "not every kind of fault comes"
+    assert names(local, "local", 5) == set(), "not every kind of fault occurs"
     assert names(dataclasses.replace(local, only="stop"), "local", 30) == set()
     assert "answered again" in names(dataclasses.replace(local, only="lost answer"), "local", 2)
     assert "answered again" not in names(dataclasses.replace(local, short=True), "local", 30), "it takes too long"
@@ -208,19 +211,19 @@ def test_what_is_required_of_a_plan() -> None:
         "torn",
         "version",
         "another checkpoint",
-        "from nobody",
-        "no cut",
+        "unknown worker",
+        "inconsistent cut",
         "steps",
         "samples",
     ],
 )
-def test_an_account_that_is_wrong(checkpoints: list[Saved], sentence: str) -> None:
+def test_wrong_account_has_violations(checkpoints: list[Saved], sentence: str) -> None:
     account = audit([life(stay(FIRST, 0, 10))], checkpoints, shards=2)
     with pytest.raises(AssertionError, match=sentence):
         assert not account.violations, "\n".join(account.violations)
 
 
-def test_a_journal_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_journal_is_read_up_to_its_last_complete_line(tmp_path: Path) -> None:
     Journal(tmp_path, 4)
     journal = Journal(tmp_path, 4)
     journal.joined(FIRST, "w", 0, (0, 0))
@@ -256,18 +259,18 @@ def test_every_shard_has_counters_in_its_range(shards: int) -> None:
     np.testing.assert_array_equal(layout.gather(vector), network)
 
 
-def test_the_same_seed_gives_the_same_faults() -> None:
+def test_same_seed_gives_same_faults() -> None:
     def names(seed: int) -> list[str]:
         service: Any = SimpleNamespace(shards=2)
         ground = Ground(service, random.Random(seed), 30.0, s3=object())
         return [kind.name for kind in itertools.islice(deck(ground), 100)]
 
     assert names(1) == names(1) != names(2)
-    assert {names(1).count(name) for name in names(1)} <= {4, 5}, "every kind comes as often"
+    assert {names(1).count(name) for name in names(1)} <= {4, 5}, "every kind occurs equally often"
 
 
 class Echo(Acceptor):
-    """Says what it hears."""
+    """A server that sends back what it receives."""
 
     def _accepted(self, sock: socket.socket) -> None:
         self._start(self._echo, sock)
@@ -278,7 +281,7 @@ class Echo(Acceptor):
                 sock.sendall(data)
 
 
-def test_a_wire_truncates_swallows_and_heals() -> None:
+def test_wire_truncates_drops_stalls_and_heals() -> None:
     with Echo() as echo, Wire() as wire:
         wire.target = echo.address
 
@@ -292,11 +295,11 @@ def test_a_wire_truncates_swallows_and_heals() -> None:
         with connect() as sock:
             wire.truncate(3)
             sock.sendall(b"hello")
-            heard = b""
+            received = b""
             with contextlib.suppress(ConnectionResetError):
                 while data := sock.recv(5):
-                    heard += data
-            assert b"hello".startswith(heard) and len(heard) <= 3
+                    received += data
+            assert b"hello".startswith(received) and len(received) <= 3
         with connect() as sock:
             wire.swallow(False)
             sock.sendall(b"hello")
@@ -317,7 +320,7 @@ def test_a_wire_truncates_swallows_and_heals() -> None:
             assert sock.recv(5) == b"hello"
 
 
-def test_a_process_that_can_write_no_files(processes: Processes, tmp_path: Path) -> None:
+def test_file_size_limit_fails_writes_until_removed(processes: Processes, tmp_path: Path) -> None:
     code = """
 import sys, time
 while True:
@@ -336,12 +339,12 @@ while True:
     end = writing_nothing(ground)
     running.wait_for_line("refused")
     end()
-    said = len(running.lines)
-    wait_until(lambda: "written" in running.lines[said + 1 :], "it can write again")
+    count = len(running.lines)
+    wait_until(lambda: "written" in running.lines[count + 1 :], "writes succeed again")
     assert not is_stopped(running.pid)
 
 
-def test_runs_side_by_side() -> None:
+def test_table_shows_several_runs() -> None:
     account = audit([life(stay(FIRST, 0, 10))], [saved(1, FIRST, (10, 10), (10, 10))], shards=2)
     grpc, auto = (
         summarize(Plan(bridge=bridge, seed=7), Record(tested=Counter(refused=3), required={"refused"}), account, 60.0)
@@ -373,7 +376,7 @@ _SHORT = {
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("bridge", ["grpc", "auto"])
 def test_training_under_random_faults(tmp_path: Path, short: bool, bridge: str) -> None:
-    """Nothing is lost or doubled but by a declared roll-back, nothing hangs, and training reaches its target."""
+    """Updates are lost only by a declared rollback and never applied twice, and training reaches its target in time."""
     plan = _SHORT[bridge] if short else Plan(faults=200, seed=3, target=150, bridge=bridge)
     summary = run_soak(plan, tmp_path, say=lambda line: print(line, file=sys.stderr))
     assert summary["faults"] >= plan.faults

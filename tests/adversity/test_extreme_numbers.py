@@ -1,4 +1,4 @@
-"""Numbers that are finite and far too large, said by a client to real servers: honest ones train on."""
+"""Honest clients continue to train if another client sends finite numbers that are far too large."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from support.service import Service, started_service
 pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx", "relaax/algorithm_base")
 
 EPISODE = 10  # steps
-LEGAL = 60  # episodes of a hostile client that keeps to the protocol
+VALID_EPISODES = 60  # episodes of a hostile client that follows the protocol
 
 
 class Honest:
-    """A client that steps until it is told to end, and what ended it before."""
+    """An honest client that steps in a thread until the end of the block. `failure`: the error that ended it."""
 
     def __init__(self, address: str) -> None:
         self.steps = 0
@@ -46,8 +46,8 @@ class Honest:
         self._thread.join(60)
         assert self.failure is None, self.failure
 
-    def steps_on(self) -> None:
-        """Wait until it has been answered for several rollouts more."""
+    def expect_more_steps(self) -> None:
+        """Wait until the client has had answers for several more rollouts."""
         enough = self.steps + 50
         wait_until(lambda: self.steps >= enough or self.failure, "an honest client is answered", 120)
         assert self.failure is None, self.failure
@@ -68,8 +68,8 @@ class Honest:
             self.failure = failure
 
 
-def say_rewards(address: str, codec: str, rewards: list[float]) -> ErrorCode | None:
-    """Episodes of these rewards, each step in any case; the code of the error that ends them, None if none does."""
+def send_rewards(address: str, codec: str, rewards: list[float]) -> ErrorCode | None:
+    """Play episodes with these rewards, also invalid ones. Return the code of the error that ends them, or None."""
     hello = make_hello(environments=1, autoreset=(rlx.Autoreset.SAME_STEP,))
     with Line(address, codec) as line:
         line.open(hello)
@@ -91,8 +91,8 @@ def say_rewards(address: str, codec: str, rewards: list[float]) -> ErrorCode | N
         return None
 
 
-def checkpointed(service: Service) -> dict[str, object]:
-    """End the parameter server in order; the manifest of its last checkpoint."""
+def last_manifest(service: Service) -> dict[str, object]:
+    """Stop the parameter server. Return the manifest of its last checkpoint."""
     assert service.parameter_server.stop() == 0, service.parameter_server.report()
     checkpoint = CheckpointManager(LocalStore(service.folder / "checkpoints")).restore()
     assert checkpoint is not None
@@ -102,35 +102,35 @@ def checkpointed(service: Service) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_two_episodes_of_the_largest_rewards_of_float64_end_nobody(tmp_path: Path, codec: str, short: bool) -> None:
+def test_rewards_beyond_the_limit_end_only_their_client(tmp_path: Path, codec: str, short: bool) -> None:
     if short and codec == "protobuf":
-        pytest.skip("--short sends JSON only: the numbers of both codecs are checked by the same code")
+        pytest.skip("--short sends JSON only: both codecs share the checks of numbers")
     with started_service(tmp_path, normalize_rewards="scale") as service:
         with Honest(service.address) as honest:
-            honest.steps_on()
+            honest.expect_more_steps()
             for reward in (1.7e308, -1.7e308, 1e153, math.nextafter(MAX_REWARD, math.inf)):
-                assert say_rewards(service.address, codec, [reward] * 2 * EPISODE) is ErrorCode.INVALID_VALUE
+                assert send_rewards(service.address, codec, [reward] * 2 * EPISODE) is ErrorCode.INVALID_VALUE
             before = service.status
-            honest.steps_on()
-            wait_until(lambda: service.status.global_step > before.global_step, "training goes on", 60)
+            honest.expect_more_steps()
+            wait_until(lambda: service.status.global_step > before.global_step, "training continues", 60)
         assert 0 < service.status.mean_return_100 < 2 * EPISODE
-        assert checkpointed(service)["mean_return"] is not None
+        assert last_manifest(service)["mean_return"] is not None
 
 
 @pytest.mark.slow
-def test_the_largest_rewards_that_are_allowed_leave_statistics_with_which_others_can_be_merged(tmp_path: Path) -> None:
+def test_statistics_remain_mergeable_after_largest_rewards(tmp_path: Path) -> None:
     with started_service(tmp_path, normalize_rewards="scale") as service:
         with Honest(service.address) as honest:
-            honest.steps_on()
-            rewards = np.random.default_rng(1).choice([-MAX_REWARD, MAX_REWARD], LEGAL * EPISODE).tolist()
-            assert say_rewards(service.address, "protobuf", rewards) is None
-            honest.steps_on()
+            honest.expect_more_steps()
+            rewards = np.random.default_rng(1).choice([-MAX_REWARD, MAX_REWARD], VALID_EPISODES * EPISODE).tolist()
+            assert send_rewards(service.address, "protobuf", rewards) is None
+            honest.expect_more_steps()
         status = service.wait_for_nobody()
-        assert status.episodes >= LEGAL
+        assert status.episodes >= VALID_EPISODES
         assert abs(status.mean_return_100) <= EPISODE * MAX_REWARD
-        checkpointed(service)
+        last_manifest(service)
         service.start_parameter_server()
         with Honest(service.address) as honest:
-            honest.steps_on()
+            honest.expect_more_steps()
         assert "starts empty" not in service.parameter_server.stderr
         assert "dropped a sample" not in service.parameter_server.stderr

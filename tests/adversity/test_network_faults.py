@@ -1,4 +1,4 @@
-"""A wire that is cut, stalled, truncated and corrupted, on either side of the RLX server."""
+"""Connections that are cut, stalled, truncated or corrupted, on either side of the RLX server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def wire(service: Service) -> Iterator[Proxy]:
-    """Between client and RLX server."""
+    """A proxy between client and RLX server."""
     with Proxy(service.address) as proxy:
         yield proxy
 
@@ -38,12 +38,12 @@ def training(wire: Proxy, request: pytest.FixtureRequest) -> Iterator[Training]:
     started.stop()
 
 
-def test_a_connection_that_ends_at_any_byte_is_replaced(service: Service, wire: Proxy, training: Training) -> None:
+def test_connection_truncated_at_any_byte_is_replaced(service: Service, wire: Proxy, training: Training) -> None:
     before = service.status
     for offset in (0, 1, 3, 4, 5, 40, 1000):
         connections = wire.connections
         wire.truncate(offset)
-        wait_until(lambda there=connections: wire.connections > there, "there is another connection", 60)  # type: ignore[misc]
+        wait_until(lambda there=connections: wire.connections > there, "the client has reconnected", 60)  # type: ignore[misc]
         training.expect_more(30)
     after = service.status
     assert after.updates > before.updates
@@ -54,16 +54,16 @@ def test_a_connection_that_ends_at_any_byte_is_replaced(service: Service, wire: 
 @pytest.mark.parametrize(
     ("offset", "code"), [(0, ErrorCode.FRAME_TOO_LARGE), (4, ErrorCode.MALFORMED)], ids=["length", "message"]
 )
-def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, offset: int, code: ErrorCode) -> None:
+def test_corrupt_byte_is_reported_to_that_client_only(service: Service, offset: int, code: ErrorCode) -> None:
     with Proxy(service.address) as wire:
-        spoiled, other = Training(wire.address), Training(service.address)
+        corrupted, other = Training(wire.address), Training(service.address)
         try:
-            for each in (spoiled, other):
+            for each in (corrupted, other):
                 each.expect_more(30)
             wire.corrupt(offset)
-            wait_until(lambda: spoiled.error is not None, "the client was told", 60)
-            assert isinstance(spoiled.error, Failure)
-            assert spoiled.error.code is code
+            wait_until(lambda: corrupted.error is not None, "the client received an error", 60)
+            assert isinstance(corrupted.error, Failure)
+            assert corrupted.error.code is code
             other.expect_more(30)
         finally:
             other.stop()
@@ -73,37 +73,37 @@ def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, off
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [""], indirect=True)
-def test_a_length_that_promises_more_than_comes_is_waited_for_in_vain(wire: Proxy, training: Training) -> None:
+def test_too_large_frame_length_ends_in_a_new_connection(wire: Proxy, training: Training) -> None:
     wire.corrupt(3)
-    wait_until(lambda: wire.connections >= 2, "the client has given the connection up", 60)
+    wait_until(lambda: wire.connections >= 2, "the client has replaced the connection", 60)
     training.expect_more(30)
 
 
-def test_a_connection_that_is_cut_is_replaced(service: Service, wire: Proxy, training: Training) -> None:
+def test_cut_connection_is_replaced(service: Service, wire: Proxy, training: Training) -> None:
     for count in range(1, 4):
         wire.cut()
         training.expect_more()
         assert wire.connections == count + 1
-    wait_until(lambda: service.status.workers == 1, "the workers of the lost connections have left")
+    wait_until(lambda: service.status.workers == 1, "the workers of the lost connections have deregistered")
 
 
-def test_a_door_that_is_shut_for_a_while(wire: Proxy, training: Training) -> None:
+def test_client_retries_refused_connections(wire: Proxy, training: Training) -> None:
     wire.refuse()
-    wait_until(lambda: wire.refused >= 3, "the client has tried again and again", 60)
+    wait_until(lambda: wire.refused >= 3, "the client has retried", 60)
     wire.heal()
     training.expect_more()
 
 
 @pytest.mark.slow
-def test_a_wire_that_stalls_is_given_up_and_another_taken(wire: Proxy, training: Training) -> None:
+def test_stalled_connection_is_replaced(wire: Proxy, training: Training) -> None:
     wire.stall()
-    wait_until(lambda: wire.connections >= 2, "the client has tried another connection", 60)
+    wait_until(lambda: wire.connections >= 2, "the client has replaced the connection", 60)
     wire.heal()
     training.expect_more()
 
 
-def test_a_parameter_server_beyond_a_bad_wire(service: Service) -> None:
-    """Cuts between a worker and the parameter server: no update is lost or counted twice."""
+def test_connection_faults_lose_and_duplicate_no_update(service: Service) -> None:
+    """Cut connections between a worker and the parameter server: no update is lost or counted twice."""
     with Proxy(service.parameter_server_address) as wire:
         service.start_rlx_server("127.0.0.1:0", parameter_server=wire.address)
         before = service.wait_for_nobody()
@@ -125,5 +125,5 @@ def test_a_parameter_server_beyond_a_bad_wire(service: Service) -> None:
         after = service.wait_for_nobody()
         counted = after.global_step - before.global_step
         assert counted <= training.steps
-        assert counted >= training.steps - 2 * 5, "what was under way at the end is all that is missing"
+        assert counted >= training.steps - 2 * 5, "only steps in flight at the end may be missing"
         assert after.updates - before.updates == counted // 5

@@ -1,4 +1,4 @@
-"""A training by replay memory: every choice of two or three processes is killed within the same second."""
+"""A training with replay memory survives any two or three processes that are killed within the same second."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.checks("relaax/cli/run", "relaax/supervision", "relaax/
 PARTS = ("parameter-server", "replay-server", "rlx-server", "learner", "client")
 
 
-def together(size: int) -> list[tuple[str, ...]]:
-    """Return every choice of `size` processes, by their kinds."""
+def combinations(size: int) -> list[tuple[str, ...]]:
+    """Return every combination of `size` kinds of processes."""
     choices = itertools.combinations_with_replacement(PARTS, size)
     return [storm for storm in choices if all(count <= COUNTS[part] for part, count in Counter(storm).items())]
 
@@ -31,14 +31,14 @@ def expect_survived(storms: list[tuple[str, ...]], runs: Runs, folder: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_run_survives_every_two_processes_that_die_together(runs: Runs, tmp_path: Path, short: bool) -> None:
+def test_run_survives_any_two_processes_killed_together(runs: Runs, tmp_path: Path, short: bool) -> None:
     first = [("learner", "parameter-server"), ("parameter-server", "rlx-server"), ("replay-server", "learner")]
-    storms = first if short else together(2)
+    storms = first if short else combinations(2)
     expect_survived(storms, runs, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_run_survives_every_three_processes_that_die_together(runs: Runs, tmp_path: Path, short: bool) -> None:
+def test_run_survives_any_three_processes_killed_together(runs: Runs, tmp_path: Path, short: bool) -> None:
     first = [("parameter-server", "replay-server", "learner")]
-    expect_survived(first if short else together(3), runs, tmp_path)
+    expect_survived(first if short else combinations(3), runs, tmp_path)

@@ -1,4 +1,4 @@
-"""One client that sends the largest numbers among three honest ones, each with a token of its name."""
+"""One client that sends extreme numbers beside three honest clients. Each client has its own token."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from support.service import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
 pytestmark = pytest.mark.checks("relaax/server", "relaax/rlx", "relaax/algorithm_base", "algorithms")
 
 HONEST = ("one", "two", "three")
-LIAR = "liar"
-RATE = 20.0  # steps a second of each client; a busy machine has room for them
-SHARE = 0.85  # of their rate without the liar
-LARGEST_RETURN = 500.0  # of CartPole
+EXTREME = "extreme"
+RATE = 20.0  # steps per second of each client; low enough for a busy machine
+SHARE = 0.85  # minimum share of their rate without the extreme client
+LARGEST_RETURN = 500.0  # maximum return of CartPole
 PATIENCE = 60.0
 DA3C: dict[str, Any] = {"normalize_observations": True}
 GORILA: dict[str, Any] = {
@@ -48,7 +48,7 @@ class Scene:
 
     def start(self) -> None:
         clients = ClientsFile(self.folder)
-        clients.write(**{name: {} for name in (*HONEST, LIAR)})
+        clients.write(**{name: {} for name in (*HONEST, EXTREME)})
         config = write_service_config(self.folder, **self.algorithm)
         document = json.loads(config.read_text())
         document["relaax-rlx-server"]["clients-file"] = str(clients.path)
@@ -83,18 +83,18 @@ class Scene:
     def log(self) -> str:
         return "".join(server.stderr for server in self.servers)
 
-    def updated(self, updates: int) -> None:
+    def wait_for_updates(self, updates: int) -> None:
         """Wait for `updates` more updates."""
         enough = self.status.updates + updates
         wait_until(lambda: self.status.updates >= enough, f"{updates} updates\n{self.log[-3000:]}", PATIENCE, 0.2)
 
     def wait_for(self, sentence: str, client: Running) -> None:
-        """Wait until a log has `sentence`."""
+        """Wait until a log contains `sentence`. Raises AssertionError if `client` ends before."""
         wait_until(lambda: sentence in self.log or client.returncode is not None, f"{sentence!r}", PATIENCE, 0.2)
         assert sentence in self.log, f"{client.report()}\n{self.log[-3000:]}"
 
     def rate(self, seconds: float) -> float:
-        """Wait so long; return the steps per second of the honest clients meanwhile."""
+        """Measure the steps per second of the honest clients for this many seconds."""
         start = time.monotonic()
         time.sleep(seconds)
         return steps_per_second(self._files, start, start + seconds)
@@ -105,34 +105,34 @@ class Scene:
 @pytest.mark.parametrize(
     ("algorithm", "sentences"),
     [
-        (DA3C, (f"samples of client {LIAR} are excluded", f"of client {LIAR} is not counted in the means")),
-        (GORILA, (f"transitions of client {LIAR} at ", f"of client {LIAR} is not counted in the means")),
+        (DA3C, (f"samples of client {EXTREME} are excluded", f"of client {EXTREME} is not counted in the means")),
+        (GORILA, (f"transitions of client {EXTREME} at ", f"of client {EXTREME} is not counted in the means")),
         (
             GORILA | {"normalize_observations": True},
-            (f"samples of client {LIAR} are excluded", f"of client {LIAR} is not counted in the means"),
+            (f"samples of client {EXTREME} are excluded", f"of client {EXTREME} is not counted in the means"),
         ),
     ],
     ids=["da3c", "gorila", "gorila-normalized"],
 )
-def test_honest_clients_train_on_beside_a_liar(
+def test_honest_clients_train_beside_extreme_values(
     processes: Processes, tmp_path: Path, short: bool, algorithm: dict[str, Any], sentences: tuple[str, ...]
 ) -> None:
     if short and algorithm not in (DA3C, GORILA):
-        pytest.skip("--short has the other two, which log the same two sentences")
+        pytest.skip("--short has the other two cases, which log the same sentences")
     seconds = 8.0 if short else 40.0
     scene = Scene(processes, tmp_path, algorithm)
     scene.start()
     wait_until(lambda: scene.status.episodes >= 10, f"honest episodes\n{scene.log}", PATIENCE, 0.2)
-    scene.updated(5)
+    scene.wait_for_updates(5)
     before = scene.rate(seconds)
 
-    liar = scene.client("extreme_values_client.py", LIAR)
+    extreme = scene.client("extreme_values_client.py", EXTREME)
     for sentence in sentences:
-        scene.wait_for(sentence, liar)
+        scene.wait_for(sentence, extreme)
     kept = scene.rate(seconds) / before
     assert kept >= SHARE, f"the honest clients kept {kept:.2f} of {before:.1f} steps per second"
-    scene.updated(10)
-    assert liar.returncode is None, liar.report()
+    scene.wait_for_updates(10)
+    assert extreme.returncode is None, extreme.report()
 
     status = scene.status
     assert 1.0 <= status.mean_return_100 <= LARGEST_RETURN
