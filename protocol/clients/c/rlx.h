@@ -1,7 +1,7 @@
-/* A client of RLX, version 1 (protocol/RLX.md), in one header: C99 and POSIX sockets, also for C++. Protobuf by hand.
+/* A client of RLX, version 1 (protocol/RLX.md), in one header: C99 and POSIX sockets, also for C++.
  *
- * In one source file:  #define RLX_IMPLEMENTATION  before  #include "rlx.h"; that file needs POSIX.1-2008.
- * Memory is reserved by rlx_open and nowhere else. A client is for one thread; different clients are independent. */
+ * In one source file:  #define RLX_IMPLEMENTATION  before  #include "rlx.h". That file needs POSIX.1-2008.
+ * Only rlx_open reserves memory. Use a client from one thread; different clients are independent. */
 #ifndef RLX_H
 #define RLX_H
 
@@ -20,17 +20,17 @@ enum { RLX_BOOL = 1, RLX_UINT8, RLX_UINT16, RLX_UINT32, RLX_UINT64, RLX_INT8, RL
 enum { RLX_BOX = 1, RLX_DISCRETE, RLX_MULTI_DISCRETE, RLX_MULTI_BINARY, RLX_TUPLE, RLX_DICT };
 enum { RLX_DISABLED = 1, RLX_SAME_STEP, RLX_NEXT_STEP };
 enum { RLX_TRAIN = 1, RLX_EXPLOIT };
-/* What calls return. INVALID: the arguments are wrong, nothing was sent. INTERRUPTED: the connection is lost, and with
- * it the episodes: reset the environments and call rlx_init, which connects again. FINISHED: training is over. */
+/* Results of calls. INVALID: an argument is invalid, nothing was sent. INTERRUPTED: the connection and its episodes are
+ * lost. Reset the environments and call rlx_init, which reconnects. FINISHED: training has finished. */
 enum { RLX_OK = 0, RLX_INTERRUPTED = 1, RLX_FINISHED = 2, RLX_FAILED = -1, RLX_INVALID = -2 };
 
-/* A space. What it points to is not copied: it must live as long as the client. */
+/* A space. Its pointers are not copied: their targets must live as long as the client. */
 typedef struct rlx_space {
     int kind;                       /* RLX_BOX, ... */
     int dtype;                      /* of a box */
-    size_t axes;                    /* how many of shape (box, multi_binary) or of nvec */
+    size_t axes;                    /* the length of shape (box, multi_binary) or nvec */
     const uint32_t *shape;
-    size_t lows, highs;             /* of a box: how many bounds, 0, 1 or one for each element */
+    size_t lows, highs;             /* of a box: the number of bounds, 0, 1 or one for each element */
     const double *low, *high;
     int64_t n, start;               /* of a discrete */
     const int64_t *nvec;            /* of a multi_discrete */
@@ -39,9 +39,9 @@ typedef struct rlx_space {
     const char *const *keys;        /* of a dict: UTF-8 */
 } rlx_space;
 
-/* Bytes to and from a server, instead of the POSIX sockets: for TLS, or another system. `open` gives a connection or
- * NULL; `read` at least 1 byte, 0 at the end, -1 on an error or after so many seconds without a byte; `write` writes
- * all and gives 0, or -1; `close` ends the own direction, and drops what still comes for some moments if `linger`. */
+/* A transport that replaces the POSIX sockets, for TLS or another system. `open` returns a connection or NULL. `read`
+ * returns the number of bytes read, 0 at the end, -1 on an error or after `seconds` without a byte. `write` writes all
+ * bytes and returns 0, or -1. `close` ends its own direction; if `linger`, it drops incoming data for some moments. */
 typedef struct rlx_transport {
     void *context;
     void *(*open)(void *context, const char *host, const char *port);
@@ -50,58 +50,59 @@ typedef struct rlx_transport {
     void (*close)(void *connection, int linger);
 } rlx_transport;
 
-/* Fill with zeros first: 0 or NULL is the usual value. Texts, like spaces, are not copied; autoreset and transport are. */
+/* Fill with zeros first: 0 or NULL is the default. Texts and spaces are not copied; autoreset and transport are. */
 typedef struct rlx_config {
-    const char *addresses;          /* "HOST:PORT", or several with commas between: the next one after each failure */
+    const char *addresses;          /* "HOST:PORT", or several, separated by commas, tried in turn */
     const char *token, *environment, *host, *session_id;
     rlx_space observation, action;
-    uint32_t environments;          /* N; 0 counts as 1 */
+    uint32_t environments;          /* N; 0: 1 */
     uint32_t frame_skip;
-    const int *autoreset;           /* RLX_DISABLED, ...: one for all environments, or N */
-    size_t autoresets;              /* how many; none: RLX_DISABLED */
-    int mode;                       /* 0 counts as RLX_TRAIN */
+    const int *autoreset;           /* RLX_DISABLED, ...: one mode for all environments, or N */
+    size_t autoresets;              /* number of modes; 0: RLX_DISABLED */
+    int mode;                       /* 0: RLX_TRAIN */
     int reports_episodes;
-    double retry_seconds;           /* how long to go on after a failure; 0 counts as 300, less: try once */
-    void (*on_retry)(void *context, const char *reason, double seconds); /* called before each wait; NULL: a line on stderr */
+    double retry_seconds;           /* how long to retry after a failure; 0: 300; negative: do not retry */
+    void (*on_retry)(void *context, const char *reason, double seconds); /* called before each wait; NULL: print a line to stderr */
     void *retry_context;
     const rlx_transport *transport; /* NULL: POSIX sockets */
 } rlx_config;
 
 typedef struct rlx_episode { uint32_t environment; double episode_return; uint32_t length; } rlx_episode;
 
-/* What the last actions led to. A batch of leaves is an array of pointers, one for each leaf, to N x its elements. */
+/* The outcome of the last actions. A batch of leaves is an array of pointers, one for each leaf, to N x its elements. */
 typedef struct rlx_outcome {
     const double *reward;               /* N */
-    const void *const *observation;     /* not in rlx_reset */
-    const uint8_t *terminated;          /* N, or NULL: all false. Not in rlx_reset */
+    const void *const *observation;     /* not used by rlx_reset */
+    const uint8_t *terminated;          /* N, or NULL: all false. Not used by rlx_reset */
     const uint8_t *truncated;
-    const void *const *final_observation; /* where an episode was truncated, in SAME_STEP (rows of others are ignored) and in rlx_reset */
+    const void *const *final_observation; /* required if an episode was truncated, in SAME_STEP (other rows are ignored) and in rlx_reset */
     const rlx_episode *episodes;
     size_t episode_count;
 } rlx_outcome;
 
 typedef struct rlx_client rlx_client;
 
-/* A client, or NULL with a sentence in `why` (256 bytes). It does not connect yet. */
+/* Return a client, or NULL and a text in `why` (256 bytes). It does not connect yet. */
 rlx_client *rlx_open(const rlx_config *config, char why[256]);
-/* Connects now; without it the first rlx_init does. */
+/* Connect now. Otherwise the first rlx_init connects. */
 int rlx_connect(rlx_client *client);
-/* Begin an episode in every environment. `partial` may be NULL; true: it was under way. */
+/* Begin an episode in every environment. `partial` may be NULL; true: an episode continues. */
 int rlx_init(rlx_client *client, const void *const *observation, const uint8_t *partial);
-/* Send an outcome and get the next actions. `first` of NEXT_STEP is filled in by the client: rewards are void there. */
+/* Send an outcome and receive the next actions. The client sets `first` of NEXT_STEP; rewards are void there. */
 int rlx_step(rlx_client *client, const rlx_outcome *outcome);
-/* End the episode of every environment; their returns are in rlx_returns. */
+/* End the episode of every environment. Their returns are in rlx_returns. */
 int rlx_reset(rlx_client *client, const rlx_outcome *outcome);
-/* A scalar, sent with the next message; its name is brought into form ("a b" is a_b). 1, or 0 where the server's limits leave no room or there is no connection. */
+/* Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns 1, or 0 if it is dropped: it exceeds
+ * the server's limits, or there is no connection. */
 int rlx_metric(rlx_client *client, const char *name, double value);
-/* Say that the environments are alive, in a simulation that is slower than the server's idle timeout. */
+/* Send a ping, for a simulation that is slower than the server's idle timeout. */
 int rlx_alive(rlx_client *client);
-/* Say goodbye and free the memory. */
+/* Send bye, disconnect, and free the memory. */
 void rlx_close(rlx_client *client);
 
 const void *rlx_action(const rlx_client *client, size_t leaf); /* N x its elements, aligned */
 const double *rlx_returns(const rlx_client *client);
-const char *rlx_reason(const rlx_client *client);              /* the sentence of the last call that was not RLX_OK */
+const char *rlx_reason(const rlx_client *client);              /* the text of the last call that was not RLX_OK */
 int rlx_code(const rlx_client *client);                        /* its error code (section 9), or 0 */
 const char *rlx_session(const rlx_client *client);
 const char *rlx_algorithm(const rlx_client *client);
@@ -130,7 +131,7 @@ uint64_t rlx_global_step(const rlx_client *client);            /* after RLX_FINI
 #include <unistd.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "rlx.h hands arrays over as they are in memory: it is for little-endian machines"
+#error "rlx.h sends arrays as they are in memory: it requires a little-endian machine"
 #endif
 #ifdef MSG_NOSIGNAL
 #define RLX__SEND_FLAGS MSG_NOSIGNAL
@@ -140,12 +141,12 @@ uint64_t rlx_global_step(const rlx_client *client);            /* after RLX_FINI
 
 enum { RLX__HANDSHAKE = 65536, RLX__LEAVES = 256, RLX__NAMES = 1024, RLX__SCALARS = 4096 };
 enum { RLX__MALFORMED = 1, RLX__FRAME_TOO_LARGE, RLX__UNEXPECTED, RLX__VERSION, RLX__VALUE = 8, RLX__LIMIT };
-/* What is due, which is the number of the server's message too; and the states between. */
+/* The expected message, with its number in ServerMessage, and the states between messages. */
 enum { RLX__CLOSED = 0, RLX__WELCOME = 1, RLX__ACTIONS = 2, RLX__RETURNS = 3, RLX__PONG = 7, RLX__IDLE, RLX__STEP };
 enum { RLX__HELLO = 1, RLX__INIT, RLX__STEPPED, RLX__RESET, RLX__METRICS, RLX__PING, RLX__PONGED, RLX__BYE };
 
 typedef struct rlx__leaf { const rlx_space *space; int dtype; uint32_t shape[8]; size_t axes, elements, size; } rlx__leaf;
-typedef struct rlx__value { rlx__leaf leaf[RLX__LEAVES]; size_t count, size; } rlx__value; /* size: of one, in bytes */
+typedef struct rlx__value { rlx__leaf leaf[RLX__LEAVES]; size_t count, size; } rlx__value; /* size: bytes of one environment */
 typedef struct rlx__in { const uint8_t *at, *end; } rlx__in;
 typedef struct rlx__field { uint32_t number, type; uint64_t integer; rlx__in bytes; } rlx__field;
 
@@ -153,8 +154,8 @@ struct rlx_client {
     rlx_config config;
     rlx_transport transport;
     void *connection;
-    int state, broken, answered, lost, finished, code, failures; /* broken: nothing can be written any more */
-    size_t address, limit, expected;         /* limit: of a frame; expected: the longest that this client takes */
+    int state, broken, answered, lost, finished, code, failures; /* broken: writes are no longer possible */
+    size_t address, limit, expected;         /* limit: of a frame; expected: the longest frame that this client accepts */
     double silence, retry_after, since;
     uint32_t name_bytes, name_limit, name_count;
     uint64_t names[RLX__NAMES], global_step, random;
@@ -164,7 +165,7 @@ struct rlx_client {
     const void *action_at[RLX__LEAVES];
     double *returns;
     uint8_t scalars[RLX__SCALARS];
-    char session[132], algorithm[260], where[256], reason[512]; /* where: the address whose turn it is */
+    char session[132], algorithm[260], where[256], reason[512]; /* where: the current address */
 };
 
 static const size_t rlx__sizes[13] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8};
@@ -226,7 +227,7 @@ static ptrdiff_t rlx__socket_read(void *connection, void *data, size_t size, dou
     rlx__socket *s = (rlx__socket *)connection;
     double until = rlx__now() + seconds;
     ptrdiff_t got;
-    do { /* a signal ends a wait: the rest of it is left */
+    do { /* a signal interrupts the wait: continue with the rest */
         if (seconds != s->seconds) rlx__patience(s->fd, SO_RCVTIMEO, s->seconds = seconds);
         got = recv(s->fd, data, size, 0);
     } while (got < 0 && errno == EINTR && (seconds = until - rlx__now()) > 0);
@@ -270,9 +271,9 @@ static void rlx__hang_up(rlx_client *c, int linger) {
     c->state = RLX__CLOSED, c->broken = 0, c->in_from = c->in_to = c->scalar_size = 0;
 }
 
-/* --- Writing: back to front, so that the length of a part is known when it is put before it ------------------------ */
+/* --- Writing: back to front, so that the length of a part is known before it is written ---------------------------- */
 static void rlx__put(rlx_client *c, const void *data, size_t size) {
-    if (c->at == NULL || size > (size_t)(c->at - c->out)) c->at = NULL; /* no room: rlx__send says so */
+    if (c->at == NULL || size > (size_t)(c->at - c->out)) c->at = NULL; /* no room: rlx__send reports it */
     else if (size > 0) memcpy(c->at -= size, data, size);
 }
 
@@ -299,7 +300,7 @@ static void rlx__put_text(rlx_client *c, unsigned field, const char *text) {
     if (text != NULL && *text != 0) rlx__put_bytes(c, field, text, strlen(text));
 }
 
-/* What was put since the output was at `end` becomes the content of a field. */
+/* Wrap the output since `end` in a field. */
 static void rlx__put_part(rlx_client *c, unsigned field, const uint8_t *end) {
     if (c->at == NULL) return;
     rlx__put_varint(c, (uint64_t)(end - c->at));
@@ -379,7 +380,7 @@ static void rlx__put_episodes(rlx_client *c, unsigned field, const rlx_outcome *
 
 static void rlx__begin(rlx_client *c) { c->at = c->out + c->out_size; }
 
-/* The content is put; it becomes a frame. Its size, more than the limit where the server does not take it. */
+/* Wrap the content in a frame. Returns its size, which exceeds the limit if the server does not accept it. */
 static size_t rlx__put_length(rlx_client *c, unsigned kind) {
     uint8_t length[4];
     size_t size, i;
@@ -392,10 +393,10 @@ static size_t rlx__put_length(rlx_client *c, unsigned kind) {
 
 static int rlx__last_words(rlx_client *c);
 
-/* The content is put; it becomes a frame, the gathered scalars come before it, and one call writes all. */
+/* Wrap the content in a frame, and write it and the pending scalars in one call. */
 static int rlx__send(rlx_client *c, unsigned kind) {
     if (rlx__put_length(c, kind) > c->limit)
-        return rlx__say(c, RLX__LIMIT, RLX_INVALID, "the message is longer than the server takes");
+        return rlx__say(c, RLX__LIMIT, RLX_INVALID, "the message is longer than the server accepts");
     rlx__put(c, c->scalars, c->scalar_size), c->scalar_size = 0;
     if (c->at != NULL && c->transport.write(c->connection, c->at, (size_t)(c->out + c->out_size - c->at)) == 0)
         return RLX_OK;
@@ -428,7 +429,7 @@ static int rlx__varint(rlx__in *in, uint64_t *value) {
     return 0;
 }
 
-/* The next field: 1, 0 at the end, -1 where it is no Protobuf. A group, which nobody knows, is skipped. */
+/* Read the next field. Returns 1, 0 at the end, -1 if it is not valid Protobuf. A group is unknown and skipped. */
 static int rlx__next(rlx__in *in, rlx__field *f, int depth) {
     uint64_t tag, size = 0;
     if (in->at == in->end) return 0;
@@ -450,7 +451,7 @@ static int rlx__next(rlx__in *in, rlx__field *f, int depth) {
     return 1;
 }
 
-/* Text: valid UTF-8, cut to what there is room for. */
+/* Copy a text of valid UTF-8, cut to `room`. Returns 0 if it is not valid. */
 static int rlx__text(const rlx__field *f, char *to, size_t room) {
     const uint8_t *p = f->bytes.at, *end = f->bytes.end;
     size_t size = (size_t)(end - p), more, i;
@@ -500,14 +501,14 @@ static double rlx__number(int dtype, const uint8_t *p) {
     return u2 >> 15 ? -f8 : f8;
 }
 
-/* Whether the exponent of a floating-point number is that of infinity and NaN; right under -ffast-math too. */
+/* Whether a floating-point number is infinite or NaN, by its exponent: also correct under -ffast-math. */
 static int rlx__infinite(int dtype, const uint8_t *p) {
     if (dtype == RLX_FLOAT16) return (p[1] & 0x7c) == 0x7c;
     if (dtype == RLX_FLOAT32) return (p[3] & 0x7f) == 0x7f && (p[2] & 0x80);
     return dtype == RLX_FLOAT64 && (p[7] & 0x7f) == 0x7f && (p[6] & 0xf0) == 0xf0;
 }
 
-/* Whether a value is below its bound (sign -1: above), by more than bounds are rounded. An infinite one is none. */
+/* Whether a value is below its bound (sign -1: above) by more than the rounding of bounds. Infinite bounds are ignored. */
 static int rlx__beyond(const double *bounds, size_t count, size_t i, double value, double slack, int sign) {
     const double *bound = count == 0 ? NULL : &bounds[count == 1 ? 0 : i];
     if (bound == NULL || rlx__infinite(RLX_FLOAT64, (const uint8_t *)bound)) return 0;
@@ -532,8 +533,8 @@ static int rlx__in_range(const rlx__leaf *leaf, const uint8_t *p, size_t i, int 
     return !rlx__beyond(s->low, s->lows, i, value, slack, 1) && !rlx__beyond(s->high, s->highs, i, value, slack, -1);
 }
 
-/* Whether data of N values of a leaf are in its space, those of `rows` if it is not NULL; bounds of a box are only looked
- * at for actions. */
+/* Whether the N values of a leaf are in its space; only those of `rows` if it is not NULL. Bounds of a box apply only to
+ * actions. */
 static int rlx__legal(const rlx__leaf *leaf, const void *data, uint32_t n, const uint8_t *rows, int bounds) {
     const uint8_t *p = (const uint8_t *)data;
     size_t size = rlx__sizes[leaf->dtype], i;
@@ -570,7 +571,7 @@ static int rlx__read_array(rlx_client *c, rlx__in in, size_t index) {
     if (!fits || axes != leaf->axes + 1 || dtype != (uint64_t)leaf->dtype || (size_t)(data.end - data.at) != size)
         return RLX__VALUE;
     if (!rlx__legal(leaf, data.at, c->config.environments, NULL, 1)) return RLX__VALUE;
-    memcpy((uint8_t *)c->action_at[index], data.at, size); /* the data of a frame may be anywhere: these are aligned */
+    memcpy((uint8_t *)c->action_at[index], data.at, size); /* data in a frame may be unaligned: copy them */
     return 0;
 }
 
@@ -647,7 +648,7 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     return 0;
 }
 
-/* What the server says last: an error, the end of training, a bye. */
+/* Process the server's last message: an error, the end of training, or a bye. */
 static int rlx__farewell(rlx_client *c, uint32_t kind, rlx__in in) {
     char text[200] = "";
     uint64_t code = 0, retryable = kind == 8, step = 0;
@@ -656,28 +657,28 @@ static int rlx__farewell(rlx_client *c, uint32_t kind, rlx__in in) {
     rlx__field f;
     while ((more = rlx__next(&in, &f, 0)) == 1) {
         if (f.number == (kind == 4 ? 2u : 1u) && f.type == 2) {
-            if (!rlx__text(&f, text, sizeof text)) return rlx__mistake(c, RLX__MALFORMED, "a text is no UTF-8");
+            if (!rlx__text(&f, text, sizeof text)) return rlx__mistake(c, RLX__MALFORMED, "a text is not valid UTF-8");
         } else if (kind == 4 && f.number == 1 && f.type == 0) code = f.integer;
         else if (kind == 4 && f.number == 3 && f.type == 0) retryable = f.integer != 0;
         else if (kind == 4 && f.number == 4 && f.type == 1)
             after = rlx__double(f.bytes.at), timed = !rlx__infinite(RLX_FLOAT64, f.bytes.at) && after >= 0;
         else if (kind == 5 && f.number == 2 && f.type == 0) step = f.integer;
     }
-    if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
-    if (!timed) return rlx__mistake(c, RLX__VALUE, "an error has a wait below 0");
+    if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is not valid Protobuf");
+    if (!timed) return rlx__mistake(c, RLX__VALUE, "an error with an invalid retry_after_seconds");
     rlx__hang_up(c, 0);
     if (kind == 5) {
         c->finished = 1, c->global_step = step;
         return rlx__say(c, 0, RLX_FINISHED, "%s", text[0] ? text : "training has finished");
     }
     c->retry_after = after > 1e9 ? 1e9 : after;
-    if (kind == 8) return rlx__say(c, 0, RLX_INTERRUPTED, "the server left (%s)", text[0] ? text : "no reason given");
+    if (kind == 8) return rlx__say(c, 0, RLX_INTERRUPTED, "the server sent bye (%s)", text[0] ? text : "no reason given");
     return rlx__say(c, (int)(code & 0x7fffffff), retryable ? RLX_INTERRUPTED : RLX_FAILED, "%s", text[0] ? text : "an error");
 }
 
-/* The next whole frame: 1; 0 if it is not there yet. Its length is judged before anything of its body is waited for. */
+/* Return 1 and the next whole frame; 0 if it has not arrived. Its length is checked before its body is read. */
 static int rlx__frame(rlx_client *c, rlx__in *frame, int *verdict) {
-    static const uint8_t settings[] = {4, 0, 0, 0, 0, 0}; /* of gRPC, after 3 bytes: no payload of RLX begins with a zero byte */
+    static const uint8_t settings[] = {4, 0, 0, 0, 0, 0}; /* of gRPC, after 3 bytes. No RLX payload begins with a zero byte */
     const uint8_t *p = c->in + c->in_from;
     size_t there = c->in_to - c->in_from, size, most = c->limit < c->expected ? c->limit : c->expected;
     char what[80];
@@ -699,7 +700,7 @@ static int rlx__frame(rlx_client *c, rlx__in *frame, int *verdict) {
     return 1;
 }
 
-/* Look at one frame. `due`: the message that is waited for, 0 if none. RLX_OK with *got set when it came. */
+/* Process one frame. `due`: the expected message, 0 if none. If it arrived, *got is set. */
 static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
     rlx__field f, found;
     int more, wrong = 0;
@@ -710,13 +711,13 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
         if (found.number != 0) return rlx__mistake(c, RLX__MALFORMED, "two messages in one frame");
         found = f;
     }
-    if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
+    if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is not valid Protobuf");
     if (found.number == 4 || found.number == 5 || found.number == 8) return rlx__farewell(c, found.number, found.bytes);
-    if (c->broken) return RLX_OK; /* what else it said is of no use any more */
+    if (c->broken) return RLX_OK; /* other messages no longer matter */
     if (found.number == 6 || found.number == 7) {
         while ((more = rlx__next(&found.bytes, &f, 0)) == 1)
             if (f.number == 1 && f.type == 0) nonce = (uint32_t)f.integer;
-        if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
+        if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is not valid Protobuf");
         *got = found.number == due;
         if (found.number == 7) return RLX_OK;
         rlx__begin(c);
@@ -724,15 +725,15 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
         return rlx__send(c, RLX__PONGED);
     }
     if (found.number == 0 || found.number != due)
-        return rlx__mistake(c, RLX__UNEXPECTED, "a message that may not be said now");
+        return rlx__mistake(c, RLX__UNEXPECTED, "a message that is not allowed now");
     if (due == RLX__WELCOME) wrong = rlx__read_welcome(c, found.bytes);
     else wrong = due == RLX__ACTIONS ? rlx__read_actions(c, found.bytes) : rlx__read_returns(c, found.bytes);
-    if (wrong != 0) return rlx__mistake(c, wrong, due == RLX__WELCOME ? "a welcome of no use" : "an answer outside of the space");
+    if (wrong != 0) return rlx__mistake(c, wrong, due == RLX__WELCOME ? "an invalid welcome" : "an answer with a value outside the space");
     *got = 1;
     return RLX_OK;
 }
 
-/* Take in some bytes; as `read` of a transport. */
+/* Read bytes into the buffer. Returns what `read` of the transport returns. */
 static ptrdiff_t rlx__read(rlx_client *c, double seconds) {
     ptrdiff_t read;
     memmove(c->in, c->in + c->in_from, c->in_to - c->in_from);
@@ -742,8 +743,8 @@ static ptrdiff_t rlx__read(rlx_client *c, double seconds) {
     return read;
 }
 
-/* Look at the frames that are there, and read on, until what is due has come: what is behind it is looked at by the
- * next call. `due` 0: look at every whole frame that is there, do not read. */
+/* Read and process frames until the expected answer arrives; the next call processes the frames behind it. `due` 0:
+ * process the whole frames that have arrived, without reading. */
 static int rlx__hear(rlx_client *c, uint32_t due) {
     int came = 0, verdict = RLX_OK, whole;
     const char *ended;
@@ -756,18 +757,18 @@ static int rlx__hear(rlx_client *c, uint32_t due) {
         if (whole < 0 || due == 0) return verdict;
         if ((read = rlx__read(c, c->silence)) > 0) continue;
         rlx__hang_up(c, 0);
-        ended = read == 0 ? "the server's stream ended" : "the server is gone or silent";
+        ended = read == 0 ? "the server's stream ended" : "the server is unreachable or silent";
         if (due != RLX__WELCOME) return rlx__say(c, 0, RLX_INTERRUPTED, "%s", ended);
         return rlx__say(c, 0, RLX_INTERRUPTED, "%s: no welcome: %s: is it an RLX server%s?", c->where, ended,
                         c->transport.open == rlx__socket_open ? " without TLS" : "");
     }
 }
 
-/* A write failed: what the server said before it closed may still be there, and says why. */
+/* After a failed write: the server's last message may still be readable, and has the reason. */
 static int rlx__last_words(rlx_client *c) {
     double until = rlx__now() + 1;
     int verdict;
-    if (c->broken) return RLX_INTERRUPTED; /* it was our own bye */
+    if (c->broken) return RLX_INTERRUPTED; /* the client's own bye failed */
     c->broken = 1;
     do verdict = rlx__hear(c, 0); while (verdict == RLX_OK && rlx__now() < until && rlx__read(c, 0.5) > 0);
     if (c->state == RLX__CLOSED) return verdict;
@@ -776,14 +777,14 @@ static int rlx__last_words(rlx_client *c) {
 }
 
 /* --- The client --------------------------------------------------------------------------------------------------- */
-/* Gather the leaves of a space, those of a dict by the bytes of their keys; NULL, or what is wrong. */
+/* Add the leaves of a space to `v`, those of a dict in the order of the bytes of their keys. Returns NULL or an error. */
 static const char *rlx__flatten(const rlx_space *s, rlx__value *v, int depth) {
     rlx__leaf *leaf = &v->leaf[v->count];
     size_t i, j, least;
     const char *wrong, *last = NULL;
     if (depth > 16) return "a space is nested more than 16 deep";
     if (s->kind == RLX_TUPLE || s->kind == RLX_DICT) {
-        if (s->parts == 0 || s->parts > RLX__LEAVES) return "a tuple or dict has 1 to 256 parts";
+        if (s->parts == 0 || s->parts > RLX__LEAVES) return "a tuple or dict must have 1 to 256 parts";
         for (i = 0; i < s->parts; i++) {
             least = s->kind == RLX_TUPLE ? i : s->parts;
             for (j = 0; s->kind == RLX_DICT && j < s->parts; j++)
@@ -800,21 +801,21 @@ static const char *rlx__flatten(const rlx_space *s, rlx__value *v, int depth) {
     leaf->space = s, leaf->elements = 1;
     leaf->dtype = s->kind == RLX_BOX ? s->dtype : s->kind == RLX_MULTI_BINARY ? RLX_INT8 : RLX_INT64;
     if (s->kind < RLX_BOX || s->kind > RLX_DICT || leaf->dtype < RLX_BOOL || leaf->dtype > RLX_FLOAT64)
-        return "a space is of no known kind or dtype";
-    if (s->kind == RLX_DISCRETE && (s->n < 1 || s->start > INT64_MAX - (s->n - 1))) return "a discrete has no such n and start";
+        return "a space of an unknown kind or dtype";
+    if (s->kind == RLX_DISCRETE && (s->n < 1 || s->start > INT64_MAX - (s->n - 1))) return "a discrete with an invalid n or start";
     if (s->kind == RLX_MULTI_DISCRETE) {
-        if (s->axes < 1 || s->axes > INT32_MAX) return "nvec has at least one element";
+        if (s->axes < 1 || s->axes > INT32_MAX) return "nvec must have at least one element";
         for (i = 0; i < s->axes; i++) if (s->nvec[i] < 1) return "an element of nvec is below 1";
         leaf->axes = 1, leaf->shape[0] = (uint32_t)s->axes, leaf->elements = s->axes;
     } else if (s->kind != RLX_DISCRETE) {
         if (s->axes > 8) return "a space has more than 8 axes";
         for (i = 0; i < s->axes; i++) {
-            if (s->shape[i] < 1 || leaf->elements > INT32_MAX / s->shape[i]) return "a shape has no or too many elements";
+            if (s->shape[i] < 1 || leaf->elements > INT32_MAX / s->shape[i]) return "a shape has too few or too many elements";
             leaf->shape[leaf->axes++] = s->shape[i], leaf->elements *= s->shape[i];
         }
     }
     if (s->kind == RLX_BOX && ((s->lows > 1 && s->lows != leaf->elements) || (s->highs > 1 && s->highs != leaf->elements)))
-        return "a box has one bound, one for each element, or none";
+        return "a box must have one bound, one for each element, or none";
     for (i = 0; s->kind == RLX_BOX && i < leaf->elements && s->lows > 0 && s->highs > 0; i++)
         if (!(s->low[s->lows > 1 ? i : 0] <= s->high[s->highs > 1 ? i : 0])) return "a low of a box exceeds its high";
     leaf->size = leaf->elements * rlx__sizes[leaf->dtype];
@@ -826,21 +827,21 @@ static const char *rlx__prepare(rlx_client *c) {
     rlx_config *g = &c->config;
     const char *wrong;
     size_t i, n, actions = 0;
-    if (g->addresses == NULL || *g->addresses == 0) return "there is no address";
+    if (g->addresses == NULL || *g->addresses == 0) return "the address is missing";
     if (g->environments == 0) g->environments = 1;
     if (g->mode == 0) g->mode = RLX_TRAIN;
     if (g->retry_seconds == 0) g->retry_seconds = 300;
-    if (g->mode != RLX_TRAIN && g->mode != RLX_EXPLOIT) return "a mode is not known";
+    if (g->mode != RLX_TRAIN && g->mode != RLX_EXPLOIT) return "an unknown mode";
     if (g->environments > 65536 || (g->autoresets > 1 && g->autoresets != g->environments))
-        return "there are 1 to 65536 environments, and one autoreset for all or for each";
+        return "use 1 to 65536 environments, and one autoreset mode for all or for each";
     for (i = 0; i < g->autoresets; i++)
-        if (g->autoreset[i] < RLX_DISABLED || g->autoreset[i] > RLX_NEXT_STEP) return "an autoreset is not known";
+        if (g->autoreset[i] < RLX_DISABLED || g->autoreset[i] > RLX_NEXT_STEP) return "an unknown autoreset mode";
     if ((wrong = rlx__flatten(&g->observation, &c->observation, 1)) != NULL) return wrong;
     if ((wrong = rlx__flatten(&g->action, &c->action, 1)) != NULL) return wrong;
     n = g->environments;
     if (c->observation.size > (SIZE_MAX >> 3) / n || c->action.size > (SIZE_MAX >> 3) / n) return "the spaces are too large";
     c->out_size = 2 * n * c->observation.size + 48 * n + 256 * c->observation.count + RLX__SCALARS + 2 * RLX__HANDSHAKE;
-    c->expected = n * c->action.size + 8 * n + 256 * c->action.count + RLX__HANDSHAKE; /* longer ones are refused */
+    c->expected = n * c->action.size + 8 * n + 256 * c->action.count + RLX__HANDSHAKE; /* longer frames are refused */
     c->in_size = c->expected + 4;
     for (i = 0; i < c->action.count; i++) actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
     c->in = (uint8_t *)malloc(c->in_size), c->out = (uint8_t *)malloc(c->out_size);
@@ -904,7 +905,7 @@ static int rlx__hello(rlx_client *c) {
     return verdict;
 }
 
-/* One try, with the address whose turn it is. */
+/* Connect to the current address once. */
 static int rlx__try(rlx_client *c) {
     char host[256];
     const char *from = c->config.addresses, *colon;
@@ -925,7 +926,7 @@ static int rlx__try(rlx_client *c) {
     return rlx__hello(c);
 }
 
-/* Wait before the next try, longer after each failure; or give up. */
+/* Wait before the next attempt, longer after each failure, or give up. */
 static int rlx__back_off(rlx_client *c) {
     double wait = 0.5 * (double)(1 << (c->failures < 6 ? c->failures : 6)), chance, now = rlx__now();
     struct timespec t;
@@ -962,7 +963,7 @@ static int rlx__leaves_fit(rlx_client *c, const void *const *leaves, const uint8
     size_t i;
     for (i = 0; i < c->observation.count; i++)
         if (!rlx__legal(&c->observation.leaf[i], leaves[i], c->config.environments, rows, 0))
-            return rlx__say(c, RLX__VALUE, RLX_INVALID, "leaf %zu of the observation is NaN, infinite or outside", i), 0;
+            return rlx__say(c, RLX__VALUE, RLX_INVALID, "leaf %zu of the observation is NaN, infinite or outside the space", i), 0;
     return 1;
 }
 
@@ -977,7 +978,7 @@ static int rlx__ask(rlx_client *c, unsigned kind, uint32_t due) {
 
 int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *partial) {
     int verdict;
-    if (c->state == RLX__STEP) return rlx__wrong(c, "an episode is under way: rlx_reset ends it");
+    if (c->state == RLX__STEP) return rlx__wrong(c, "an episode is in progress: call rlx_reset first");
     if (!rlx__leaves_fit(c, observation, NULL)) return RLX_INVALID;
     do {
         if ((verdict = rlx_connect(c)) != RLX_OK) return verdict;
@@ -992,7 +993,7 @@ int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *parti
     return verdict;
 }
 
-/* What an outcome must keep to; fills in c->cut (truncated and not terminated) and c->ended. */
+/* Check an outcome, and set c->cut (truncated and not terminated) and c->ended. */
 static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
     uint32_t i, n = c->config.environments, same_ended = 0, same_cut = 0;
     size_t k;
@@ -1000,19 +1001,19 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
         int habit = c->habit[i];
         int over = step && o->terminated != NULL && o->terminated[i], cut = o->truncated != NULL && o->truncated[i] && !over;
         if (rlx__infinite(RLX_FLOAT64, (const uint8_t *)&o->reward[i]) || !rlx__finite(o->reward[i], 1e15))
-            return rlx__say(c, RLX__VALUE, RLX_INVALID, "the reward of environment %u is not from -1e15 to 1e15", i), 0;
+            return rlx__say(c, RLX__VALUE, RLX_INVALID, "the reward of environment %u must be from -1e15 to 1e15", i), 0;
         if (!step && c->between[i]) cut = 0; /* it has no episode to end */
         c->cut[i] = (uint8_t)cut, c->ended[i] = (uint8_t)(over || cut);
-        if (step && c->ended[i] && habit == RLX_DISABLED) return rlx__wrong(c, "episodes end with rlx_reset where autoreset is disabled"), 0;
-        if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an episode ends in the step that begins it"), 0;
+        if (step && c->ended[i] && habit == RLX_DISABLED) return rlx__wrong(c, "with autoreset disabled, episodes end with rlx_reset"), 0;
+        if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an episode cannot end in the step that begins it"), 0;
         same_ended |= c->ended[i] && habit == RLX_SAME_STEP, same_cut |= c->cut[i] && (habit == RLX_SAME_STEP || !step);
     }
     if (same_cut && o->final_observation == NULL) return rlx__wrong(c, "a truncated episode needs its final observation"), 0;
-    if (step && o->final_observation != NULL && !same_ended) return rlx__wrong(c, "a final observation, but no episode ended"), 0;
-    if (o->episode_count > (c->config.reports_episodes ? n : 0)) return rlx__wrong(c, "episodes that nobody said would be reported"), 0;
+    if (step && o->final_observation != NULL && !same_ended) return rlx__wrong(c, "a final observation was given, but no episode ended"), 0;
+    if (o->episode_count > (c->config.reports_episodes ? n : 0)) return rlx__wrong(c, "episodes without reports_episodes, or too many"), 0;
     for (k = 0; k < o->episode_count; k++)
         if (o->episodes[k].environment >= n || o->episodes[k].length < 1 || !rlx__finite(o->episodes[k].episode_return, 1e30))
-            return rlx__wrong(c, "an episode has no such environment, length or return"), 0;
+            return rlx__wrong(c, "an episode with an invalid environment, length or return"), 0;
     if (o->final_observation != NULL && !rlx__leaves_fit(c, o->final_observation, step ? c->ended : NULL)) return 0;
     return !step || rlx__leaves_fit(c, o->observation, NULL);
 }
@@ -1021,7 +1022,7 @@ int rlx_step(rlx_client *c, const rlx_outcome *o) {
     uint32_t i, n = c->config.environments;
     int verdict;
     if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
-    if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is under way: rlx_init begins one");
+    if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is in progress: call rlx_init first");
     if (!rlx__outcome_fits(c, o, 1)) return RLX_INVALID;
     if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
     rlx__begin(c);
@@ -1041,7 +1042,7 @@ int rlx_step(rlx_client *c, const rlx_outcome *o) {
 int rlx_reset(rlx_client *c, const rlx_outcome *o) {
     int verdict;
     if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
-    if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is under way: rlx_init begins one");
+    if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is in progress: call rlx_init first");
     if (!rlx__outcome_fits(c, o, 0)) return RLX_INVALID;
     if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
     rlx__begin(c);
@@ -1052,12 +1053,12 @@ int rlx_reset(rlx_client *c, const rlx_outcome *o) {
     return rlx__ask(c, RLX__RESET, RLX__RETURNS);
 }
 
-/* Brings a metric's name into form, as the server would: its size, more than 128 if it does not fit. */
+/* Convert the name of a metric as the server does. Returns its size, more than 128 if it does not fit. */
 static size_t rlx__form(char form[128], const char *name) {
     static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./";
     size_t size = 0, i;
     for (i = 0; name[i] != 0 && size <= 128; i++) {
-        if (size > 0 && ((uint8_t)name[i] & 0xc0) == 0x80) continue; /* a character of UTF-8 goes on */
+        if (size > 0 && ((uint8_t)name[i] & 0xc0) == 0x80) continue; /* the rest of a UTF-8 character */
         if (size < 128) form[size] = strchr(good, name[i]) && !(name[i] == '/' && size == 0) ? name[i] : '_';
         size++;
     }
@@ -1070,7 +1071,7 @@ int rlx_metric(rlx_client *c, const char *name, double value) {
     uint64_t hash = 14695981039346656037u;
     uint32_t known;
     for (i = 0; i < size && i < sizeof form; i++) hash = (hash ^ (uint8_t)form[i]) * 1099511628211u;
-    if (size == 0 || !rlx__finite(value, 1e30)) return rlx__wrong(c, "a metric has a name and a value from -1e30 to 1e30");
+    if (size == 0 || !rlx__finite(value, 1e30)) return rlx__wrong(c, "a metric needs a name and a value from -1e30 to 1e30");
     for (known = 0; known < c->name_count && c->names[known] != hash; known++) {}
     if ((c->state != RLX__IDLE && c->state != RLX__STEP) || known == c->name_limit || size > c->name_bytes || size > sizeof form)
         return 0;
@@ -1099,7 +1100,7 @@ int rlx_alive(rlx_client *c) {
 void rlx_close(rlx_client *c) {
     if (c == NULL) return;
     if (c->state != RLX__CLOSED) {
-        c->broken = 1; /* nobody waits for last words */
+        c->broken = 1; /* the server's last message no longer matters */
         rlx__bye(c, NULL);
         rlx__hang_up(c, 1);
     }

@@ -11,7 +11,7 @@ typedef struct { double x, speed, angle, turning; int steps; } CartPole;
 
 static uint64_t random_state;
 
-/* In [0, 1), as a seed repeats it (splitmix64). */
+/* Repeatable random numbers in [0, 1) (splitmix64). */
 static double uniform(void) {
     uint64_t z = random_state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -25,7 +25,7 @@ static void begin(CartPole *pole) {
     pole->steps = 0;
 }
 
-/* One step of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1. */
+/* One Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1. */
 static void step(CartPole *pole, int64_t action, uint8_t *terminated, uint8_t *truncated) {
     double sine = sin(pole->angle), cosine = cos(pole->angle);
     double push = ((action == 1 ? 10 : -10) + 0.05 * pole->turning * pole->turning * sine) / 1.1;
@@ -61,7 +61,7 @@ static int play(rlx_client *client, uint32_t n, int autoreset) {
         int any = 0;
         for (i = 0; i < n; i++) {
             reward[i] = 1, terminated[i] = truncated[i] = 0;
-            if (ended[i]) begin(&pole[i]), reward[i] = 0, ended[i] = 0; /* NEXT_STEP: this step only begins */
+            if (ended[i]) begin(&pole[i]), reward[i] = 0, ended[i] = 0; /* NEXT_STEP: this step only begins an episode */
             else step(&pole[i], action[i], &terminated[i], &truncated[i]);
             show(&pole[i], seen[i]);
             if (!terminated[i] && !truncated[i]) continue;
@@ -77,7 +77,7 @@ static int play(rlx_client *client, uint32_t n, int autoreset) {
             verdict = rlx_step(client, &outcome);
             continue;
         }
-        for (i = 0; i < n; i++) truncated[i] = !terminated[i]; /* DISABLED: all end together */
+        for (i = 0; i < n; i++) truncated[i] = !terminated[i]; /* DISABLED: all episodes end together */
         outcome.final_observation = observation;
         if ((verdict = rlx_reset(client, &outcome)) != RLX_OK) break;
         for (i = 0; i < n; i++) begin(&pole[i]), show(&pole[i], seen[i]);
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
         } else if (strcmp(option, "--token-file") == 0 && (file = fopen(argv[i], "r")) != NULL) {
             if (fgets(token, sizeof token, file) != NULL) token[strcspn(token, "\r\n")] = 0;
             fclose(file);
-        } else return fprintf(stderr, "%s %s: not known, or not there\n", option, argv[i]), 2;
+        } else return fprintf(stderr, "%s %s: unknown, or the file is missing\n", option, argv[i]), 2;
     }
     if (config.environments < 1 || config.environments > MOST) return fprintf(stderr, "--environments is 1 to %d\n", MOST), 2;
     gethostname(host, sizeof host - 1);
@@ -121,11 +121,11 @@ int main(int argc, char **argv) {
     config.action.kind = RLX_DISCRETE, config.action.n = 2;
     if ((client = rlx_open(&config, why)) == NULL) return fprintf(stderr, "%s\n", why), 2;
     do verdict = play(client, config.environments, autoreset);
-    while (verdict == RLX_INTERRUPTED && (wanted == 0 || episodes < wanted)); /* lost: new episodes, a new connection */
+    while (verdict == RLX_INTERRUPTED && (wanted == 0 || episodes < wanted)); /* interrupted: new episodes, a new connection */
     if (episodes > 0) printf("mean of %ld episodes: %.2f\n", episodes, total / (double)episodes);
     if (verdict == RLX_FINISHED) puts("training has finished");
     if (verdict < 0) fprintf(stderr, "%s\n", rlx_reason(client));
     i = rlx_code(client);
     rlx_close(client);
-    return verdict >= 0 ? 0 : i >= 4 && i <= 7 ? 2 : 1; /* 2: nothing that trying again would help */
+    return verdict >= 0 ? 0 : i >= 4 && i <= 7 ? 2 : 1; /* 2: a retry does not help */
 }

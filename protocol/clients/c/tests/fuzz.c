@@ -1,5 +1,5 @@
-/* Fuzzes a client with answers that were right before they were changed:  fuzz [COUNT [SEED]]
- * The same seed gives the same answers. To be run under ASan and UBSan; it ends with what became of them. */
+/* Fuzz a client with changed answers:  fuzz [COUNT [SEED]]
+ * The same seed gives the same answers. Run it under ASan and UBSan. At the end it prints a summary. */
 #include "memory.h"
 
 static Memory memory;
@@ -13,7 +13,7 @@ static uint32_t below(uint32_t n) {
 /* Change the bytes from `from` on; their number may change. */
 static void mutate(uint8_t *data, size_t *size, size_t room) {
     static const uint8_t odd[] = {0, 1, 2, 3, 4, 7, 0x7f, 0x80, 0xff, 0xfe, 0x0a, 0x12, 0x1a, 0x0b, 0x0c};
-    uint32_t changes = below(4); /* none: what is right must still be right */
+    uint32_t changes = below(4); /* 0: a valid answer stays valid */
     while (changes-- > 0 && *size > 0) {
         size_t at = below((uint32_t)*size), n = 1 + below(8);
         switch (below(6)) {
@@ -21,12 +21,12 @@ static void mutate(uint8_t *data, size_t *size, size_t room) {
         case 1: data[at] = odd[below(sizeof odd)]; break;
         case 2: data[at] = (uint8_t)below(256); break;
         case 3: *size = at; break;
-        case 4: /* cut some bytes out */
+        case 4: /* delete some bytes */
             if (at + n > *size) n = *size - at;
             memmove(data + at, data + at + n, *size - at - n);
             *size -= n;
             break;
-        case 5: /* double some bytes */
+        case 5: /* duplicate some bytes */
             if (at + n > *size) n = *size - at;
             if (*size + n > room) break;
             memmove(data + at + n, data + at, *size - at);
@@ -50,7 +50,7 @@ static void right_answer(Part *p, unsigned *kind, int box) {
     case 5: add_bytes(p, 1, "done", 4), add_integer(p, 2, 400000); break;
     case 6: case 7: add_integer(p, 1, 77); break;
     case 8: add_bytes(p, 1, "bye", 3); break;
-    default: /* the answer that is waited for, oftener */
+    default: /* the expected answer, more often */
         *kind = 2;
         if (box) add_array(p, RLX_FLOAT32, pairs, 2, numbers, sizeof numbers);
         add_array(p, RLX_INT64, discrete, 1, choices, sizeof choices);
@@ -98,7 +98,7 @@ int main(int argc, char **argv) {
         }
         box = client->action.count == 2;
         right_answer(&p, &kind, box);
-        if (below(2) == 0) { /* one frame as if it had come, in memory that ends where it ends */
+        if (below(2) == 0) { /* one frame, in memory of exactly its size */
             uint8_t frame[8192], *exact;
             rlx__in in;
             size_t size = 0;
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
             in.at = exact, in.end = exact + size;
             verdict = rlx__look(client, in, below(4) ? kind : 1 + below(3), &got);
             free(exact);
-        } else { /* as a stream, in pieces, with its length changed too now and then */
+        } else { /* a stream in pieces, sometimes with a changed length */
             memory.from = memory.to = 0, memory.chunk = below(3) == 0 ? 1 : 1 + below(64);
             if (client->state == RLX__CLOSED) {
                 Part hi = welcome(1048576, 4);
@@ -121,7 +121,7 @@ int main(int argc, char **argv) {
             mutate(memory.said + from + head, &size, sizeof memory.said - from - head);
             memory.to = from + head + size;
             if (head == 4) memory.said[from + 2] = (uint8_t)(size >> 8), memory.said[from + 3] = (uint8_t)size;
-            memory.broken = below(16) == 0; /* what was said is the last word then */
+            memory.broken = below(16) == 0; /* then the next message is the last one */
             if (client->state == RLX__STEP) verdict = below(4) ? rlx_step(client, &outcome) : rlx_reset(client, &outcome);
             else verdict = below(8) ? rlx_init(client, leaves, NULL) : rlx_alive(client);
             memory.broken = 0;

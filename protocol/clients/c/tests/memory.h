@@ -1,4 +1,4 @@
-/* A server in memory: what it says is given beforehand, what it is told is kept. And a writer of its messages. */
+/* A server in memory with prepared messages, which keeps what it receives, and a writer of its messages. */
 #ifndef MEMORY_H
 #define MEMORY_H
 #define _POSIX_C_SOURCE 200809L
@@ -19,7 +19,7 @@ static ptrdiff_t memory_read(void *connection, void *data, size_t size, double s
     size_t n = m->to - m->from, frame;
     m->patience = seconds;
     if (m->chunk > 0 && n > m->chunk) n = m->chunk;
-    if (m->chunk == 0 && n > 0) { /* a frame at a time: the next one is for the next question */
+    if (m->chunk == 0 && n > 0) { /* one frame at a time: the next frame is for the next request */
         frame = 4u + ((size_t)m->said[m->from + 2] << 8) + m->said[m->from + 3];
         if (n > frame) n = frame;
     }
@@ -31,7 +31,7 @@ static ptrdiff_t memory_read(void *connection, void *data, size_t size, double s
 
 static int memory_write(void *connection, const void *data, size_t size) {
     Memory *m = (Memory *)connection;
-    if (m->broken) return -1; /* what it said before can still be read */
+    if (m->broken) return -1; /* earlier messages can still be read */
     if (m->size + size > sizeof m->told) m->size = 0;
     memcpy(m->told + m->size, data, size);
     m->size += size;

@@ -1,4 +1,4 @@
-/* Plays what standard input says, a command a line, and prints what it hears: protocol/clients/README.md. */
+/* Executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md. */
 #define _POSIX_C_SOURCE 200809L
 #define RLX_IMPLEMENTATION
 #include "../rlx.h"
@@ -185,7 +185,7 @@ int main(void) {
             rlx_close(client);
             client = NULL, verdict = RLX_OK, memset(&config, 0, sizeof config);
             puts("end");
-        } else if (verdict == RLX_OK) { /* after the end of a connection the rest is skipped */
+        } else if (verdict == RLX_OK) { /* after a connection has ended, other commands are skipped */
             for (word = count = 0, part = strtok(kept, " \n"); part != NULL; part = strtok(NULL, " \n")) words[count++] = part;
             verdict = command(&client, &config);
         }

@@ -1,10 +1,10 @@
-/* What the golden conversations do not show: the example of section 13 byte for byte, what is refused before it is
- * sent, connecting again, and that nothing is allocated after the handshake. */
+/* Tests beyond the golden message sequences: the example of section 13, invalid arguments, reconnecting, and no
+ * allocation after the handshake. */
 #include "memory.h"
 #include <math.h>
 #include <signal.h>
 
-#ifdef COUNT_ALLOCATIONS /* every one of this process: glibc's own functions lie under these */
+#ifdef COUNT_ALLOCATIONS /* all allocations of this process: these functions wrap glibc's */
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
 static long allocations;
 void *malloc(size_t size) { return allocations++, __libc_malloc(size); }
@@ -44,8 +44,8 @@ static void say_returns(uint32_t n) {
     say(&memory, 3, &p);
 }
 
-/* The client's three messages of section 13, but for its name and version in the hello. */
-static void test_bytes_of_the_page(void) {
+/* The client's three messages of section 13, except its name and version in the hello. */
+static void test_example_bytes_of_specification(void) {
     static const uint8_t init[] = {0, 0, 0, 0x14, 0x12, 0x12, 0x0a, 0x10, 8, 0x0b, 0x12, 2, 1, 2, 0x1a, 8, 0, 0, 0, 0x3f, 0, 0, 0x80, 0xbe};
     static const uint8_t step[] = {0, 0, 0, 0x1e, 0x1a, 0x1c, 0x0a, 8, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x12, 0x10,
                                    8, 0x0b, 0x12, 2, 1, 2, 0x1a, 8, 0, 0, 0x40, 0x3f, 0, 0, 0, 0};
@@ -72,7 +72,7 @@ static void test_bytes_of_the_page(void) {
     rlx_close(c);
 }
 
-static void test_refused_before_it_is_sent(void) {
+static void test_invalid_arguments_are_not_sent(void) {
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 3);
     float seen[6] = {0, 0, 0, 0, 0, 0};
@@ -120,7 +120,7 @@ static void note_reason(void *reasons, const char *reason, double seconds) {
     strcat(strcat((char *)reasons, reason), "; ");
 }
 
-static void test_connects_again(void) {
+static void test_reconnects(void) {
     char reasons[256] = "";
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 1);
@@ -152,7 +152,7 @@ static void test_connects_again(void) {
     rlx_close(c);
 }
 
-static void test_spaces_that_cannot_be(void) {
+static void test_invalid_spaces(void) {
     static const uint32_t none[] = {0}, huge[] = {65536, 65536};
     static const double low[] = {1}, high[] = {0};
     static const char *const keys[] = {"a", "a"};
@@ -175,7 +175,7 @@ static void test_spaces_that_cannot_be(void) {
 static const float nothing[8] = {0};
 static const void *const zeros[] = {nothing};
 
-/* A client that is playing. The server has said what the first init needs. */
+/* A client in an episode. The server has sent the answers to hello and init. */
 static rlx_client *playing(const rlx_config *config) {
     char why[256];
     Part hi = welcome(1048576, 256);
@@ -185,7 +185,7 @@ static rlx_client *playing(const rlx_config *config) {
     return c;
 }
 
-/* As long as the server takes, where lengths have one byte and where they have two; a longer one is dropped. */
+/* A name as long as the server accepts, with lengths of one byte and of two. A longer one is dropped. */
 static void test_long_names_of_metrics(void) {
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 1);
@@ -200,7 +200,7 @@ static void test_long_names_of_metrics(void) {
         CHECK(rlx_metric(c, name, (double)size) == (size <= 128));
         say(&memory, 7, &pong);
         CHECK(rlx_alive(c) == RLX_OK);
-        if (size > 128) { CHECK(memory.told[told + 4] == 0x32); break; } /* the ping alone */
+        if (size > 128) { CHECK(memory.told[told + 4] == 0x32); break; } /* only the ping */
         in.at = memory.told + told + 4, in.end = in.at + memory.told[told + 3];
         CHECK(memory.told[told + 2] == 0 && *in.end == 0 && in.end[4] == 0x32);
         CHECK(rlx__next(&in, &f, 0) == 1 && f.number == 5 && in.at == in.end), in = f.bytes;
@@ -211,7 +211,7 @@ static void test_long_names_of_metrics(void) {
     rlx_close(c);
 }
 
-static void test_actions_from_a_negative_number_on(void) {
+static void test_discrete_with_negative_start(void) {
     static const int64_t said[] = {-1, 4, 5, -2, INT64_MAX, INT64_MIN};
     rlx_transport transport = memory_transport(&memory);
     size_t i;
@@ -226,7 +226,7 @@ static void test_actions_from_a_negative_number_on(void) {
     }
 }
 
-/* Bounds on one side, and infinite ones: under -ffast-math too. */
+/* Bounds on one side, and infinite bounds: also under -ffast-math. */
 static void test_actions_of_half_bounded_boxes(void) {
     static const double inf = INFINITY, minus_inf = -INFINITY, zero = 0;
     static const struct { const double *low, *high; double said; int legal; } cases[] = {
@@ -251,7 +251,7 @@ static void test_actions_of_half_bounded_boxes(void) {
     }
 }
 
-/* Any flag that is not 0 is true, and goes as 1. In a step the rows of a final observation count where episodes ended. */
+/* Any flag other than 0 is true, and is sent as 1. In a step, only rows of ended episodes of a final observation count. */
 static void test_flags_and_final_observations(void) {
     static const uint8_t partial[] = {0x12, 3, 0, 1, 0}, terminated[] = {0x1a, 3, 1, 0, 0};
     rlx_transport transport = memory_transport(&memory);
@@ -280,13 +280,13 @@ static void test_flags_and_final_observations(void) {
         CHECK(at > sizeof terminated);
     }
     o.terminated = NULL, o.truncated = flags;
-    CHECK(rlx_reset(c, &o) == RLX_INVALID); /* every row */
+    CHECK(rlx_reset(c, &o) == RLX_INVALID); /* every row counts */
     final[4] = final[5] = 0, CHECK(rlx_reset(c, &o) == RLX_OK);
     rlx_close(c);
 }
 
-/* What the server said before a write failed counts; no ping is answered. */
-static void test_last_words(void) {
+/* The server's last message before a failed write is used; pings are not answered. */
+static void test_last_message_of_server_is_reported(void) {
     rlx_transport transport = memory_transport(&memory);
     rlx_outcome o = {(const double *)nothing, zeros, NULL, NULL, NULL, NULL, 0};
     Part ping = {{0}, 0}, end = {{0}, 0}, refused = {{0}, 0};
@@ -307,7 +307,7 @@ static void test_last_words(void) {
     rlx_close(c);
 }
 
-static void test_some_seconds_of_silence_at_least(void) {
+static void test_silence_timeout_has_minimum(void) {
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 1);
     rlx_client *c;
@@ -321,13 +321,13 @@ static volatile sig_atomic_t ticks;
 
 static void tick(int number) {
     int kept = errno;
-    if (++ticks > 50) while (accept(listener, NULL, NULL) >= 0) {} /* after 0.1 s there is room for another */
-    if (ticks > 3000) signal(number, SIG_IGN); /* so that a wait that begins anew with each signal comes to its end */
+    if (++ticks > 50) while (accept(listener, NULL, NULL) >= 0) {} /* after 0.1 s another connection is accepted */
+    if (ticks > 3000) signal(number, SIG_IGN); /* so that a wait that restarts with each signal ends */
     errno = kept;
 }
 
-/* Signals make no wait shorter, and none longer. */
-static void test_waits_while_signals_come(void) {
+/* Signals do not change the length of a wait. */
+static void test_waits_during_signals(void) {
     rlx_transport transport = memory_transport(&memory);
     rlx_config config = point(&transport, 1);
     struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
@@ -346,7 +346,7 @@ static void test_waits_while_signals_come(void) {
     CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 0) == 0);
     CHECK(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
     fcntl(listener, F_SETFL, O_NONBLOCK), snprintf(port, sizeof port, "%u", ntohs(at.sin_port));
-    for (i = 0; i < 3; i++) { /* they fill the queue: who comes now must wait */
+    for (i = 0; i < 3; i++) { /* they fill the queue: the next connection must wait */
         fd = socket(AF_INET, SOCK_STREAM, 0), fcntl(fd, F_SETFL, O_NONBLOCK);
         CHECK(connect(fd, (struct sockaddr *)&at, sizeof at) == 0 || errno == EINPROGRESS);
     }
@@ -355,7 +355,7 @@ static void test_waits_while_signals_come(void) {
     began = rlx__now();
     CHECK(rlx__socket_read(&server, &byte, 1, 0.2) < 0);
     took = rlx__now() - began;
-    CHECK(took >= 0.19 && took < 3); /* the kernel counts in ticks of some milliseconds */
+    CHECK(took >= 0.19 && took < 3); /* the kernel's ticks are some milliseconds */
     config.retry_seconds = 60, c = rlx_open(&config, why), began = rlx__now();
     CHECK(rlx__back_off(c) == RLX_OK && rlx__now() - began >= 0.25);
     setitimer(ITIMER_REAL, &never, NULL);
@@ -404,17 +404,17 @@ static void test_nothing_is_allocated_after_the_handshake(void) {
 #endif
 
 int main(void) {
-    test_bytes_of_the_page();
-    test_refused_before_it_is_sent();
-    test_connects_again();
-    test_spaces_that_cannot_be();
+    test_example_bytes_of_specification();
+    test_invalid_arguments_are_not_sent();
+    test_reconnects();
+    test_invalid_spaces();
     test_long_names_of_metrics();
-    test_actions_from_a_negative_number_on();
+    test_discrete_with_negative_start();
     test_actions_of_half_bounded_boxes();
     test_flags_and_final_observations();
-    test_last_words();
-    test_some_seconds_of_silence_at_least();
-    test_waits_while_signals_come();
+    test_last_message_of_server_is_reported();
+    test_silence_timeout_has_minimum();
+    test_waits_during_signals();
 #ifdef COUNT_ALLOCATIONS
     test_nothing_is_allocated_after_the_handshake();
 #endif
