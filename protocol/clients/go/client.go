@@ -1,5 +1,5 @@
-// Package rlx is a client of RLX, version 1 (protocol/RLX.md): environments in Go that are acted on, and learned from,
-// by a RELAAX server. Protobuf by hand; nothing but the standard library.
+// Package rlx is a client of RLX, version 1 (protocol/RLX.md). It connects environments in Go to the agents of a RELAAX
+// server. It encodes Protobuf itself and needs only the standard library.
 package rlx
 
 import (
@@ -25,13 +25,13 @@ const version = "1.0.0"
 const speaksGRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " +
 	"connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
 
-// settings begins the stream of a gRPC server, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+// settings is the start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
 var settings = []byte{4, 0, 0, 0, 0, 0}
 
-// A Code is an error code of section 9 of the page.
+// A Code is an error code of RLX.md, section 9.
 type Code uint64
 
-// The codes that a client finds itself.
+// The codes of mistakes that a client detects.
 const (
 	Malformed          Code = 1
 	FrameTooLarge      Code = 2
@@ -41,20 +41,19 @@ const (
 	LimitExceeded      Code = 9
 )
 
-// What an *Error means: errors.Is tells.
+// The meanings of an *Error, for errors.Is.
 var (
-	// ErrInterrupted: the connection is lost, and with it the episodes. Reset the environments and call Init, which
-	// connects again.
+	// ErrInterrupted: the connection and its episodes are lost. Reset the environments and call Init, which reconnects.
 	ErrInterrupted = errors.New("interrupted")
-	// ErrFinished: training is over.
+	// ErrFinished: training has finished.
 	ErrFinished = errors.New("finished")
-	// ErrFailed: there is nothing to try again, or it was tried for long enough.
+	// ErrFailed: a retry is useless, or the retries took too long.
 	ErrFailed = errors.New("failed")
-	// ErrInvalid: the arguments are wrong. Nothing was sent, the connection stands.
+	// ErrInvalid: an argument is invalid. Nothing was sent, and the connection remains open.
 	ErrInvalid = errors.New("invalid")
 )
 
-// An Error is why a call did not do what it should. Its meaning is what it unwraps to.
+// An Error is the error of a call. It unwraps to its meaning.
 type Error struct {
 	Code       Code // of section 9, or 0
 	Sentence   string
@@ -65,35 +64,35 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Sentence }
 
-// Unwrap gives ErrInterrupted, ErrFinished, ErrFailed or ErrInvalid.
+// Unwrap returns ErrInterrupted, ErrFinished, ErrFailed or ErrInvalid.
 func (e *Error) Unwrap() error { return e.meaning }
 
 func invalid(format string, values ...any) *Error {
 	return &Error{Code: InvalidValue, Sentence: fmt.Sprintf(format, values...), meaning: ErrInvalid}
 }
 
-// An Autoreset is how an environment passes from one episode to the next.
+// An Autoreset is the autoreset mode of an environment: how its next episode begins.
 type Autoreset int
 
-// The habits.
+// The autoreset modes.
 const (
 	Disabled Autoreset = iota + 1
 	SameStep
 	NextStep
 )
 
-// A Mode is what is wanted of the agent.
+// A Mode says whether the agent learns.
 type Mode int
 
-// The modes: learn from this client; or act only.
+// The modes: learn from this client, or only act.
 const (
 	Train Mode = iota + 1
 	Exploit
 )
 
-// A Config says who the client is. The zero value of a field is the usual one.
+// A Config is the configuration of a client. The zero value of a field is its default.
 type Config struct {
-	Addresses       []string // HOST:PORT; the next one after each failure
+	Addresses       []string // HOST:PORT; after each failure the client tries the next one
 	TLS             *tls.Config
 	Token           string
 	Environment     string
@@ -103,27 +102,27 @@ type Config struct {
 	Action          Space
 	Environments    int // N
 	FrameSkip       int
-	Autoreset       []Autoreset // one for all, or N
+	Autoreset       []Autoreset // one mode for all environments, or N
 	Mode            Mode
 	ReportsEpisodes bool
-	Retry           time.Duration                          // how long to go on after a failure; 0 is five minutes, less is not at all
-	OnRetry         func(reason error, wait time.Duration) // called before each wait; nil: a line on stderr
+	Retry           time.Duration                          // how long to retry after a failure; 0: five minutes; negative: do not retry
+	OnRetry         func(reason error, wait time.Duration) // called before each wait; nil: print a line to stderr
 }
 
-// An Episode is a whole one by the client's own account.
+// An Episode is a whole episode, as the client counts it.
 type Episode struct {
 	Environment int
 	Return      float64
 	Length      int
 }
 
-// An Outcome is what the last actions led to. Leaves are little-endian bytes with a leading axis N: see Bytes.
+// An Outcome is the outcome of the last actions. Leaves are little-endian bytes with a leading axis N: see Bytes.
 type Outcome struct {
 	Reward           []float64 // N
-	Observation      [][]byte  // not for Reset
-	Terminated       []bool    // N or nil; not for Reset
+	Observation      [][]byte  // not used by Reset
+	Terminated       []bool    // N or nil; not used by Reset
 	Truncated        []bool
-	FinalObservation [][]byte // where an episode was truncated: with SameStep (rows of others are ignored), and for Reset
+	FinalObservation [][]byte // required if an episode was truncated, with SameStep (other rows are ignored) and in Reset
 	Episodes         []Episode
 }
 
@@ -135,7 +134,7 @@ const (
 	playing
 )
 
-// A Client is an environment's way, or that of N environments, to their agent. It is for one goroutine.
+// A Client connects N environments to their agent. Use it from one goroutine.
 type Client struct {
 	Session, Algorithm string // of the latest welcome
 
@@ -143,7 +142,7 @@ type Client struct {
 	observation, action []leaf
 	conn                net.Conn
 	state               state
-	answered, broken    bool // broken: nothing can be written any more
+	answered, broken    bool // broken: writes are no longer possible
 	lost, end           *Error
 	address, failures   int
 	since               time.Time
@@ -151,14 +150,14 @@ type Client struct {
 	silence             time.Duration
 	nameBytes, names    int
 	used                map[string]bool
-	buffer, scalars     []byte // buffer[from:to] is what was read and not looked at
+	buffer, scalars     []byte // buffer[from:to] is not processed yet
 	from, to            int
 	actions             [][]byte
 	returns             []float64
 	between, ended, cut []bool
 }
 
-// New makes a client. It does not connect yet.
+// New returns a client. It does not connect yet.
 func New(config Config) (*Client, error) {
 	c := &Client{config: config, Session: config.SessionID}
 	g := &c.config
@@ -181,7 +180,7 @@ func New(config Config) (*Client, error) {
 	}
 	n := g.Environments
 	if len(g.Addresses) == 0 {
-		return nil, invalid("there is no address")
+		return nil, invalid("the address is missing")
 	}
 	g.Addresses = append([]string{}, g.Addresses...)
 	for i, address := range g.Addresses {
@@ -193,14 +192,14 @@ func New(config Config) (*Client, error) {
 	}
 	for _, habit := range g.Autoreset {
 		if habit < Disabled || habit > NextStep {
-			return nil, invalid("autoreset %d is none of Disabled, SameStep and NextStep", habit)
+			return nil, invalid("autoreset %d must be Disabled, SameStep or NextStep", habit)
 		}
 	}
 	if g.Mode != Train && g.Mode != Exploit || g.FrameSkip < 0 {
-		return nil, invalid("mode %d, frame skip %d: Train or Exploit, and 0 or more", g.Mode, g.FrameSkip)
+		return nil, invalid("mode %d, frame skip %d: use Train or Exploit, and at least 0", g.Mode, g.FrameSkip)
 	}
 	if n < 1 || n > 65536 || (len(g.Autoreset) != 1 && len(g.Autoreset) != n) {
-		return nil, invalid("%d environments, %d entries of autoreset: 1 to 65536, and one entry or one for each", n, len(g.Autoreset))
+		return nil, invalid("%d environments, %d autoreset modes: use 1 to 65536, and one mode for all or for each", n, len(g.Autoreset))
 	}
 	var err error
 	if c.observation, err = g.Observation.leaves(); err != nil {
@@ -221,10 +220,10 @@ func (c *Client) habit(i int) Autoreset {
 	return c.config.Autoreset[i]
 }
 
-// where is the address whose turn it is.
+// where returns the current address.
 func (c *Client) where() string { return c.config.Addresses[c.address%len(c.config.Addresses)] }
 
-// hangUp closes the connection; farewell: in order, with what still comes dropped for a moment.
+// hangUp closes the connection. With farewell it closes in order, and drops incoming data for a moment.
 func (c *Client) hangUp(farewell bool) {
 	if c.conn != nil {
 		if half, ok := c.conn.(interface{ CloseWrite() error }); ok && farewell && half.CloseWrite() == nil {
@@ -242,7 +241,7 @@ func (c *Client) interrupted(format string, values ...any) *Error {
 	return c.lost
 }
 
-// mistake leaves a server that broke the rules. Another connection is worth it where this one has worked.
+// mistake disconnects after a mistake of the server. The client reconnects only if an init was answered before.
 func (c *Client) mistake(code Code, what string) *Error {
 	if c.broken {
 		return &Error{meaning: ErrInterrupted}
@@ -257,11 +256,11 @@ func (c *Client) mistake(code Code, what string) *Error {
 	return lost
 }
 
-// send writes a message in one call, the gathered scalars before it.
+// send writes the pending scalars and a message in one call.
 func (c *Client) send(kind uint64, content part) error {
 	data := frame(kind, content)
 	if len(data)-4 > c.limit {
-		return &Error{LimitExceeded, fmt.Sprintf("a message of %d bytes; the server takes %d", len(data)-4, c.limit), 0, ErrInvalid, 0}
+		return &Error{LimitExceeded, fmt.Sprintf("a message of %d bytes; the server accepts at most %d", len(data)-4, c.limit), 0, ErrInvalid, 0}
 	}
 	if kind != hello && len(c.scalars) > 0 {
 		data, c.scalars = append(c.scalars, data...), nil
@@ -273,7 +272,7 @@ func (c *Client) send(kind uint64, content part) error {
 	return nil
 }
 
-// lastWords is for a write that failed: what the server said before it closed may still be there, and says why.
+// lastWords is for a failed write: the server's last message may still be readable, and has the reason.
 func (c *Client) lastWords(failed error) error {
 	c.broken = true
 	for until := time.Now().Add(time.Second); ; {
@@ -287,10 +286,10 @@ func (c *Client) lastWords(failed error) error {
 	}
 }
 
-// read takes in some bytes.
+// read reads bytes into the buffer.
 func (c *Client) read(until time.Time) error {
 	c.from, c.to = 0, copy(c.buffer, c.buffer[c.from:c.to])
-	if c.to == len(c.buffer) { // it grows with what has come, not with what was announced
+	if c.to == len(c.buffer) { // it grows with the data received, not with the announced length
 		c.buffer = append(c.buffer, make([]byte, len(c.buffer))...)
 	}
 	c.conn.SetReadDeadline(until)
@@ -302,7 +301,7 @@ func (c *Client) read(until time.Time) error {
 	return err
 }
 
-// next gives the payload of the next frame, nil where it is not there yet. A length is judged before its body is read.
+// next returns the payload of the next frame, nil if it has not arrived. Its length is checked before its body is read.
 func (c *Client) next() ([]byte, *Error) {
 	if c.to-c.from < 4 {
 		return nil, nil
@@ -325,7 +324,7 @@ func (c *Client) next() ([]byte, *Error) {
 	return c.buffer[c.from-int(size) : c.from], nil
 }
 
-// hear looks at the frames that are there, and reads on until what is due has come. due 0: it does not read.
+// hear reads and processes frames until the expected answer arrives. due 0: it does not read.
 func (c *Client) hear(due uint64) error {
 	for {
 		for {
@@ -356,7 +355,7 @@ func (c *Client) hear(due uint64) error {
 	}
 }
 
-// look takes one frame; whether it was the one that is due.
+// look processes one frame. It returns whether the frame is the expected answer.
 func (c *Client) look(payload []byte, due uint64) (bool, error) {
 	frame, ok := parse(payload)
 	var kind uint64
@@ -374,19 +373,19 @@ func (c *Client) look(payload []byte, due uint64) (bool, error) {
 		ok = ok && whole
 	}
 	if !ok {
-		return false, c.mistake(Malformed, "a frame that is no Protobuf")
+		return false, c.mistake(Malformed, "a frame that is not valid Protobuf")
 	}
 	n, code := c.config.Environments, Code(0)
 	switch {
 	case kind == failure || kind == finished || kind == serverGoodbye:
 		return false, c.farewell(kind, content)
-	case c.broken: // what else it said is of no use any more
+	case c.broken: // other messages no longer matter
 		return false, nil
 	case kind == serverPing:
 		return false, c.send(pong, part{}.integer(1, content.integer(1)&math.MaxUint32))
 	case kind == serverPong:
 	case kind == 0 || kind != due:
-		return false, c.mistake(UnexpectedMessage, fmt.Sprintf("message %d may not be said now", kind))
+		return false, c.mistake(UnexpectedMessage, fmt.Sprintf("message %d is not allowed now", kind))
 	case due == welcome:
 		code = c.readWelcome(content)
 	case due == actions:
@@ -395,7 +394,7 @@ func (c *Client) look(payload []byte, due uint64) (bool, error) {
 		c.returns, code = readReturns(content, n)
 	}
 	if code != 0 {
-		return false, c.mistake(code, "an answer that is outside of what was agreed on")
+		return false, c.mistake(code, "an answer with a value outside the agreed range")
 	}
 	return kind == due, nil
 }
@@ -429,7 +428,7 @@ func (c *Client) readWelcome(m message) Code {
 	return 0
 }
 
-// farewell takes what the server says last.
+// farewell processes the server's last message: an error, the end of training, or a bye.
 func (c *Client) farewell(kind uint64, m message) error {
 	ok, e := true, &Error{meaning: ErrFailed}
 	switch kind {
@@ -437,7 +436,7 @@ func (c *Client) farewell(kind uint64, m message) error {
 		e.Sentence, e.GlobalStep, e.meaning = "training has finished: "+m.text(1, &ok), m.integer(2), ErrFinished
 		c.end = e
 	case serverGoodbye:
-		e.Sentence, e.meaning = "the server left: "+m.text(1, &ok), ErrInterrupted
+		e.Sentence, e.meaning = "the server sent bye: "+m.text(1, &ok), ErrInterrupted
 	default:
 		e.Code, e.Sentence = Code(m.integer(1)), m.text(2, &ok)
 		if m.integer(3) != 0 {
@@ -445,19 +444,19 @@ func (c *Client) farewell(kind uint64, m message) error {
 		}
 		after := m.double(4)
 		if !(after >= 0) || math.IsInf(after, 0) {
-			return c.mistake(InvalidValue, fmt.Sprintf("an error has a wait of %v s", after))
+			return c.mistake(InvalidValue, fmt.Sprintf("an error has retry_after_seconds %v", after))
 		}
 		e.after = time.Duration(math.Min(after, 1e9) * float64(time.Second))
 	}
 	if !ok {
-		return c.mistake(Malformed, "a text that is no UTF-8")
+		return c.mistake(Malformed, "a text that is not valid UTF-8")
 	}
 	c.hangUp(false)
 	c.lost = e
 	return e
 }
 
-// try makes one connection, to the address whose turn it is.
+// try connects to the current address once.
 func (c *Client) try() error {
 	address := c.where()
 	c.state, c.limit, c.silence, c.answered, c.from, c.to = closed, 65536, time.Minute, false, 0, 0
@@ -505,7 +504,7 @@ func certificate(err error) bool {
 	return errors.As(err, &authority) || errors.As(err, &name) || errors.As(err, &other)
 }
 
-// backOff waits before the next try, longer after each failure; false: it is time to give up.
+// backOff waits before the next attempt, longer after each failure. It returns false if the client must give up.
 func (c *Client) backOff() bool {
 	wait := time.Duration(math.Min(30, 0.5*math.Pow(2, float64(c.failures))) * (0.5 + rand.Float64()/2) * float64(time.Second))
 	if after := time.Duration(float64(c.lost.after) * (1 + rand.Float64()/5)); after > wait {
@@ -525,7 +524,7 @@ func (c *Client) backOff() bool {
 	return true
 }
 
-// Connect connects now; without it the first Init does.
+// Connect connects now. Otherwise the first Init connects.
 func (c *Client) Connect() error {
 	for c.conn == nil {
 		if c.end != nil {
@@ -562,14 +561,14 @@ func (c *Client) ask(kind uint64, content part, due uint64) error {
 	return nil
 }
 
-// fit tells what is wrong with a batch, or with those rows of it that are marked; nil: all.
+// fit checks a batch, or its marked rows; nil: all rows.
 func (c *Client) fit(leaves [][]byte, rows []bool) error {
 	if len(leaves) != len(c.observation) {
 		return invalid("an observation has %d leaves; the space has %d", len(leaves), len(c.observation))
 	}
 	for i, l := range c.observation {
 		if !l.legal(leaves[i], c.config.Environments, rows, false) {
-			return invalid("leaf %d of the observation has a wrong size, or a value that is NaN, infinite or outside", i)
+			return invalid("leaf %d of the observation has a wrong size, or a value that is NaN, infinite or outside the space", i)
 		}
 	}
 	return nil
@@ -584,11 +583,11 @@ func (c *Client) masks(masks ...[]bool) error {
 	return nil
 }
 
-// Init begins an episode in every environment and gives the first actions. partial: nil, or where the episode was
-// under way already.
+// Init begins an episode in every environment and returns the first actions. partial: nil, or true where an episode
+// continues.
 func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
 	if c.state == playing {
-		return nil, invalid("an episode is under way: Reset ends it")
+		return nil, invalid("an episode is in progress: call Reset first")
 	}
 	if err := c.fit(observation, nil); err != nil {
 		return nil, err
@@ -615,17 +614,17 @@ func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
 	}
 }
 
-// check looks at an outcome, and notes which episodes it ends.
+// check checks an outcome, and records which episodes end.
 func (c *Client) check(o Outcome, stepping bool) error {
 	n := c.config.Environments
 	if c.conn == nil {
 		if c.end != nil {
 			return c.end
 		}
-		return &Error{Sentence: "the connection is lost: Init connects again", meaning: ErrInterrupted}
+		return &Error{Sentence: "the connection is lost: call Init to reconnect", meaning: ErrInterrupted}
 	}
 	if c.state != playing {
-		return invalid("no episode is under way: Init begins one")
+		return invalid("no episode is in progress: call Init first")
 	}
 	if err := c.masks(o.Terminated, o.Truncated); err != nil {
 		return err
@@ -639,10 +638,10 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		cut := len(o.Truncated) > 0 && o.Truncated[i] && !over && (stepping || !c.between[i])
 		c.cut[i], c.ended[i] = cut, over || cut
 		if !(math.Abs(o.Reward[i]) <= 1e15) {
-			return invalid("the reward of environment %d is %v; -1e15 to 1e15 is allowed", i, o.Reward[i])
+			return invalid("the reward of environment %d is %v; it must be from -1e15 to 1e15", i, o.Reward[i])
 		}
 		if stepping && c.ended[i] && (c.habit(i) == Disabled || c.between[i]) {
-			return invalid("the episode of environment %d cannot end here", i)
+			return invalid("the episode of environment %d cannot end in this step", i)
 		}
 		needed = needed || cut && (!stepping || c.habit(i) == SameStep)
 		allowed = allowed || c.ended[i] && c.habit(i) == SameStep
@@ -652,9 +651,9 @@ func (c *Client) check(o Outcome, stepping bool) error {
 	}
 	if len(o.FinalObservation) > 0 {
 		if !allowed {
-			return invalid("a final observation, but no episode ended")
+			return invalid("a final observation was given, but no episode ended")
 		}
-		var rows []bool // every one counts
+		var rows []bool // nil: every row counts
 		if stepping {
 			rows = c.ended
 		}
@@ -663,11 +662,11 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		}
 	}
 	if len(o.Episodes) > n || (len(o.Episodes) > 0 && !c.config.ReportsEpisodes) {
-		return invalid("%d episodes, which nobody said would be reported, or too many", len(o.Episodes))
+		return invalid("%d episodes without ReportsEpisodes, or too many", len(o.Episodes))
 	}
 	for _, e := range o.Episodes {
 		if e.Environment < 0 || e.Environment >= n || e.Length < 1 || !(math.Abs(e.Return) <= 1e30) {
-			return invalid("an episode has no such environment, length or return: %+v", e)
+			return invalid("an episode with an invalid environment, length or return: %+v", e)
 		}
 	}
 	if stepping {
@@ -676,8 +675,8 @@ func (c *Client) check(o Outcome, stepping bool) error {
 	return nil
 }
 
-// Step sends an outcome and gives the next actions. What NEXT_STEP says in `first` is filled in by the client: the
-// reward of an environment whose episode ended with the step before is void.
+// Step sends an outcome and returns the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
+// whose episode ended with the step before is void.
 func (c *Client) Step(o Outcome) ([][]byte, error) {
 	if err := c.check(o, true); err != nil {
 		return nil, err
@@ -697,7 +696,7 @@ func (c *Client) Step(o Outcome) ([][]byte, error) {
 	return c.actions, nil
 }
 
-// Reset ends the episode of every environment and gives their returns.
+// Reset ends the episode of every environment and returns their returns.
 func (c *Client) Reset(o Outcome) ([]float64, error) {
 	if err := c.check(o, false); err != nil {
 		return nil, err
@@ -712,11 +711,11 @@ func (c *Client) Reset(o Outcome) ([]float64, error) {
 	return c.returns, nil
 }
 
-// Metric gathers a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). It is dropped
-// where there is no connection, or no room in the server's limits.
+// Metric adds a scalar to the next message, with a valid name ("a b" becomes a_b). It is dropped if there is no
+// connection, or if it exceeds the server's limits.
 func (c *Client) Metric(name string, value float64) error {
 	if name == "" || !(math.Abs(value) <= 1e30) {
-		return invalid("a metric has a name and a value from -1e30 to 1e30")
+		return invalid("a metric needs a name and a value from -1e30 to 1e30")
 	}
 	name = formed(name)
 	if c.conn == nil || len(name) > c.nameBytes || (!c.used[name] && len(c.used) == c.names) || len(c.scalars) > 1<<16 {
@@ -728,7 +727,7 @@ func (c *Client) Metric(name string, value float64) error {
 	return nil
 }
 
-// formed is a metric's name as the server keeps it.
+// formed returns the name of a metric as the server keeps it.
 func formed(name string) string {
 	name = strings.Map(func(r rune) rune {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
@@ -743,7 +742,7 @@ func formed(name string) string {
 	return name
 }
 
-// Alive says that the environments are, where they are slower than the server's idle timeout.
+// Alive sends a ping, for environments that are slower than the server's idle timeout.
 func (c *Client) Alive() error {
 	if c.conn == nil {
 		return &Error{Sentence: "the connection is lost", meaning: ErrInterrupted}
@@ -754,7 +753,7 @@ func (c *Client) Alive() error {
 	return c.hear(serverPong)
 }
 
-// Close says goodbye.
+// Close sends bye and disconnects.
 func (c *Client) Close() {
 	if c.conn != nil {
 		c.send(bye, nil)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A server that answers each question with the next frame of its script; after the last one it hangs up.
+// A server that answers each request with the next frame of its script. After the last one it disconnects.
 func serve(t *testing.T, scripts ...[][]byte) (address string, told *bytes.Buffer, done chan bool) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func serve(t *testing.T, scripts ...[][]byte) (address string, told *bytes.Buffe
 				return
 			}
 			for _, answer := range script {
-				for asked := false; !asked; { // metrics, pongs and byes are not answered
+				for asked := false; !asked; { // metrics, pongs and byes need no answer
 					var head [4]byte
 					if _, err := io.ReadFull(conn, head[:]); err != nil {
 						break
@@ -76,7 +76,7 @@ func opened(t *testing.T, config Config) *Client {
 	return c
 }
 
-func TestBytesOfThePage(t *testing.T) {
+func TestExampleBytesOfSpecification(t *testing.T) {
 	address, told, done := serve(t, [][]byte{pageWelcome, pageActions, pageActions})
 	c := opened(t, point(address))
 	actions, err := c.Init([][]byte{Bytes([]float32{0.5, -0.25})}, nil)
@@ -98,7 +98,7 @@ func TestBytesOfThePage(t *testing.T) {
 	}
 }
 
-func TestRefusedBeforeItIsSent(t *testing.T) {
+func TestInvalidArgumentsAreNotSent(t *testing.T) {
 	address, told, _ := serve(t, [][]byte{pageWelcome, pageActions})
 	c := opened(t, point(address))
 	seen := [][]byte{Bytes([]float32{0, 0})}
@@ -142,7 +142,7 @@ func TestRefusedBeforeItIsSent(t *testing.T) {
 	}
 }
 
-func TestConnectsAgain(t *testing.T) {
+func TestReconnects(t *testing.T) {
 	full := frame(failure, part{}.integer(1, 11).text(2, "full").integer(3, 1).varint(4<<3|1).double(0.75))
 	end := frame(finished, part{}.integer(2, 123456))
 	address, told, done := serve(t, [][]byte{pageWelcome, pageActions}, [][]byte{full}, [][]byte{pageWelcome, pageActions, end})
@@ -165,7 +165,7 @@ func TestConnectsAgain(t *testing.T) {
 	if len(reasons) != 2 || reasons[1] != "full" {
 		t.Error(reasons)
 	}
-	if took := time.Since(began); took < time.Second { // 0.25 s at least, then the 0.75 s of the error
+	if took := time.Since(began); took < time.Second { // at least 0.25 s, then the 0.75 s of the error
 		t.Error(took)
 	}
 	_, err := c.Step(Outcome{Reward: []float64{1}, Observation: seen})
@@ -177,12 +177,12 @@ func TestConnectsAgain(t *testing.T) {
 		t.Error(err)
 	}
 	<-done
-	if bytes.Count(told.Bytes(), unhex("6a027331")) != 2 { // the session id of the two hellos that came back
+	if bytes.Count(told.Bytes(), unhex("6a027331")) != 2 { // the session id in the hellos of the two reconnects
 		t.Errorf("%x", told.Bytes())
 	}
 }
 
-func TestConfigsThatCannotBe(t *testing.T) {
+func TestInvalidConfigs(t *testing.T) {
 	for _, address := range []string{"", "localhost", "localhost:", ":7001", "localhost:0", "localhost:70010", "::1:7001", "[::1]"} {
 		config := point("localhost:7001")
 		config.Addresses = append(config.Addresses, address)
@@ -208,7 +208,7 @@ func TestConfigsThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestActionsFromANegativeNumberOn(t *testing.T) {
+func TestDiscreteWithNegativeStart(t *testing.T) {
 	leaves, err := Discrete(6, -1).leaves()
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestActionsFromANegativeNumberOn(t *testing.T) {
 	}
 }
 
-// In a step the rows of a final observation count where an episode ended; their number and size always do.
+// In a step, only the rows of ended episodes of a final observation are checked; their number and size always are.
 func TestFinalObservations(t *testing.T) {
 	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 16)}, 2))
 	address, told, done := serve(t, [][]byte{pageWelcome, answer, answer, frame(returns, part{}.doubles(1, []float64{0, 0}))})
@@ -262,8 +262,8 @@ func TestFinalObservations(t *testing.T) {
 	<-done
 }
 
-// What the server said before a write failed counts; no ping is answered.
-func TestLastWords(t *testing.T) {
+// The server's last message before a failed write is used; pings are not answered.
+func TestLastMessageOfServerIsReported(t *testing.T) {
 	pinged := frame(serverPing, part{}.integer(1, 7))
 	refused := frame(failure, part{}.integer(1, 14).text(2, "the agent failed"))
 	for _, one := range []struct {
@@ -309,7 +309,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-func TestSomeSecondsOfSilenceAtLeast(t *testing.T) {
+func TestSilenceTimeoutHasMinimum(t *testing.T) {
 	c := opened(t, point("localhost:7001"))
 	for heartbeat, due := range map[float64]time.Duration{0.01: 5 * time.Second, 10: 30 * time.Second} {
 		limits := part{}.integer(1, 1<<20).varint(2<<3 | 1).double(600).varint(3<<3 | 1).double(heartbeat)
@@ -320,8 +320,8 @@ func TestSomeSecondsOfSilenceAtLeast(t *testing.T) {
 	}
 }
 
-// What was right before it was changed is understood or refused; nothing else happens.
-func TestMutatedAnswers(t *testing.T) {
+// Changed answers are accepted or refused; nothing else happens.
+func TestChangedAnswersAreAcceptedOrRefused(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	c := opened(t, point("127.0.0.1:1"))
 	ours, theirs := net.Pipe()

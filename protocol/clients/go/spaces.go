@@ -40,7 +40,7 @@ const (
 	dict
 )
 
-// A Space is the set that observations or actions of one environment are taken from. Make one with Box, Discrete,
+// A Space is the set of possible observations or actions of one environment. Make one with Box, Discrete,
 // MultiDiscrete, MultiBinary, Tuple or Dict.
 type Space struct {
 	kind      kind
@@ -70,7 +70,7 @@ func MultiBinary(shape ...uint32) Space { return Space{kind: multiBinary, shape:
 // Tuple is an ordered list of spaces.
 func Tuple(spaces ...Space) Space { return Space{kind: tuple, spaces: spaces} }
 
-// Dict is a set of named spaces. Its leaves come in the order of the keys.
+// Dict is a set of named spaces. Its leaves are in the order of the keys.
 func Dict(parts map[string]Space) Space {
 	s := Space{kind: dict}
 	for key := range parts {
@@ -120,20 +120,20 @@ func (s Space) leaves() (all []leaf, err error) {
 		l.dtype = Int8
 	case discrete:
 		if s.n < 1 || s.start > math.MaxInt64-(s.n-1) {
-			return nil, fmt.Errorf("a discrete of %d numbers from %d on: one at least, and none beyond int64", s.n, s.start)
+			return nil, fmt.Errorf("a discrete of %d numbers from %d: at least 1, and all must fit int64", s.n, s.start)
 		}
 	case multiDiscrete:
 		l.shape = []uint32{uint32(len(s.nvec))}
 	}
 	for _, axis := range l.shape {
 		if axis < 1 || l.elements > math.MaxInt32/int(axis) {
-			return nil, fmt.Errorf("a space has the shape %v: axes are 1 and more, elements at most 2^31-1", l.shape)
+			return nil, fmt.Errorf("a space has the shape %v: axes must be at least 1, elements at most 2^31-1", l.shape)
 		}
 		l.elements *= int(axis)
 	}
 	bounds := func(n int) bool { return n <= 1 || n == l.elements }
 	if s.kind == 0 || l.dtype < Bool || l.dtype > Float64 || !bounds(len(s.low)) || !bounds(len(s.high)) {
-		return nil, fmt.Errorf("a space that is none: kind %d, dtype %d, bounds %v and %v", s.kind, l.dtype, s.low, s.high)
+		return nil, fmt.Errorf("an invalid space: kind %d, dtype %d, bounds %v and %v", s.kind, l.dtype, s.low, s.high)
 	}
 	return []leaf{l}, nil
 }
@@ -148,8 +148,8 @@ func bound(bounds []float64, i int) float64 {
 // Half of the last place of a Float16, a Float32 and a Float64: bounds of a box are rounded to its dtype.
 var halfUnit = map[Dtype]float64{Float16: 1. / (1 << 11), Float32: 1. / (1 << 24)}
 
-// legal tells whether data has n values of the leaf, and those of rows (nil: all) are in its space. Bounds of a box are
-// for actions alone.
+// legal returns whether data has n values of the leaf, and the values of rows (nil: all) are in its space. Bounds of a box
+// apply only to actions.
 func (l leaf) legal(data []byte, n int, rows []bool, bounds bool) bool {
 	if len(data) != n*l.size() {
 		return false
@@ -189,7 +189,7 @@ func (l leaf) inRange(b []byte, i int, bounds bool) bool {
 	if bounds && len(s.high) > 0 {
 		high = bound(s.high, i)
 	}
-	return !(v < low-slack*math.Abs(low)) && !(v > high+slack*math.Abs(high)) // where it is NaN there is no bound
+	return !(v < low-slack*math.Abs(low)) && !(v > high+slack*math.Abs(high)) // NaN: no bound
 }
 
 func number(dtype Dtype, b []byte) float64 {
@@ -228,19 +228,19 @@ func number(dtype Dtype, b []byte) float64 {
 	return sign * math.Ldexp(1024+fraction, exponent-25)
 }
 
-// A Number is what arrays are made of.
+// A Number is the type of an array's elements.
 type Number interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~float32 | ~float64
 }
 
-// Bytes makes a leaf out of numbers: little-endian.
+// Bytes converts numbers to a leaf: little-endian bytes.
 func Bytes[T Number](numbers []T) []byte {
 	var to bytes.Buffer
-	binary.Write(&to, binary.LittleEndian, numbers) // a buffer takes everything, and T is of fixed size
+	binary.Write(&to, binary.LittleEndian, numbers) // writes to a buffer do not fail, and T has a fixed size
 	return to.Bytes()
 }
 
-// Values gives the numbers of a leaf. T must be of the size of its dtype.
+// Values converts a leaf to numbers. T must have the size of its dtype.
 func Values[T Number](leaf []byte) []T {
 	var one T
 	numbers := make([]T, len(leaf)/binary.Size(one))

@@ -121,13 +121,13 @@ func (p part) episodes(field uint64, episodes []Episode) part {
 	return p
 }
 
-// frame makes the content of a message a frame.
+// frame wraps the content of a message in a frame.
 func frame(kind uint64, content part) []byte {
 	payload := part{}.bytes(kind, content)
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
 }
 
-// A field that was read: an integer, or bytes (those of a fixed number too).
+// A field that was read: an integer, or bytes (also of a fixed number).
 type field struct {
 	number, kind, integer uint64
 	bytes                 []byte
@@ -136,7 +136,7 @@ type field struct {
 // A message is the fields of one, in their order.
 type message []field
 
-// parse reads a message. Protobuf merges a message that comes in pieces, which is as if their bytes were joined.
+// parse reads a message. Pieces of a message are merged as Protobuf requires, as if their bytes were joined.
 func parse(pieces ...[]byte) (m message, ok bool) {
 	for _, data := range pieces {
 		for len(data) > 0 {
@@ -150,7 +150,7 @@ func parse(pieces ...[]byte) (m message, ok bool) {
 	return m, true
 }
 
-// all gives the bytes of every field of a number: texts, parts, packed lists.
+// all returns the bytes of every field with a number: texts, parts, packed lists.
 func (m message) all(number uint64) (found [][]byte) {
 	for _, f := range m {
 		if f.number == number && f.kind == 2 {
@@ -178,7 +178,7 @@ func (m message) double(number uint64) (v float64) {
 	return v
 }
 
-// text gives one, and notes in ok where it is no UTF-8.
+// text returns a text. It sets ok to false if it is not valid UTF-8.
 func (m message) text(number uint64, ok *bool) (text string) {
 	for _, one := range m.all(number) {
 		*ok = *ok && utf8.Valid(one)
@@ -187,7 +187,7 @@ func (m message) text(number uint64, ok *bool) (text string) {
 	return text
 }
 
-// next reads a field. A group, which nobody knows, is skipped.
+// next reads a field. A group is unknown and skipped.
 func next(data []byte, depth int) (f field, rest []byte, ok bool) {
 	tag, n := binary.Uvarint(data)
 	if n <= 0 || tag>>3 == 0 || tag>>32 != 0 || depth > 100 {
@@ -228,7 +228,7 @@ func next(data []byte, depth int) (f field, rest []byte, ok bool) {
 	return f, data[size:], true
 }
 
-// readActions gives the leaves of actions, which must be those of the space.
+// readActions returns the leaves of actions and checks them against the space.
 func readActions(m message, leaves []leaf, n int) ([][]byte, Code) {
 	arrays := m.all(1)
 	if len(arrays) != len(leaves) {
@@ -254,7 +254,7 @@ func readActions(m message, leaves []leaf, n int) ([][]byte, Code) {
 			return nil, Malformed
 		}
 		if all := array.all(3); len(all) > 0 {
-			data[i] = append([]byte{}, all[len(all)-1]...) // a copy: the buffer is read into again
+			data[i] = append([]byte{}, all[len(all)-1]...) // a copy, because the buffer is reused
 		}
 		fits := len(shape) == 1+len(l.shape) && shape[0] == uint64(n) && array.integer(1) == uint64(l.dtype)
 		for k := 0; fits && k < len(l.shape); k++ {

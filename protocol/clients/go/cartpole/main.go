@@ -29,7 +29,7 @@ func begun(random *rand.Rand) cartPole {
 	return cartPole{draw(), draw(), draw(), draw(), 0}
 }
 
-// step is one of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
+// step is one Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
 func (p *cartPole) step(action int64) (terminated, truncated bool) {
 	sine, cosine := math.Sincos(p.angle)
 	force := -10.
@@ -70,7 +70,7 @@ func (p *player) begin() ([][]byte, error) {
 	return p.client.Init(leaf(p.poles), nil)
 }
 
-// play goes on until enough episodes have ended, or something is wrong.
+// play plays until enough episodes have ended, or an error occurs.
 func (p *player) play() error {
 	n := len(p.poles)
 	ended := make([]bool, n)
@@ -80,7 +80,7 @@ func (p *player) play() error {
 		last := make([]cartPole, n)
 		for i, action := range rlx.Values[int64](actions[0]) {
 			pole := &p.poles[i]
-			if ended[i] { // NEXT_STEP: this step only begins
+			if ended[i] { // NEXT_STEP: this step only begins an episode
 				*pole, ended[i] = begun(p.random), false
 				continue
 			}
@@ -99,7 +99,7 @@ func (p *player) play() error {
 				*pole = begun(p.random)
 			}
 		}
-		if any && p.autoreset == rlx.Disabled { // all end together
+		if any && p.autoreset == rlx.Disabled { // all episodes end together
 			for i := range cut {
 				cut[i] = !over[i]
 			}
@@ -158,7 +158,7 @@ func run() error {
 	}
 	defer client.Close()
 	p := &player{client, habits[*autoreset], make([]cartPole, *n), rand.New(rand.NewSource(*seed)), 0, *wanted, 0}
-	for err = p.play(); errors.Is(err, rlx.ErrInterrupted); { // lost: new episodes, a new connection
+	for err = p.play(); errors.Is(err, rlx.ErrInterrupted); { // interrupted: new episodes, a new connection
 		err = p.play()
 	}
 	if p.episodes > 0 {
@@ -186,7 +186,7 @@ func main() {
 	fmt.Fprintln(os.Stderr, err)
 	var refusal *rlx.Error
 	if errors.As(err, &refusal) && refusal.Code >= 4 && refusal.Code <= 7 {
-		os.Exit(2) // nothing that trying again would help
+		os.Exit(2) // a retry does not help
 	}
 	os.Exit(1)
 }

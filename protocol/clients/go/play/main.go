@@ -1,4 +1,4 @@
-// Play does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md.
+// Play executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md.
 package main
 
 import (
@@ -102,7 +102,7 @@ func (l *line) mask() []bool {
 	return mask
 }
 
-// leaves are as many as the observation has; none where the line has ended.
+// leaves returns as many leaves as the observation has, or none at the end of the line.
 func (l *line) leaves(n int) (all [][]byte) {
 	for ; len(*l) > 0 && n > 0; n-- {
 		all = append(all, l.bytes())
@@ -195,7 +195,7 @@ func perform(client **rlx.Client, leaves *int, l line) (err error) {
 func main() {
 	var client *rlx.Client
 	var leaves int
-	over := false // after the end of a connection the rest is skipped
+	over := false // after a connection has ended, other commands are skipped
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
