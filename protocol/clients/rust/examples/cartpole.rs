@@ -4,7 +4,7 @@
 
 use rlx::{bytes, values, Autoreset, Client, Config, Dtype, Error, Leaves, Mode, Outcome, Space};
 
-/// Random numbers in [0, 1) that a seed repeats (splitmix64).
+/// Repeatable random numbers in [0, 1) (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -29,8 +29,8 @@ impl CartPole {
         CartPole { state: [0; 4].map(|_| 0.1 * random.draw() - 0.05), steps: 0 }
     }
 
-    /// One step of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
-    /// Whether the episode was terminated, truncated.
+    /// One Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
+    /// Returns whether the episode was terminated, and whether truncated.
     fn step(&mut self, action: i64) -> (bool, bool) {
         let [x, speed, angle, turning] = self.state;
         let (sine, cosine) = angle.sin_cos();
@@ -59,7 +59,7 @@ struct Player {
 }
 
 impl Player {
-    /// Go on until enough episodes have ended; an error ends it sooner.
+    /// Play until enough episodes have ended. An error ends it earlier.
     fn play(&mut self) -> Result<(), Error> {
         let n = self.environments;
         let mut poles: Vec<CartPole> = (0..n).map(|_| CartPole::new(&mut self.random)).collect();
@@ -72,7 +72,7 @@ impl Player {
             let mut any = false;
             for (i, action) in values::<i64>(&actions[0]).into_iter().enumerate() {
                 if std::mem::take(&mut ended[i]) {
-                    poles[i] = CartPole::new(&mut self.random); // NEXT_STEP: this step only begins
+                    poles[i] = CartPole::new(&mut self.random); // NEXT_STEP: this step only begins an episode
                     o.reward[i] = 0.0;
                     continue;
                 }
@@ -92,7 +92,7 @@ impl Player {
                 }
             }
             if any && self.autoreset == Autoreset::Disabled {
-                o.truncated = o.terminated.iter().map(|over| !over).collect(); // all end together
+                o.truncated = o.terminated.iter().map(|over| !over).collect(); // all episodes end together
                 o.final_observation = leaf(&last);
                 self.client.reset(&o)?;
                 poles = (0..n).map(|_| CartPole::new(&mut self.random)).collect();
@@ -111,14 +111,14 @@ impl Player {
 
 fn player() -> Result<Player, String> {
     let mut words = std::env::args().skip(1);
-    let address = words.next().ok_or("say where the server is: HOST:PORT")?;
+    let address = words.next().ok_or("the address HOST:PORT is missing")?;
     let mut config = Config::new(&address, Space::unbounded(Dtype::Float32, &[4]), Space::discrete(2));
     let (mut autoreset, mut wanted, mut seed) = (Autoreset::SameStep, 0, u64::from(std::process::id()));
     config.environment = "CartPole".into();
     config.host = std::fs::read_to_string("/etc/hostname").unwrap_or_default().trim().into();
     while let Some(option) = words.next() {
         let value = words.next().ok_or(format!("{option} needs a value"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{option} {value}: no number"));
+        let number = || value.parse::<u64>().map_err(|_| format!("{option} {value}: not a number"));
         match (option.as_str(), value.as_str()) {
             ("--environments", _) => config.environments = number()? as usize,
             ("--episodes", _) => wanted = number()?,
@@ -131,7 +131,7 @@ fn player() -> Result<Player, String> {
             ("--token-file", file) => {
                 config.token = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?.trim().into();
             }
-            _ => return Err(format!("{option} {value}: not known")),
+            _ => return Err(format!("{option} {value}: unknown")),
         }
     }
     config.autoreset = vec![autoreset];
@@ -147,7 +147,7 @@ fn main() {
     });
     let mut end = player.play();
     while let Err(Error::Interrupted { .. }) = end {
-        end = player.play(); // lost: new episodes, a new connection
+        end = player.play(); // interrupted: new episodes, a new connection
     }
     if player.episodes > 0 {
         println!("mean of {} episodes: {:.2}", player.episodes, player.total / player.episodes as f64);

@@ -1,4 +1,4 @@
-//! Does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md.
+//! Executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md.
 
 use rlx::{bytes, Autoreset, Client, Config, Dtype, Episode, Error, Leaves, Mode, Outcome, Space};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Line<'_> {
         }
     }
 
-    /// As many leaves as the observation has; none where the line has ended.
+    /// As many leaves as the observation has, or none at the end of the line.
     fn leaves(&mut self, n: usize) -> Leaves {
         (0..n).filter_map(|_| self.0.peek().is_some().then(|| self.bytes())).collect()
     }
@@ -157,7 +157,7 @@ fn perform(client: &mut Option<Client>, leaves: &mut usize, line: &mut Line) -> 
 
 fn main() {
     let (mut client, mut leaves) = (None, 0);
-    let mut over = false; // after the end of a connection the rest is skipped
+    let mut over = false; // after a connection has ended, other commands are skipped
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
         if line == "end" {

@@ -1,5 +1,5 @@
-//! A client of RLX, version 1 (protocol/RLX.md): environments in Rust that are acted on, and learned from, by a RELAAX
-//! server. No dependencies, no `unsafe`. Protobuf by hand. TLS is not in the standard library: see the README.
+//! A client of RLX, version 1 (protocol/RLX.md). It connects environments in Rust to the agents of a RELAAX server.
+//! No dependencies, no `unsafe`. TLS is not in the standard library: see the README.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -34,20 +34,20 @@ const RETURNS: u64 = 3;
 const HANDSHAKE_BYTES: usize = 65_536;
 const SPEAKS_GRPC: &str = "this port speaks gRPC, like the ports of parameter and replay servers: \
     connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
-/// The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+/// The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
 const SETTINGS: [u8; 6] = [4, 0, 0, 0, 0, 0];
 
-/// Why a call did not do what it should. `code` is that of section 9 of the page, or 0.
+/// The error of a call. `code` is an error code of RLX.md, section 9, or 0.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Error {
-    /// The connection is lost, and with it the episodes: reset the environments and call `init`, which connects again.
+    /// The connection and its episodes are lost. Reset the environments and call `init`, which reconnects.
     Interrupted { code: u64, sentence: String },
-    /// Training is over.
+    /// Training has finished.
     Finished { global_step: u64, sentence: String },
-    /// There is nothing to try again, or it was tried for long enough.
+    /// A retry is useless, or the retries took too long.
     Failed { code: u64, sentence: String },
-    /// The arguments are wrong. Nothing was sent; the connection stands.
+    /// An argument is invalid. Nothing was sent, and the connection remains open.
     Invalid { sentence: String },
 }
 
@@ -66,7 +66,7 @@ fn invalid<T>(sentence: impl Into<String>) -> Result<T, Error> {
     Err(Error::Invalid { sentence: sentence.into() })
 }
 
-/// How an environment passes from one episode to the next.
+/// The autoreset mode of an environment: how its next episode begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Autoreset {
@@ -75,20 +75,20 @@ pub enum Autoreset {
     NextStep,
 }
 
-/// What is wanted of the agent.
+/// Whether the agent learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Learn from this client.
     Train = 1,
-    /// Act as well as possible, learn nothing.
+    /// Act as well as possible, do not learn.
     Exploit,
 }
 
-/// Who the client is. `Config::new` fills in what is usual.
+/// The configuration of a client. `Config::new` sets the defaults.
 #[derive(Clone)]
 #[allow(missing_docs)]
 pub struct Config {
-    /// HOST:PORT; the next one after each failure.
+    /// HOST:PORT. After each failure the client tries the next one.
     pub addresses: Vec<String>,
     pub token: String,
     pub environment: String,
@@ -96,21 +96,21 @@ pub struct Config {
     pub session_id: String,
     pub observation: Space,
     pub action: Space,
-    /// N.
+    /// The number of environments, N.
     pub environments: usize,
     pub frame_skip: u32,
-    /// One for all environments, or N.
+    /// One mode for all environments, or N.
     pub autoreset: Vec<Autoreset>,
     pub mode: Mode,
     pub reports_episodes: bool,
-    /// How long to go on trying after a failure; zero: not at all.
+    /// How long to retry after a failure. Zero: do not retry.
     pub retry: Duration,
-    /// Called before each wait, with the reason. That of `Config::new` prints a line on stderr.
+    /// Called before each wait with the reason. The default prints a line to stderr.
     pub on_retry: fn(&str, Duration),
 }
 
 impl fmt::Debug for Config {
-    /// What tells clients apart; never the token.
+    /// Shows what identifies the client, without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = f.debug_struct("Config");
         fields.field("addresses", &self.addresses).field("environment", &self.environment);
@@ -121,7 +121,7 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// One environment, habit DISABLED, training, five minutes of trying again.
+    /// The defaults: one environment, autoreset mode DISABLED, training, five minutes of retries.
     pub fn new(address: &str, observation: Space, action: Space) -> Config {
         Config {
             addresses: address.split(',').map(String::from).collect(),
@@ -142,7 +142,7 @@ impl Config {
     }
 }
 
-/// A whole episode by the client's own account.
+/// A whole episode, as the client counts it.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Episode {
@@ -154,18 +154,18 @@ pub struct Episode {
 /// The leaves of a batch: little-endian bytes with a leading axis N. See `bytes` and `values`.
 pub type Leaves = Vec<Vec<u8>>;
 
-/// What the last actions led to. Masks are empty (all false) or of N entries.
+/// The outcome of the last actions. A mask is empty (all false) or has N entries.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// N numbers.
+    /// N rewards.
     pub reward: Vec<f64>,
-    /// Empty for `reset`.
+    /// Empty in `reset`.
     pub observation: Leaves,
-    /// Empty for `reset`.
+    /// Empty in `reset`.
     pub terminated: Vec<bool>,
-    /// Where an episode was cut off.
+    /// True if an episode was cut off.
     pub truncated: Vec<bool>,
-    /// Needed where an episode was truncated, with SAME_STEP (rows of others are ignored) and for `reset`; else empty.
+    /// Required if an episode was truncated, with SAME_STEP (other rows are ignored) and in `reset`. Otherwise empty.
     pub final_observation: Leaves,
     /// With `reports_episodes`.
     pub episodes: Vec<Episode>,
@@ -178,7 +178,7 @@ enum Answer {
     Pong,
 }
 
-/// The way of N environments to their agent.
+/// A connection of N environments to their agent.
 pub struct Client {
     config: Config,
     observation: Vec<Leaf>,
@@ -186,7 +186,7 @@ pub struct Client {
     stream: Option<TcpStream>,
     playing: bool,
     answered: bool,
-    broken: bool, // nothing can be written any more
+    broken: bool, // writes are no longer possible
     lost: Option<Error>,
     end: Option<Error>,
     retry_after: f64,
@@ -212,7 +212,7 @@ impl Client {
             space.leaves(leaves).or_else(invalid)?;
         }
         if config.addresses.is_empty() {
-            return invalid("there is no address");
+            return invalid("the address is missing");
         }
         for address in &mut config.addresses {
             *address = address.trim().into();
@@ -226,7 +226,7 @@ impl Client {
             }
         }
         if !(1..=65_536).contains(&n) || (config.autoreset.len() != 1 && config.autoreset.len() != n) {
-            return invalid(format!("{n} environments: 1 to 65536 are allowed, and one autoreset for all or for each"));
+            return invalid(format!("{n} environments: use 1 to 65536, and one autoreset mode for all or for each"));
         }
         Ok(Client {
             session: config.session_id.clone(),
@@ -268,7 +268,7 @@ impl Client {
         self.config.autoreset[if self.config.autoreset.len() == 1 { 0 } else { i }]
     }
 
-    /// The address whose turn it is.
+    /// The current address.
     fn place(&self) -> &str {
         &self.config.addresses[self.address % self.config.addresses.len()]
     }
@@ -287,7 +287,7 @@ impl Client {
         error
     }
 
-    /// Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
+    /// Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9).
     fn mistake(&mut self, code: u64, what: &str) -> Error {
         if self.broken {
             return Error::Interrupted { code, sentence: what.into() };
@@ -303,11 +303,15 @@ impl Client {
         Error::Failed { code, sentence: format!("{}: {sentence}: is it an RLX server?", self.place()) }
     }
 
-    /// Write a message in one call, the gathered scalars before it.
+    /// Write the pending scalars and a message in one call.
     fn send(&mut self, kind: u64, content: &Part) -> Result<(), Error> {
         let frame = content.frame(kind);
         if frame.len() - 4 > self.limit {
-            return invalid(format!("a message of {} bytes; the server takes {}", frame.len() - 4, self.limit));
+            return invalid(format!(
+                "a message of {} bytes; the server accepts at most {}",
+                frame.len() - 4,
+                self.limit
+            ));
         }
         let mut data = std::mem::take(&mut self.scalars);
         data.extend_from_slice(&frame);
@@ -318,7 +322,7 @@ impl Client {
         }
     }
 
-    /// For a write that failed: what the server said before it closed may still be there, and says why.
+    /// After a failed write: the server's last message may still be readable, and has the reason.
     fn last_words(&mut self, failed: &std::io::Error) -> Error {
         self.broken = true;
         if let Some(stream) = &self.stream {
@@ -334,19 +338,19 @@ impl Client {
         }
     }
 
-    /// Take in some bytes, or say why there are none.
+    /// Read bytes into the buffer, or return why there are none.
     fn read(&mut self) -> Result<(), String> {
         let mut room = [0; 16_384];
         match self.stream.as_mut().map(|stream| stream.read(&mut room)) {
             Some(Ok(size)) if size > 0 => self.buffer.extend_from_slice(&room[..size]),
             Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Some(Err(error)) => return Err(format!("the server is gone or silent: {error}")),
+            Some(Err(error)) => return Err(format!("the server is unreachable or silent: {error}")),
             _ => return Err("the server's stream ended".into()),
         }
         Ok(())
     }
 
-    /// The next frame, if it is there. Its length is judged before anything of its body is waited for.
+    /// The next frame, if it has arrived. Its length is checked before its body is read.
     fn frame(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let Some(head) = self.buffer.get(..4) else { return Ok(None) };
         let size = u32::from_be_bytes(head.try_into().expect("4 bytes")) as usize;
@@ -367,7 +371,7 @@ impl Client {
         Ok(Some(std::mem::replace(&mut self.buffer, rest)))
     }
 
-    /// Look at the frames that are there.
+    /// Process the frames that have arrived.
     fn look_around(&mut self) -> Result<(), Error> {
         while let Some(frame) = self.frame()? {
             self.look(&frame[4..], 0)?;
@@ -375,7 +379,7 @@ impl Client {
         Ok(())
     }
 
-    /// Look at frames, and read on, until what is due has come.
+    /// Read and process frames until the expected answer arrives.
     fn hear(&mut self, due: u64) -> Result<Answer, Error> {
         loop {
             while let Some(frame) = self.frame()? {
@@ -390,36 +394,36 @@ impl Client {
         }
     }
 
-    /// Take one frame; the answer, if it was the one that is due.
+    /// Process one frame. Returns the answer if it is the expected one.
     fn look(&mut self, payload: &[u8], due: u64) -> Result<Option<Answer>, Error> {
         let Some(frame) = Message::parse(&[payload]) else {
-            return Err(self.mistake(MALFORMED, "a frame is no Protobuf"));
+            return Err(self.mistake(MALFORMED, "a frame is not valid Protobuf"));
         };
         let found: Vec<_> = frame.0.iter().filter(|f| f.number <= 8 && f.kind == 2).collect();
         if found.len() > 1 {
             return Err(self.mistake(MALFORMED, "two messages in one frame"));
         }
-        let Some(found) = found.first() else { return Err(self.mistake(3, "a message that nobody knows")) };
+        let Some(found) = found.first() else { return Err(self.mistake(3, "an unknown message")) };
         let Some(m) = Message::parse(&[found.bytes]) else {
-            return Err(self.mistake(MALFORMED, "a message is no Protobuf"));
+            return Err(self.mistake(MALFORMED, "a message is not valid Protobuf"));
         };
         let n = self.config.environments;
         let read = match found.number {
             4 | 5 | 8 => return Err(self.farewell(found.number, &m)),
-            _ if self.broken => return Ok(None), // what else it said is of no use any more
+            _ if self.broken => return Ok(None), // other messages no longer matter
             PING => {
                 self.send(PONG, &Part::default().integer(1, m.integer(1) & 0xffff_ffff))?;
                 return Ok(None);
             }
             PONG => return Ok(if due == PONG { Some(Answer::Pong) } else { None }),
             kind if kind != due => {
-                return Err(self.mistake(3, &format!("message {kind} of the server may not be said now")));
+                return Err(self.mistake(3, &format!("message {kind} of the server is not allowed now")));
             }
             WELCOME => self.read_welcome(&m).map(|()| Answer::Welcome),
             ACTIONS => read_actions(&m, &self.action, n).map(Answer::Actions),
             _ => read_returns(&m, n).map(Answer::Returns),
         };
-        read.map(Some).map_err(|code| self.mistake(code, "an answer that is outside of what was agreed on"))
+        read.map(Some).map_err(|code| self.mistake(code, "an answer with a value outside the agreed range"))
     }
 
     fn read_welcome(&mut self, m: &Message) -> Result<(), u64> {
@@ -448,14 +452,14 @@ impl Client {
         Ok(())
     }
 
-    /// What the server says last.
+    /// Process the server's last message: an error, the end of training, or a bye.
     fn farewell(&mut self, kind: u64, m: &Message) -> Error {
         let Some(text) = m.text(if kind == 4 { 2 } else { 1 }) else {
-            return self.mistake(MALFORMED, "a text is no UTF-8");
+            return self.mistake(MALFORMED, "a text is not valid UTF-8");
         };
         let (code, after) = if kind == 4 { (m.integer(1), m.double(4)) } else { (0, 0.0) };
         if !(after >= 0.0 && after.is_finite()) {
-            return self.mistake(VALUE, &format!("an error has a wait of {after} s"));
+            return self.mistake(VALUE, &format!("an error has retry_after_seconds {after}"));
         }
         self.hang_up();
         if kind == 5 {
@@ -464,7 +468,7 @@ impl Client {
             return end;
         }
         if kind == BYE {
-            return self.interrupted(0, format!("the server left: {text}"));
+            return self.interrupted(0, format!("the server sent bye: {text}"));
         }
         let sentence = if text.is_empty() { format!("error {code}") } else { text };
         if m.integer(3) == 0 {
@@ -490,7 +494,7 @@ impl Client {
         Err(last)
     }
 
-    /// One connection, to the address whose turn it is.
+    /// Connect to the current address once.
     fn attempt(&mut self) -> Result<(), Error> {
         let address = self.place().to_owned();
         (self.limit, self.answered) = (HANDSHAKE_BYTES, false);
@@ -515,7 +519,7 @@ impl Client {
         Ok(())
     }
 
-    /// Wait before the next try, longer after each failure; false: it is time to give up.
+    /// Wait before the next attempt, longer after each failure. Returns false if the client must give up.
     fn back_off(&mut self, reason: &str) -> bool {
         let chance = RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
         let wait = (0.5 * 2f64.powi(self.failures.min(6))).min(30.0) * (0.5 + chance / 2.0);
@@ -535,7 +539,7 @@ impl Client {
         true
     }
 
-    /// Connect now; without it the first `init` does.
+    /// Connect now. Otherwise the first `init` connects.
     pub fn connect(&mut self) -> Result<(), Error> {
         while self.stream.is_none() {
             if let Some(end) = &self.end {
@@ -564,7 +568,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// What is wrong with a batch, or with those rows of it that are marked.
+    /// Check a batch, or its marked rows.
     fn fit(&self, leaves: &Leaves, rows: Option<&[bool]>) -> Result<(), Error> {
         let (n, due) = (leaves.len(), self.observation.len());
         if n != due {
@@ -573,7 +577,7 @@ impl Client {
         let legal = |(leaf, data): (&Leaf, &Vec<u8>)| leaf.legal(data, self.config.environments, rows, false);
         match self.observation.iter().zip(leaves).position(|pair| !legal(pair)) {
             Some(i) => invalid(format!(
-                "leaf {i} of the observation has a wrong size, or a value that is NaN, infinite or outside"
+                "leaf {i} of the observation has a wrong size, or a value that is NaN, infinite or outside the space"
             )),
             None => Ok(()),
         }
@@ -587,10 +591,10 @@ impl Client {
         }
     }
 
-    /// Begin an episode in every environment; the first actions. `partial`: empty, or where it was under way already.
+    /// Begin an episode in every environment and return the first actions. `partial`: empty, or true where an episode continues.
     pub fn init(&mut self, observation: &Leaves, partial: &[bool]) -> Result<Leaves, Error> {
         if self.playing {
-            return invalid("an episode is under way: reset ends it");
+            return invalid("an episode is in progress: call reset first");
         }
         self.fit(observation, None)?;
         self.masks(&[partial])?;
@@ -610,15 +614,16 @@ impl Client {
         }
     }
 
-    /// Look at an outcome; which episodes it ends, and which of them are cut off.
+    /// Check an outcome. Returns which episodes end and which of these are truncated.
     fn check(&self, o: &Outcome, stepping: bool) -> Result<(Vec<bool>, Vec<bool>), Error> {
         let n = self.config.environments;
         if self.stream.is_none() {
-            let lost = Error::Interrupted { code: 0, sentence: "the connection is lost: init connects again".into() };
+            let lost =
+                Error::Interrupted { code: 0, sentence: "the connection is lost: call init to reconnect".into() };
             return Err(self.end.clone().unwrap_or(lost));
         }
         if !self.playing {
-            return invalid("no episode is under way: init begins one");
+            return invalid("no episode is in progress: call init first");
         }
         self.masks(&[&o.terminated, &o.truncated])?;
         if o.reward.len() != n {
@@ -630,10 +635,13 @@ impl Client {
             cut[i] = !o.truncated.is_empty() && o.truncated[i] && !over && (stepping || !self.between[i]);
             ended[i] = over || cut[i];
             if !(o.reward[i].abs() <= 1e15) {
-                return invalid(format!("the reward of environment {i} is {}; -1e15 to 1e15 is allowed", o.reward[i]));
+                return invalid(format!(
+                    "the reward of environment {i} is {}; it must be from -1e15 to 1e15",
+                    o.reward[i]
+                ));
             }
             if stepping && ended[i] && (self.habit(i) == Autoreset::Disabled || self.between[i]) {
-                return invalid(format!("the episode of environment {i} cannot end here"));
+                return invalid(format!("the episode of environment {i} cannot end in this step"));
             }
             needed |= cut[i] && (!stepping || self.habit(i) == Autoreset::SameStep);
             allowed |= ended[i] && self.habit(i) == Autoreset::SameStep;
@@ -643,15 +651,15 @@ impl Client {
         }
         if !o.final_observation.is_empty() {
             if !allowed {
-                return invalid("a final observation, but no episode ended");
+                return invalid("a final observation was given, but no episode ended");
             }
             self.fit(&o.final_observation, stepping.then_some(&ended[..]))?; // the other rows are ignored
         }
         if o.episodes.len() > if self.config.reports_episodes { n } else { 0 } {
-            return invalid("episodes, but reports_episodes was not said, or too many");
+            return invalid("episodes without reports_episodes, or too many");
         }
         if o.episodes.iter().any(|e| e.environment >= n || e.length < 1 || !(e.episode_return.abs() <= 1e30)) {
-            return invalid("an episode has no such environment, length or return");
+            return invalid("an episode with an invalid environment, length or return");
         }
         if stepping {
             self.fit(&o.observation, None)?;
@@ -659,8 +667,8 @@ impl Client {
         Ok((ended, cut))
     }
 
-    /// Send an outcome; the next actions. What NEXT_STEP says in `first` is filled in by the client: the reward of an
-    /// environment whose episode ended with the step before is void.
+    /// Send an outcome and return the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
+    /// whose episode ended with the step before is void.
     pub fn step(&mut self, o: &Outcome) -> Result<Leaves, Error> {
         let (ended, cut) = self.check(o, true)?;
         self.look_around()?;
@@ -677,7 +685,7 @@ impl Client {
         }
     }
 
-    /// End the episode of every environment; their returns.
+    /// End the episode of every environment and return their returns.
     pub fn reset(&mut self, o: &Outcome) -> Result<Vec<f64>, Error> {
         let (_, cut) = self.check(o, false)?;
         self.look_around()?;
@@ -689,11 +697,11 @@ impl Client {
         }
     }
 
-    /// Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: there
-    /// is no connection, or no room in the limits.
+    /// Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns false if it is dropped: there
+    /// is no connection, or it exceeds the server's limits.
     pub fn metric(&mut self, name: &str, value: f64) -> Result<bool, Error> {
         if name.is_empty() || !(value.abs() <= 1e30) {
-            return invalid("a metric has a name and a value from -1e30 to 1e30");
+            return invalid("a metric needs a name and a value from -1e30 to 1e30");
         }
         let good = |(i, c): (usize, char)| c.is_ascii_alphanumeric() || "_-.".contains(c) || (c == '/' && i > 0);
         let form = |at: (usize, char)| if good(at) { at.1 } else { '_' };
@@ -713,13 +721,13 @@ impl Client {
         Ok(true)
     }
 
-    /// Say that the environments are alive, where they are slower than the server's idle timeout.
+    /// Send a ping, for environments that are slower than the server's idle timeout.
     pub fn alive(&mut self) -> Result<(), Error> {
         self.send(PING, &Part::default().integer(1, 1))?;
         self.hear(PONG).map(|_| ())
     }
 
-    /// Say goodbye. Dropping a client does too.
+    /// Send bye and disconnect. Dropping a client does the same.
     pub fn close(&mut self) {
         if self.stream.is_some() && self.send(BYE, &Part::default()).is_ok() {
             if let Some(mut stream) = self.stream.take() {

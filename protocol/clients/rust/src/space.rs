@@ -1,4 +1,4 @@
-//! Spaces, and the leaves that values of them have on the wire.
+//! Spaces, and the leaves of their values on the wire.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl Dtype {
     }
 }
 
-/// The set that observations or actions of one environment are taken from.
+/// The set of possible observations or actions of one environment.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Space {
@@ -40,12 +40,12 @@ pub enum Space {
     MultiBinary(Vec<u32>),
     /// An ordered list of spaces.
     Tuple(Vec<Space>),
-    /// Named spaces. Their leaves come in the order of the keys, by code point, which is that of a `BTreeMap`.
+    /// Named spaces. Their leaves are in the order of the keys, by code point, as in a `BTreeMap`.
     Dict(BTreeMap<String, Space>),
 }
 
 impl Space {
-    /// One of `n` numbers from 0 on.
+    /// The numbers 0, ..., `n - 1`.
     pub fn discrete(n: i64) -> Space {
         Space::Discrete { n, start: 0 }
     }
@@ -62,7 +62,7 @@ impl Space {
             Space::Dict(parts) => return parts.values().try_for_each(|part| part.leaves(to)),
             Space::Box { dtype, shape, low, high } => (*dtype, shape.clone(), [low.len(), high.len()]),
             Space::Discrete { n, start } if *n < 1 || start.checked_add(n - 1).is_none() => {
-                return Err(format!("a discrete of {n} numbers from {start} on: one at least, and none beyond int64"));
+                return Err(format!("a discrete of {n} numbers from {start}: at least 1, and all must fit int64"));
             }
             Space::Discrete { .. } => (Dtype::Int64, vec![], [0, 0]),
             Space::MultiDiscrete(nvec) => (Dtype::Int64, vec![nvec.len() as u32], [0, 0]),
@@ -71,7 +71,7 @@ impl Space {
         let mut elements = 1usize;
         for axis in &shape {
             elements = elements.checked_mul(*axis as usize).filter(|n| (1..1 << 31).contains(n)).ok_or_else(|| {
-                format!("a space has the shape {shape:?}: axes are at least 1, elements at most 2^31 - 1")
+                format!("a space has the shape {shape:?}: axes must be at least 1, elements at most 2^31 - 1")
             })?;
         }
         if bounds.iter().any(|n| *n > 1 && *n != elements) {
@@ -92,13 +92,13 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Bytes of one environment's.
+    /// The number of bytes for one environment.
     pub fn size(&self) -> usize {
         self.elements * self.dtype.size()
     }
 
-    /// Whether `data` has `n` values, and those of `rows` (or all) are in the space. `bounds`: those of a box count too,
-    /// as for actions.
+    /// Whether `data` has `n` values, and the values of `rows` (or all) are in the space. `bounds`: also check the bounds
+    /// of a box, as for actions.
     pub fn legal(&self, data: &[u8], n: usize, rows: Option<&[bool]>, bounds: bool) -> bool {
         let counts = |i: usize| rows.map_or(true, |rows| rows[i / self.elements]);
         let fits = |(i, b): (usize, &[u8])| !counts(i) || self.in_range(b, i % self.elements, bounds);
@@ -118,7 +118,7 @@ impl Leaf {
             Space::MultiDiscrete(nvec) => (0..nvec[i]).contains(&integer()),
             Space::Box { low, high, .. } => {
                 let v = self.number(b);
-                // Bounds are rounded to the dtype: half of its last place.
+                // Bounds are rounded to the dtype, by half of its last place.
                 let slack = match self.dtype {
                     Dtype::Bool => return b[0] <= 1,
                     Dtype::Float16 => 1.0 / 2048.0,
@@ -169,7 +169,7 @@ impl Leaf {
     }
 }
 
-/// What arrays are made of.
+/// The type of an array's elements.
 pub trait Element: Copy {
     /// Append the bytes of this number.
     fn put(self, to: &mut Vec<u8>);
@@ -192,14 +192,14 @@ macro_rules! elements {
 }
 elements!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 
-/// A leaf out of numbers: little-endian bytes.
+/// Convert numbers to a leaf: little-endian bytes.
 pub fn bytes<T: Element>(numbers: &[T]) -> Vec<u8> {
     let mut to = Vec::with_capacity(std::mem::size_of_val(numbers));
     numbers.iter().for_each(|number| number.put(&mut to));
     to
 }
 
-/// The numbers of a leaf. `T` must be of its dtype.
+/// Convert a leaf to numbers. `T` must be the type of its dtype.
 pub fn values<T: Element>(leaf: &[u8]) -> Vec<T> {
     T::read(leaf)
 }

@@ -1,4 +1,4 @@
-//! Protobuf, by hand: what RLX needs of it.
+//! The part of Protobuf that RLX needs.
 
 use crate::space::{Leaf, Space};
 
@@ -102,7 +102,7 @@ impl Part {
         self
     }
 
-    /// This as the content of a message, in a frame.
+    /// Return this content as a message in a frame.
     pub fn frame(&self, kind: u64) -> Vec<u8> {
         let head = Part::default().varint(kind << 3 | 2).varint(self.0.len() as u64);
         let mut frame = ((head.0.len() + self.0.len()) as u32).to_be_bytes().to_vec();
@@ -112,7 +112,7 @@ impl Part {
     }
 }
 
-/// A field that was read: an integer, or bytes (those of a fixed number too).
+/// A field that was read: an integer, or bytes (also of a fixed number).
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Field<'a> {
     pub number: u64,
@@ -126,7 +126,7 @@ pub(crate) struct Field<'a> {
 pub(crate) struct Message<'a>(pub Vec<Field<'a>>);
 
 impl<'a> Message<'a> {
-    /// Read a message. One that comes in pieces is merged, as Protobuf says: as if their bytes were joined.
+    /// Read a message. Pieces of a message are merged as Protobuf requires, as if their bytes were joined.
     pub fn parse(pieces: &[&'a [u8]]) -> Option<Message<'a>> {
         let mut fields = vec![];
         for piece in pieces {
@@ -154,12 +154,12 @@ impl<'a> Message<'a> {
         self.last(number, 1).map_or(0.0, |f| f64::from_le_bytes(f.bytes.try_into().expect("8 bytes")))
     }
 
-    /// A text; None where it is no UTF-8.
+    /// A text, or None if it is not valid UTF-8.
     pub fn text(&self, number: u64) -> Option<String> {
         self.last(number, 2).map_or(Some(String::new()), |f| String::from_utf8(f.bytes.to_vec()).ok())
     }
 
-    /// Integers, packed or not; at most `most` and one more.
+    /// Integers, packed or not: at most `most` + 1.
     fn integers(&self, number: u64, most: usize) -> Option<Vec<u64>> {
         let mut all = vec![];
         for f in self.0.iter().filter(|f| f.number == number && matches!(f.kind, 0 | 2)) {
@@ -188,7 +188,7 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Read a field. A group, which nobody knows, is skipped.
+/// Read a field. A group is unknown and skipped.
 fn field<'a>(rest: &mut &'a [u8], depth: u32) -> Option<Field<'a>> {
     let tag = varint(rest).filter(|tag| tag >> 3 != 0 && tag >> 32 == 0 && depth <= 100)?;
     let mut f = Field { number: tag >> 3, kind: tag & 7, integer: 0, bytes: &[] };
@@ -214,7 +214,7 @@ fn field<'a>(rest: &mut &'a [u8], depth: u32) -> Option<Field<'a>> {
     Some(f)
 }
 
-/// The leaves of actions, or the code of what is wrong with them.
+/// The leaves of actions, or an error code.
 pub(crate) fn read_actions(m: &Message, leaves: &[Leaf], n: usize) -> Result<Vec<Vec<u8>>, u64> {
     let arrays = m.all(1);
     if arrays.len() != leaves.len() {
@@ -238,7 +238,7 @@ pub(crate) fn read_actions(m: &Message, leaves: &[Leaf], n: usize) -> Result<Vec
         .collect()
 }
 
-/// The returns of a reset, or the code of what is wrong with them.
+/// The returns of a reset, or an error code.
 pub(crate) fn read_returns(m: &Message, n: usize) -> Result<Vec<f64>, u64> {
     let mut all = vec![];
     for f in m.0.iter().filter(|f| f.number == 1 && (f.kind == 1 || f.kind == 2)) {

@@ -1,5 +1,5 @@
-//! What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
-//! again, and answers that were right before they were changed.
+//! Tests beyond the golden message sequences: the example of section 13, invalid arguments, reconnecting, and changed
+//! answers.
 
 use rlx::{bytes, values, Autoreset, Client, Config, Dtype, Episode, Error, Leaves, Outcome, Space};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ fn unhex(digits: &str) -> Vec<u8> {
     (0..digits.len() / 2).map(|i| u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).unwrap()).collect()
 }
 
-/// Read frames up to one that is answered.
+/// Read frames up to one that needs an answer.
 fn asked(stream: &mut TcpStream, told: &mut Vec<u8>) -> bool {
     loop {
         let mut head = [0; 4];
@@ -33,8 +33,8 @@ fn asked(stream: &mut TcpStream, told: &mut Vec<u8>) -> bool {
     }
 }
 
-/// A server that answers each question with the next frame of a script, one script for each connection; then it hangs
-/// up. What it was told is the result.
+/// A server that answers each request with the next frame of a script, one script for each connection, then
+/// disconnects. Its result is what it received.
 fn serve(scripts: Vec<Vec<Vec<u8>>>) -> (String, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -74,7 +74,7 @@ fn contains(told: &[u8], digits: &str) -> usize {
 }
 
 #[test]
-fn bytes_of_the_page() {
+fn example_bytes_of_specification() {
     let (address, server) = serve(vec![vec![unhex(WELCOME), unhex(ACTIONS), unhex(ACTIONS)]]);
     let mut client = Client::new(point(&address)).unwrap();
     let actions = client.init(&seen(0.5, -0.25), &[]).unwrap();
@@ -93,7 +93,7 @@ fn bytes_of_the_page() {
 }
 
 #[test]
-fn refused_before_it_is_sent() {
+fn invalid_arguments_are_not_sent() {
     let (address, server) = serve(vec![vec![unhex(WELCOME), unhex(ACTIONS)]]);
     let mut client = Client::new(point(&address)).unwrap();
     assert!(!client.metric("before", 1.0).unwrap());
@@ -129,9 +129,10 @@ fn refused_before_it_is_sent() {
 }
 
 #[test]
-fn configurations_that_cannot_be() {
+fn invalid_configurations() {
     let hosts = ["", "localhost", "[::1]", "http://a:1"];
-    for address in hosts.into_iter().chain(["localhost:", ":7001", "localhost:0", "localhost:70010", "localhost:7001,"]) {
+    for address in hosts.into_iter().chain(["localhost:", ":7001", "localhost:0", "localhost:70010", "localhost:7001,"])
+    {
         match Client::new(point(address)) {
             Err(Error::Invalid { sentence }) => assert!(sentence.contains("HOST:PORT"), "{sentence}"),
             other => panic!("{address:?}: {:?}", other.map(|_| "a client")),
@@ -147,7 +148,7 @@ fn configurations_that_cannot_be() {
     assert!(shown.contains("localhost:7001") && !shown.contains("secret"), "{shown}");
 }
 
-/// In a step the rows of a final observation count where an episode ended; their number and size always do.
+/// In a step, only the rows of ended episodes of a final observation are checked; their number and size always are.
 #[test]
 fn final_observations() {
     let two = unhex("0000001b12190a1708091201021a1000000000000000000000000000000000");
@@ -175,9 +176,9 @@ fn final_observations() {
     server.join().unwrap();
 }
 
-/// What the server said before a write failed counts; no ping is answered.
+/// The server's last message before a failed write is used; pings are not answered.
 #[test]
-fn last_words() {
+fn last_message_of_server_is_reported() {
     let (pinged, pong) = ("0000000432020807", "000000043a020801");
     let refused = "000000162214080e1210746865206167656e74206661696c6564";
     let finished = "000000062a0410c0c407";
@@ -194,7 +195,7 @@ fn last_words() {
         });
         client.init(&seen(0.0, 0.0), &[]).unwrap();
         let mut stream = server.join().unwrap();
-        client.alive().unwrap(); // its pong was there before; to close with the ping unread resets the connection
+        client.alive().unwrap(); // its pong arrived before; to close with the ping unread resets the connection
         stream.peek(&mut [0]).unwrap();
         stream.write_all(&unhex(&said.concat())).unwrap();
         drop(stream);
@@ -208,9 +209,9 @@ fn last_words() {
     }
 }
 
-/// A server whose heartbeats are very short is borne with for some seconds.
+/// If the heartbeat is very short, the client still waits for some seconds.
 #[test]
-fn some_seconds_of_silence() {
+fn silence_timeout_has_minimum() {
     let mut hasty = unhex(WELCOME);
     let at = hasty.windows(8).position(|window| window == 10f64.to_le_bytes()).unwrap();
     hasty[at..at + 8].copy_from_slice(&0.01f64.to_le_bytes());
@@ -220,7 +221,7 @@ fn some_seconds_of_silence() {
         let (mut stream, _) = listener.accept().unwrap();
         for (answer, after) in [(hasty, 0), (unhex(ACTIONS), 300)] {
             assert!(asked(&mut stream, &mut vec![]));
-            sleep(Duration::from_millis(after)); // longer than 3 heartbeats
+            sleep(Duration::from_millis(after)); // more than 3 heartbeats
             stream.write_all(&answer).unwrap();
         }
     });
@@ -231,7 +232,7 @@ fn some_seconds_of_silence() {
 static REASONS: Mutex<Vec<String>> = Mutex::new(vec![]);
 
 #[test]
-fn connects_again() {
+fn reconnects() {
     let full = unhex("000000152213080b120466756c6c180121000000000000e83f");
     let end = unhex("000000062a0410c0c407");
     let (address, server) =
@@ -245,15 +246,15 @@ fn connects_again() {
     let began = Instant::now();
     client.init(&seen(0.0, 0.0), &[]).unwrap();
     assert_eq!(REASONS.lock().unwrap()[..], ["the server's stream ended", "full"]);
-    assert!(began.elapsed() >= Duration::from_secs(1)); // 0.25 s at least, then the 0.75 s of the error
+    assert!(began.elapsed() >= Duration::from_secs(1)); // at least 0.25 s, then the 0.75 s of the error
     let end = client.step(&step(1.0, seen(0.0, 0.0)));
     assert!(matches!(end, Err(Error::Finished { global_step: 123_456, .. })), "{end:?}");
     assert!(matches!(client.init(&seen(0.0, 0.0), &[]), Err(Error::Finished { .. })));
-    assert_eq!(contains(&server.join().unwrap(), "6a027331"), 2); // the session id of the two that came back
+    assert_eq!(contains(&server.join().unwrap(), "6a027331"), 2); // the session id in the hellos of the two reconnects
 }
 
 #[test]
-fn changed_answers_are_understood_or_refused() {
+fn changed_answers_are_accepted_or_refused() {
     let mut state = 1u64;
     let mut below = move |n: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
