@@ -17,8 +17,8 @@ class CartPole
     @steps = 0
   end
 
-  # One step of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
-  # Whether the episode was terminated, truncated.
+  # One Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
+  # Returns whether the episode was terminated, and whether truncated.
   def step(action)
     x, speed, angle, turning = @state
     sine, cosine = Math.sin(angle), Math.cos(angle)
@@ -32,7 +32,7 @@ class CartPole
   end
 end
 
-# Plays episodes in N of them.
+# Plays episodes in N poles.
 class Player
   attr_reader :episodes, :total
 
@@ -41,7 +41,7 @@ class Player
     @episodes = @total = 0
   end
 
-  # Go on until enough episodes have ended; what is raised ends it sooner.
+  # Play until enough episodes have ended. An error ends it earlier.
   def play
     actions = start
     until @wanted.positive? && @episodes >= @wanted
@@ -49,7 +49,7 @@ class Player
       over, cut = results.transpose
       any = over.any? || cut.any?
       rewards = @begun.map { |begun| begun ? 0.0 : 1.0 }
-      if any && @autoreset == :disabled # all end together
+      if any && @autoreset == :disabled # all episodes end together
         @client.reset(rewards, truncated: over.map(&:!), final_observation: show(@last))
         actions = start
       else
@@ -76,7 +76,7 @@ class Player
   def move(index, action)
     @begun[index] = @ended[index]
     @ended[index] = false
-    if @begun[index] # :next_step: this step only begins
+    if @begun[index] # :next_step: this step only begins an episode
       @poles[index] = CartPole.new(@random)
       return [false, false]
     end
@@ -108,7 +108,7 @@ parser = OptionParser.new do |on|
 end
 begin
   address, = parser.parse(ARGV)
-  abort "say where the server is: HOST:PORT" unless address
+  abort "the address HOST:PORT is missing" unless address
   random = Random.new(options[:seed])
   client = RLX::Client.new(address.split(","), observation: RLX.box(:float32, [4]), action: RLX.discrete(2),
                                                environments: options[:environments], autoreset: options[:autoreset],
@@ -118,7 +118,7 @@ begin
   begin
     player.play
   rescue RLX::Interrupted
-    retry # lost: new episodes, a new connection
+    retry # interrupted: new episodes, a new connection
   rescue RLX::Finished
     puts "training has finished"
   ensure
@@ -130,5 +130,5 @@ rescue OptionParser::ParseError, SystemCallError, ArgumentError => e
   exit 2
 rescue RLX::Failed => e
   warn e.message
-  exit (4..7).cover?(e.code) ? 2 : 1 # 2: nothing that trying again would help
+  exit (4..7).cover?(e.code) ? 2 : 1 # 2: a retry does not help
 end

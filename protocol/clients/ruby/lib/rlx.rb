@@ -6,11 +6,11 @@ require_relative "rlx/version"
 require_relative "rlx/wire"
 require_relative "rlx/space"
 
-# A client of RLX, version 1 (protocol/RLX.md): environments in Ruby that are acted on, and learned from, by a RELAAX
-# server. Protobuf by hand; nothing but the standard library.
+# A client of RLX, version 1 (protocol/RLX.md). It connects environments in Ruby to the agents of a RELAAX server. It
+# encodes Protobuf itself and needs only the standard library.
 module RLX
-  # Why a call did not do what it should. +code+ is that of section 9 of the page, or 0. What is wrong with arguments is
-  # an ArgumentError: nothing was sent then, and the connection stands.
+  # The error of a call. +code+ is an error code of RLX.md, section 9, or 0. Invalid arguments raise an ArgumentError:
+  # nothing was sent, and the connection remains open.
   class Error < StandardError
     attr_reader :code
 
@@ -20,7 +20,7 @@ module RLX
     end
   end
 
-  # The connection is lost, and with it the episodes: reset the environments and call +init+, which connects again.
+  # The connection and its episodes are lost. Reset the environments and call +init+, which reconnects.
   class Interrupted < Error
     attr_reader :retry_after
 
@@ -30,10 +30,10 @@ module RLX
     end
   end
 
-  # There is nothing to try again, or it was tried for long enough.
+  # A retry is useless, or the retries took too long.
   class Failed < Error; end
 
-  # Training is over.
+  # Training has finished.
   class Finished < Error
     attr_reader :global_step
 
@@ -46,33 +46,33 @@ module RLX
   AUTORESET = { disabled: 1, same_step: 2, next_step: 3 }.freeze
   MODES = { train: 1, exploit: 2 }.freeze
 
-  # A whole episode by the client's own account.
+  # A whole episode, as the client counts it.
   Episode = Struct.new(:environment, :episode_return, :length)
 
-  # The way of N environments to their agent. Observations and actions are Arrays of leaves; a leaf is a flat Array of
-  # the numbers of all environments, the first one's first, or a String with their little-endian bytes.
+  # A connection of N environments to their agent. Observations and actions are Arrays of leaves. A leaf is a flat
+  # Array of the numbers of all environments, in their order, or a String of their little-endian bytes.
   class Client
     HELLO, INIT, STEP, RESET, METRICS, PING, PONG, BYE = *1..8
     WELCOME, ACTIONS, RETURNS, ERROR, FINISHED = *1..5
     HANDSHAKE_BYTES = 65_536
     SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: " \
                   "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)"
-    # The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+    # The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
     SETTINGS = "\4\0\0\0\0\0".b.freeze
     private_constant :SPEAKS_GRPC, :SETTINGS
 
     attr_reader :session_id, :algorithm
 
-    # Make a client; it does not connect yet. +addresses+: "HOST:PORT", or several: the next one after each failure.
-    # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +retry_seconds+: how long to go on
-    # after a failure. +on_retry+: called before each wait with the reason, an Interrupted, and the seconds; nil: a line
-    # on stderr. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
+    # Make a client. It does not connect yet. +addresses+: "HOST:PORT", or several, tried in turn.
+    # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +retry_seconds+: how long to retry
+    # after a failure. +on_retry+: called before each wait with the reason, an Interrupted, and the seconds; nil: print a
+    # line to stderr. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
     def initialize(addresses, observation:, action:, environments: 1, autoreset: :disabled, mode: :train, token: "",
                    environment: "", host: "", session_id: "", frame_skip: 1, reports_episodes: false,
                    retry_seconds: 300, on_retry: nil, tls: nil)
       @addresses = Array(addresses)
       unless @addresses.any? && @addresses.all? { |one| one.match?(/\A\S+:\d{1,5}\z/) }
-        raise ArgumentError, "#{addresses.inspect}: HOST:PORT is needed, or several"
+        raise ArgumentError, "#{addresses.inspect}: use HOST:PORT, or several"
       end
       @observation_space, @action_space = observation, action
       @observation, @action = observation.leaves, action.leaves
@@ -83,7 +83,7 @@ module RLX
       @session_id = session_id
       @frame_skip, @reports_episodes, @retry_seconds, @tls = frame_skip, reports_episodes, retry_seconds, tls
       unless @count.between?(1, 65_536) && [1, @count].include?(@autoreset.size)
-        raise ArgumentError, "#{@count} environments: 1 to 65536 are allowed, and one autoreset for all or for each"
+        raise ArgumentError, "#{@count} environments: use 1 to 65536, and one autoreset mode for all or for each"
       end
       @on_retry = on_retry || ->(reason, wait) { $stderr.puts format("RLX: %s; trying again in %.1f s", reason, wait) }
       @autoreset_of = @autoreset.size == 1 ? @autoreset * @count : @autoreset
@@ -96,7 +96,7 @@ module RLX
       framed(HELLO, hello)
     end
 
-    # Connect now; without it the first +init+ does.
+    # Connect now. Otherwise the first +init+ connects.
     def connect
       until @socket
         raise @finished if @finished
@@ -111,9 +111,9 @@ module RLX
       end
     end
 
-    # Begin an episode in every environment; the first actions. +partial+: where one was under way already.
+    # Begin an episode in every environment and return the first actions. +partial+: true where an episode continues.
     def init(observation, partial: nil)
-      raise ArgumentError, "an episode is under way: reset ends it" if @playing
+      raise ArgumentError, "an episode is in progress: call reset first" if @playing
       raise ArgumentError, "partial has #{@count} entries" unless partial.nil? || partial.size == @count
 
       content = Wire.arrays(1, @observation, pack(observation), @count) + Wire.mask(2, partial)
@@ -128,9 +128,9 @@ module RLX
       actions
     end
 
-    # Send what the last actions led to; the next actions. +reward+: N numbers; masks: N booleans or nil.
-    # +final_observation+: where an episode ended, with :same_step; needed where one was truncated. What :next_step says
-    # in `first` is filled in here: the reward of an environment whose episode ended with the step before is void.
+    # Send the outcome of the last actions and return the next ones. +reward+: N numbers; masks: N booleans or nil.
+    # +final_observation+: rows of ended episodes, with :same_step; required if an episode was truncated. The client sets
+    # `first` of :next_step: the reward of an environment whose episode ended with the step before is void.
     def step(reward, observation, terminated: nil, truncated: nil, final_observation: nil, episodes: [])
       ended, cut = check(reward, terminated, truncated, final_observation, episodes, true)
       leaves = pack(observation)
@@ -144,7 +144,7 @@ module RLX
       actions
     end
 
-    # End the episode of every environment; their returns. +final_observation+ is needed where one is truncated.
+    # End the episode of every environment and return their returns. +final_observation+ is required if one is truncated.
     def reset(reward, truncated: nil, final_observation: nil, episodes: [])
       _, cut = check(reward, nil, truncated, final_observation, episodes, false)
       final = final_observation ? pack(final_observation) : []
@@ -154,10 +154,10 @@ module RLX
       ask(RESET, content, RETURNS)
     end
 
-    # Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: no
-    # connection, or no room in the server's limits.
+    # Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns false if it is dropped: there is
+    # no connection, or it exceeds the server's limits.
     def metric(name, value)
-      raise ArgumentError, "metric #{name.inspect}, #{value}: a name, and -1e30 to 1e30" if name.empty? || !(value.abs <= 1e30)
+      raise ArgumentError, "metric #{name.inspect}, #{value}: use a name and a value from -1e30 to 1e30" if name.empty? || !(value.abs <= 1e30)
 
       name = name.scrub("_").gsub(%r{[^A-Za-z0-9_\-./]|\A/}, "_")
       room = @socket && name.size <= @name_bytes && @scalars.bytesize < 1 << 16
@@ -168,13 +168,13 @@ module RLX
       true
     end
 
-    # Say that the environments are alive, where they are slower than the server's idle timeout.
+    # Send a ping, for environments that are slower than the server's idle timeout.
     def alive
       send_message(PING, Wire.integer(1, 1))
       hear(PONG)
     end
 
-    # Say goodbye.
+    # Send bye and disconnect.
     def close
       return unless @socket
 
@@ -184,7 +184,7 @@ module RLX
       until_then = now + 1
       nil while now < until_then && @tcp.wait_readable(0.5) && @tcp.read_nonblock(4096, exception: false).is_a?(String)
     rescue Error, *@broken
-      nil # it is over anyway
+      nil # the connection is closing
     ensure
       hang_up
     end
@@ -195,7 +195,7 @@ module RLX
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
-    # The address whose turn it is.
+    # The current address.
     def where
       @addresses[@address % @addresses.size]
     end
@@ -214,27 +214,27 @@ module RLX
       raise @lost
     end
 
-    # Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
+    # Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9).
     def mistake(code, what)
       begin
         @socket.write_nonblock(Wire.frame(BYE, Wire.text(1, what)), exception: false)
       rescue *@broken
-        nil # it is left in any case
+        nil # the connection is closed next
       end
       interrupted("the server's mistake: #{what}", code) if @answered || @gone
       hang_up
       raise Failed.new("#{where}: the server's mistake: #{what}: is it an RLX server?", code)
     end
 
-    # A message in its frame. Raises ArgumentError where the server does not take one of this length.
+    # Wrap a message in a frame. Raises ArgumentError if it exceeds the server's limit.
     def framed(kind, content)
       frame = Wire.frame(kind, content)
       return frame unless frame.bytesize - 4 > @limit
 
-      raise ArgumentError, "a message of #{frame.bytesize - 4} bytes; the server takes #{@limit}"
+      raise ArgumentError, "a message of #{frame.bytesize - 4} bytes; the server accepts at most #{@limit}"
     end
 
-    # Write a message in one call, the gathered scalars before it.
+    # Write the pending scalars and a message in one call.
     def send_message(kind, content)
       raise @finished || @lost || Interrupted.new("there is no connection") unless @socket
 
@@ -249,18 +249,18 @@ module RLX
         done.is_a?(Integer) ? data = data.byteslice(done..) : await(done)
       end
     rescue *@broken
-      @gone = now + 0.5 # the server may have said why
+      @gone = now + 0.5 # the server may have sent the reason
       hear(FINISHED)
     end
 
-    # Wait for what a call that does not wait lacked. Raises Errno::ETIMEDOUT.
+    # Wait until the socket is ready for a nonblocking call. Raises Errno::ETIMEDOUT.
     def await(lacking)
       seconds = @gone ? [@gone - now, 0].max : @silence
       ready = lacking == :wait_readable ? @tcp.wait_readable(seconds) : @tcp.wait_writable(seconds)
       ready || raise(Errno::ETIMEDOUT, "the server is silent")
     end
 
-    # The payload of the next frame, if it is there. Its length is judged before anything of its body is waited for.
+    # The payload of the next frame, if it has arrived. Its length is checked before its body is read.
     def next_frame
       return if @buffer.bytesize < 4
 
@@ -277,7 +277,7 @@ module RLX
       frame.byteslice(4, size)
     end
 
-    # Look at frames, and read on, until what is due has come. 0: read what is there, without waiting.
+    # Read and process frames until the expected answer arrives. 0: process what has arrived, without waiting.
     def hear(due)
       loop do
         while (frame = next_frame)
@@ -306,11 +306,11 @@ module RLX
       interrupted(why)
     end
 
-    # Take one frame; the answer, if it was the one that is due.
+    # Process one frame. Returns the answer if it is the expected one.
     def look(payload, due)
       found = Wire.parse(payload).select { |number, kind, _| number <= 8 && kind == 2 }
       mistake(Wire::MALFORMED, "two messages in one frame") if found.size > 1
-      mistake(3, "a message that nobody knows") if found.empty?
+      mistake(3, "an unknown message") if found.empty?
       kind, _, content = found.first
       message = Wire.parse(content)
       return farewell(kind, message) if [ERROR, FINISHED, BYE].include?(kind)
@@ -322,14 +322,14 @@ module RLX
       end
       return due == PONG if kind == PONG
 
-      mistake(3, "message #{kind} may not be said now") unless kind == due
+      mistake(3, "message #{kind} is not allowed now") unless kind == due
       case due
       when WELCOME then read_welcome(message)
       when ACTIONS then Wire.read_actions(message, @action, @count)
       else Wire.read_returns(message, @count)
       end
     rescue Wire::Wrong => e
-      mistake(e.code, "what is no Protobuf, or outside of what was agreed on")
+      mistake(e.code, "invalid Protobuf, or a value outside the agreed range")
     end
 
     def read_welcome(message)
@@ -346,12 +346,12 @@ module RLX
       raise Wire::Wrong, 9 if [twice * @observation.sum(&:size) * @count, acted].max > most
 
       @session_id, @algorithm, @limit, @silence = session, algorithm, most, [3 * heartbeat, 5].max
-      @most = [most, HANDSHAKE_BYTES + 2 * acted + 16 * @count].min # no more than answers can need
+      @most = [most, HANDSHAKE_BYTES + 2 * acted + 16 * @count].min # the longest possible answer
       @name_bytes, @name_limit, @used = Wire.read_integer(limits, 4), Wire.read_integer(limits, 5), Set.new
       true
     end
 
-    # What the server says last.
+    # Process the server's last message: an error, the end of training, or a bye.
     def farewell(kind, message)
       text = Wire.read_text(message, kind == ERROR ? 2 : 1)
       code, after = Wire.read_integer(message, 1), Wire.read_double(message, 4)
@@ -362,14 +362,14 @@ module RLX
         @finished = Finished.new("training has finished: #{text}", Wire.read_integer(message, 2))
         raise @finished
       end
-      interrupted("the server left: #{text}") if kind == BYE
+      interrupted("the server sent bye: #{text}") if kind == BYE
       text = "error #{code}" if text.empty?
       raise Failed.new(text, code) if Wire.read_integer(message, 3).zero?
 
       interrupted(text, code, after)
     end
 
-    # One connection, to the address whose turn it is.
+    # Connect to the current address once.
     def attempt
       host, _, port = where.rpartition(":")
       @limit = @most = HANDSHAKE_BYTES
@@ -388,7 +388,7 @@ module RLX
       hang_up unless welcomed
     end
 
-    # A certificate that cannot be trusted, or a peer without TLS, will be there the next time too.
+    # A retry does not help with an untrusted certificate or a peer without TLS.
     def secured(host)
       socket = OpenSSL::SSL::SSLSocket.new(@tcp, @tls)
       socket.hostname = host unless host.match?(/\A[\d.:\[\]]+\z/)
@@ -397,12 +397,12 @@ module RLX
       socket.post_connection_check(host.delete("[]"))
       socket
     rescue OpenSSL::SSL::SSLError => e
-      raise if e.message.match?(/unexpected eof|SYSCALL/) # only the stream's end
+      raise if e.message.match?(/unexpected eof|SYSCALL/) # only the end of the stream
 
       raise Failed, "no TLS with #{host}: #{e.message}"
     end
 
-    # The bounds of observations are left out where there is no room for them (section 6).
+    # The bounds of observations are left out if the hello would be too long (section 6).
     def hello(bounds = true)
       content =
         Wire.integer(1, 1) + Wire.text(2, "relaax-ruby") + Wire.text(3, VERSION) + Wire.text(4, @names[:token]) +
@@ -413,7 +413,7 @@ module RLX
       bounds && content.bytesize > HANDSHAKE_BYTES - 4 ? hello(false) : content
     end
 
-    # Wait before the next try, longer after each failure. Raises Failed when it is time to give up.
+    # Wait before the next attempt, longer after each failure. Raises Failed after retry_seconds.
     def back_off(lost)
       wait = [[0.5 * 2**[@failures, 6].min, 30].min * rand(0.5..1.0), lost.retry_after * rand(1.0..1.2)].max
       @since = now if @failures.zero?
@@ -447,23 +447,23 @@ module RLX
       end.join
     end
 
-    # Look at an outcome; which episodes it ends, and which of them are cut off. Raises ArgumentError.
+    # Check an outcome. Returns which episodes end and which of these are truncated. Raises ArgumentError.
     def check(reward, terminated, truncated, final, episodes, stepping)
       raise @finished if @finished
-      raise @lost || Interrupted.new("the connection is lost: init connects again") unless @socket
-      raise ArgumentError, "no episode is under way: init begins one" unless @playing
+      raise @lost || Interrupted.new("the connection is lost: call init to reconnect") unless @socket
+      raise ArgumentError, "no episode is in progress: call init first" unless @playing
       unless reward.size == @count && [terminated, truncated].compact.all? { |mask| mask.size == @count }
         raise ArgumentError, "rewards and masks have #{@count} entries"
       end
       wrong = reward.find_index { |one| !(one.is_a?(Numeric) && one.abs <= 1e15) }
-      raise ArgumentError, "the reward of environment #{wrong} is #{reward[wrong]}; -1e15 to 1e15 is allowed" if wrong
+      raise ArgumentError, "the reward of environment #{wrong} is #{reward[wrong]}; it must be from -1e15 to 1e15" if wrong
 
       cut = Array.new(@count) { |i| !!truncated&.at(i) && !terminated&.at(i) && (stepping || !@between[i]) }
       ended = Array.new(@count) { |i| !!terminated&.at(i) || cut[i] }
       check_ends(ended, cut, final, stepping)
       known = episodes.all? { |e| e.environment.between?(0, @count - 1) && e.length.positive? && e.episode_return.abs <= 1e30 }
       unless known && episodes.uniq(&:environment).size == episodes.size && (@reports_episodes || episodes.empty?)
-        raise ArgumentError, "episodes: at most one for each environment, if reports_episodes was said"
+        raise ArgumentError, "episodes: at most one for each environment, and only with reports_episodes"
       end
       [ended, cut]
     end
@@ -472,9 +472,9 @@ module RLX
       same = @autoreset_of.map { |habit| habit == AUTORESET[:same_step] }
       if stepping
         wrong = ended.each_index.find { |i| ended[i] && (@autoreset_of[i] == AUTORESET[:disabled] || @between[i]) }
-        raise ArgumentError, "the episode of environment #{wrong} cannot end here" if wrong
+        raise ArgumentError, "the episode of environment #{wrong} cannot end in this step" if wrong
         if final && ended.zip(same).none? { |over, here| over && here }
-          raise ArgumentError, "a final observation, but no episode ended"
+          raise ArgumentError, "a final observation was given, but no episode ended"
         end
       end
       needed = cut.zip(same).any? { |one, here| one && (here || !stepping) }

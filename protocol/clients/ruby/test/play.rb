@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md.
+# Executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md.
 
 require_relative "../lib/rlx"
 
@@ -53,7 +53,7 @@ class Line
     digits == "-" ? nil : digits.chars.map { |one| one == "1" }
   end
 
-  # As many leaves as the observation has; nil where the line has ended.
+  # As many leaves as the observation has, or nil at the end of the line.
   def leaves(count)
     found = Array.new([count, @words.size].min) { bytes }
     found.empty? ? nil : found
@@ -78,7 +78,7 @@ def hex(data)
   data.empty? ? "" : data.unpack1("H*")
 end
 
-# The client and what it is asked.
+# The client and its requests.
 class Play
   def connect(line)
     address, count, mode, frame_skip, reports = line.word, line.integer, line.integer, line.integer, line.integer
@@ -127,14 +127,14 @@ class Play
 
   private
 
-  # The numbers of actions as bytes again.
+  # Convert the numbers of actions to bytes.
   def show(actions)
     leaves = @action.leaves.zip(actions).map { |leaf, values| hex(leaf.float16? ? leaf.halves(values) : values.pack(leaf.format)) }
     puts "actions #{leaves.join(" ")}"
   end
 end
 
-# Only this player turns actions into bytes.
+# Only this program converts actions to bytes.
 class RLX::Leaf
   attr_reader :format
 
@@ -149,7 +149,7 @@ class RLX::Leaf
 end
 
 play = Play.new
-over = false # after the end of a connection the rest is skipped
+over = false # after a connection has ended, other commands are skipped
 $stdout.sync = true
 $stdin.each_line do |text|
   line = Line.new(text)

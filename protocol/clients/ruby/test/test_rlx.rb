@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
-# again, and answers that were right before they were changed.
+# Tests beyond the golden message sequences: the example of section 13, invalid arguments, reconnecting, and changed
+# answers.
 
 require "minitest/autorun"
 require "openssl"
@@ -14,12 +14,12 @@ class TestRLX < Minitest::Test
   FULL = ["000000152213080b120466756c6c180121000000000000e83f"].pack("H*")
   OVER = ["000000062a0410c0c407"].pack("H*")
   SEEN = [[0.0, 0.0]].freeze
-  # For observations that are larger than what sockets hold, and with a heartbeat of 0.1 s.
+  # For observations that are larger than socket buffers, and with a heartbeat of 0.1 s.
   ROOM = ["0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002"].pack("H*")
   LARGE = ["\0" * 8_000_000].freeze
 
-  # A server that answers each question with the next frame of a script, one script for each connection; then it hangs up.
-  # In place of an answer may stand what it does with the socket.
+  # A server that answers each request with the next frame of a script, one script for each connection, then disconnects.
+  # An entry may also be a function of the socket.
   def serve(*scripts)
     listener = TCPServer.new("localhost", 0)
     thread = Thread.new do
@@ -40,7 +40,7 @@ class TestRLX < Minitest::Test
     listener&.close
   end
 
-  # Read frames up to one that is answered.
+  # Read frames up to one that needs an answer.
   def asked(socket, told)
     loop do
       head = socket.read(4) or return false
@@ -56,7 +56,7 @@ class TestRLX < Minitest::Test
     RLX::Client.new(address, **usual.merge(settings))
   end
 
-  def test_bytes_of_the_page
+  def test_example_bytes_of_specification
     told = serve([WELCOME, ACTIONS, ACTIONS]) do |address|
       client = client(address)
       assert_equal [[2]], client.init([[0.5, -0.25]])
@@ -70,7 +70,7 @@ class TestRLX < Minitest::Test
     end
   end
 
-  def test_refused_before_it_is_sent
+  def test_invalid_arguments_are_not_sent
     told = serve([WELCOME, ACTIONS]) do |address|
       client = client(address)
       refute client.metric("before", 1)
@@ -96,7 +96,7 @@ class TestRLX < Minitest::Test
     ["\xE9", "\xE9".b].each { |name| assert_raises(ArgumentError) { client("a:1", environment: name) } }
   end
 
-  def test_numbers_that_their_dtype_cannot_hold_are_refused
+  def test_numbers_beyond_their_dtype_are_refused
     wrong = {
       bool: [true, 2], uint8: [-1, 256, 0.5], uint16: [-1, 1 << 16], uint32: [-1, 1 << 32], uint64: [-1, 1 << 64, nil],
       int8: [-129, 128], int16: [-32_769, 32_768], int32: [1 << 31], int64: [1 << 63, 1.9], float16: [0.5], float32: [1e39, "1"]
@@ -122,7 +122,7 @@ class TestRLX < Minitest::Test
     refute_includes told.unpack1("H*"), "1a1c"
   end
 
-  def test_a_hello_that_is_too_long_goes_without_bounds_or_not_at_all
+  def test_long_hello_omits_bounds_or_is_refused
     bounded = RLX.box(:float32, [5000], low: [-1] * 5000, high: [1] * 5000)
     assert_raises(ArgumentError) { RLX::Client.new("a:1", observation: RLX.discrete(2), action: bounded) }
     told = serve([WELCOME, ACTIONS]) do |address|
@@ -133,7 +133,7 @@ class TestRLX < Minitest::Test
     assert_operator told.unpack1("N"), :<, 100
   end
 
-  def test_last_words_are_heard_before_a_step
+  def test_last_message_is_reported_before_a_step
     played, said = Queue.new, Queue.new
     finish = ->(socket) { played.pop && socket.write(OVER) && said.push(true) && nil }
     told = serve([WELCOME, ACTIONS, finish, ACTIONS]) do |address|
@@ -146,7 +146,7 @@ class TestRLX < Minitest::Test
     refute_includes told.unpack1("H*"), "1a1c"
   end
 
-  def test_last_words_are_heard_when_a_write_fails
+  def test_last_message_is_reported_when_a_write_fails
     ping = ["00000002" "3200"].pack("H*")
     { OVER => RLX::Finished, FULL => RLX::Interrupted, "" => RLX::Interrupted }.each do |word, due|
       leave = ->(socket) { socket.read(4) && socket.write(ping, word) && nil }
@@ -159,7 +159,7 @@ class TestRLX < Minitest::Test
     end
   end
 
-  def test_a_server_that_takes_nothing_is_left
+  def test_server_that_does_not_receive_is_disconnected
     over = Queue.new
     serve([ROOM, ACTIONS, ->(_) { over.pop && nil }]) do |address|
       client = client(address, observation: RLX.box(:uint8, [8_000_000]))
@@ -179,7 +179,7 @@ class TestRLX < Minitest::Test
     end
   end
 
-  # What a server and its client know of each other: an SSLContext each.
+  # The SSLContexts of a server and its client.
   def contexts
     key = OpenSSL::PKey::RSA.new(2048)
     certificate = OpenSSL::X509::Certificate.new
@@ -213,7 +213,7 @@ class TestRLX < Minitest::Test
     end
   end
 
-  def test_connects_again
+  def test_reconnects
     told = serve([WELCOME, ACTIONS], [FULL], [WELCOME, ACTIONS, OVER]) do |address|
       reasons = []
       client = client([address, address], retry_seconds: 60, on_retry: ->(reason, _) { reasons << reason.message })
@@ -221,7 +221,7 @@ class TestRLX < Minitest::Test
       assert_raises(RLX::Interrupted) { client.step([1], SEEN) }
       began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
       client.init(SEEN)
-      assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :>=, 1 # 0.25 s, and 0.75 s of the error
+      assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :>=, 1 # at least 0.25 s, then the 0.75 s of the error
       assert_equal ["the server's stream ended", "full"], reasons
       finished = assert_raises(RLX::Finished) { client.step([1], SEEN) }
       assert_equal 123_456, finished.global_step
@@ -230,7 +230,7 @@ class TestRLX < Minitest::Test
     assert_equal 2, told.unpack1("H*").scan("6a027331").size
   end
 
-  def test_changed_answers_are_understood_or_refused
+  def test_changed_answers_are_accepted_or_refused
     random = Random.new(1)
     leaves = RLX.discrete(3).leaves
     ends = Hash.new(0)

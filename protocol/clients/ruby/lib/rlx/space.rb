@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Spaces, and the leaves that values of them have on the wire.
+# Spaces, and the leaves of their values on the wire.
 module RLX
-  # Element types: number on the wire, bytes, format of Array#pack. A float16 leaf is given as a String of its bytes.
+  # Element types: number on the wire, bytes, format of Array#pack. A float16 leaf must be a String of its bytes.
   DTYPES = {
     bool: [1, 1, "C*"], uint8: [2, 1, "C*"], uint16: [3, 2, "S<*"], uint32: [4, 4, "L<*"], uint64: [5, 8, "Q<*"],
     int8: [6, 1, "c*"], int16: [7, 2, "s<*"], int32: [8, 4, "l<*"], int64: [9, 8, "q<*"],
@@ -26,7 +26,7 @@ module RLX
       Wire.bytes(kind, content)
     end
 
-    # The arrays of a value, in their order. That of the bytes of UTF-8 is that of code points.
+    # The arrays of a value, in order. The bytes of UTF-8 are in the order of code points.
     def leaves
       return parts.flat_map(&:leaves) if kind == 5
       return parts.sort_by { |key, _| key.b }.flat_map { |_, part| part.leaves } if kind == 6
@@ -37,9 +37,9 @@ module RLX
 
   module_function
 
-  # Arrays of a shape. +low+ and +high+: a number, one for each element, or nothing for no bound.
+  # Arrays of a shape. +low+ and +high+: a number, one for each element, or nil for no bound.
   def box(dtype, shape, low: [], high: [])
-    DTYPES.fetch(dtype) { raise ArgumentError, "no dtype is called #{dtype.inspect}: #{DTYPES.keys.join(", ")}" }
+    DTYPES.fetch(dtype) { raise ArgumentError, "unknown dtype #{dtype.inspect}: #{DTYPES.keys.join(", ")}" }
     Space.new(kind: 1, dtype: dtype, shape: shape, low: Array(low).map(&:to_f), high: Array(high).map(&:to_f))
   end
 
@@ -82,24 +82,24 @@ module RLX
       @elements = @shape.inject(1, :*)
       @size = @elements * @bytes
       unless @elements.between?(1, 2**31 - 1) && @shape.all?(&:positive?)
-        raise ArgumentError, "a space has the shape #{@shape}: axes are at least 1, elements at most 2^31 - 1"
+        raise ArgumentError, "a space has the shape #{@shape}: axes must be at least 1, elements at most 2^31 - 1"
       end
       @low, @high = [[space.low, -1], [space.high, 1]].map { |bounds, sign| bounds(bounds || [], sign) }
       @float = @dtype.to_s.start_with?("float")
-      @free = space.kind == 1 && @dtype != :bool # but for what is not finite
+      @free = space.kind == 1 && @dtype != :bool # except values that are not finite
       top = 1 << 8 * @bytes
-      @whole = (@dtype.to_s.start_with?("int") ? -top / 2...top / 2 : 0...top) unless @float # what the dtype holds
+      @whole = (@dtype.to_s.start_with?("int") ? -top / 2...top / 2 : 0...top) unless @float # the range of the dtype
     end
 
     # The bytes of numbers (an Array, or a String that holds them already) for n environments.
     def pack(values, count)
       data = values.is_a?(String) ? values.b : bytes_of(Array(values))
       unless data.bytesize == count * @size
-        raise ArgumentError, "a leaf of the observation has #{data.bytesize} bytes; #{count} x #{@size} are due"
+        raise ArgumentError, "a leaf of the observation has #{data.bytesize} bytes; #{count} x #{@size} are needed"
       end
       if !@free || @float
-        values = unpack(data) if values.is_a?(String) || @dtype == :float32 # one that float32 cannot hold is infinite
-        raise ArgumentError, "a leaf of the observation has a value that is NaN, infinite or outside" unless legal?(values, false)
+        values = unpack(data) if values.is_a?(String) || @dtype == :float32 # a number beyond float32 becomes infinite
+        raise ArgumentError, "a leaf of the observation has a value that is NaN, infinite or outside the space" unless legal?(values, false)
       end
       data
     end
@@ -125,10 +125,10 @@ module RLX
     private
 
     def bytes_of(numbers)
-      raise ArgumentError, "a leaf of float16 is given as a String of its bytes" if @dtype == :float16
+      raise ArgumentError, "a leaf of float16 must be a String of its bytes" if @dtype == :float16
 
       wrong = @whole && numbers.find { |v| !(v.is_a?(Integer) && @whole.cover?(v)) }
-      raise ArgumentError, "a leaf of the observation has a value that is no #{@dtype}: #{wrong.inspect}" if wrong
+      raise ArgumentError, "a leaf of the observation has a value that is not #{@dtype}: #{wrong.inspect}" if wrong
 
       numbers.pack(@format)
     rescue TypeError, RangeError => e

@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
 module RLX
-  # Protobuf, by hand: what RLX needs of it.
+  # The part of Protobuf that RLX needs.
   module Wire
-    # Bytes that are no message; code is that of section 9.
+    # Bytes that are not a valid message. `code` is an error code of RLX.md, section 9.
     class Wrong < StandardError
       attr_reader :code
 
@@ -40,11 +40,11 @@ module RLX
 
     def text(field, text)
       return "".b if text.empty?
-      raise ArgumentError, "#{text.inspect} is no text" unless (text = text.encode("UTF-8")).valid_encoding?
+      raise ArgumentError, "#{text.inspect} is not a text" unless (text = text.encode("UTF-8")).valid_encoding?
 
       bytes(field, text.b)
     rescue EncodingError => e
-      raise ArgumentError, "no text: #{e.message}"
+      raise ArgumentError, "not a text: #{e.message}"
     end
 
     def double(field, value)
@@ -74,8 +74,8 @@ module RLX
       [payload.bytesize].pack("N") + payload
     end
 
-    # The fields of a message: [number, kind, an Integer or a String]. One that comes in pieces is merged, as Protobuf
-    # says: as if their bytes were joined. Raises Wrong.
+    # The fields of a message: [number, kind, an Integer or a String]. Pieces of a message are merged as Protobuf
+    # requires, as if their bytes were joined. Raises Wrong.
     def parse(*pieces)
       pieces.flat_map do |piece|
         reader = Reader.new(piece)
@@ -167,7 +167,7 @@ module RLX
         raise Wrong, MALFORMED
       end
 
-      # The next one. A group, which nobody knows, is skipped.
+      # The next one. A group is unknown and skipped.
       def field(depth = 0)
         tag = varint
         number = tag >> 3
