@@ -28,7 +28,7 @@ public final class CartPole {
     private int steps;
     private boolean terminated, truncated;
 
-    /** One step of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1. */
+    /** One Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1. */
     private void step(long action) {
         double sine = Math.sin(state[2]), cosine = Math.cos(state[2]);
         double push = ((action == 1 ? 10 : -10) + 0.05 * state[3] * state[3] * sine) / 1.1;
@@ -55,7 +55,7 @@ public final class CartPole {
     private static long episodes, wanted;
     private static double total;
 
-    /** Go on until enough episodes have ended; an exception ends it sooner. */
+    /** Play until enough episodes have ended. An exception ends it earlier. */
     private static void play(Client client, int n, Autoreset autoreset) throws RlxException {
         CartPole[] poles = fresh(n);
         boolean[] ended = new boolean[n];
@@ -68,7 +68,7 @@ public final class CartPole {
             CartPole[] last = poles.clone();
             boolean any = false;
             for (int i = 0; i < n; i++) {
-                if (ended[i]) { // NEXT_STEP: this step only begins
+                if (ended[i]) { // NEXT_STEP: this step only begins an episode
                     poles[i] = new CartPole();
                     ended[i] = false;
                     continue;
@@ -87,7 +87,7 @@ public final class CartPole {
                 if (autoreset == Autoreset.SAME_STEP) poles[i] = new CartPole();
             }
             if (any && autoreset != Autoreset.NEXT_STEP) o.finalObservation = show(last);
-            if (any && autoreset == Autoreset.DISABLED) { // all end together
+            if (any && autoreset == Autoreset.DISABLED) { // all episodes end together
                 for (int i = 0; i < n; i++) o.truncated[i] = !o.terminated[i];
                 client.reset(o);
                 poles = fresh(n);
@@ -134,7 +134,7 @@ public final class CartPole {
                 case "--seed" -> random = new Random(Long.parseLong(value));
                 case "--token-file" -> config.token = Files.readString(Path.of(value)).strip();
                 case "--tls-ca" -> config.tls = trusting(value);
-                default -> throw new IllegalArgumentException(words[i] + " is not known");
+                default -> throw new IllegalArgumentException(words[i] + " is unknown");
             }
         }
         return config;
@@ -143,7 +143,7 @@ public final class CartPole {
     public static void main(String[] words) {
         int code = 0;
         try {
-            if (words.length == 0) throw new IllegalArgumentException("say where the server is: HOST:PORT");
+            if (words.length == 0) throw new IllegalArgumentException("the address HOST:PORT is missing");
             Client.Config config = config(words);
             try (Client client = new Client(config)) {
                 for (boolean again = true; again;) {
@@ -159,7 +159,7 @@ public final class CartPole {
             }
         } catch (RlxException e) {
             System.err.println(e.getMessage());
-            code = e.code >= 4 && e.code <= 7 ? 2 : 1; // 2: nothing that trying again would help
+            code = e.code >= 4 && e.code <= 7 ? 2 : 1; // 2: a retry does not help
         } catch (Exception e) {
             System.err.println(e.getMessage());
             code = 2;

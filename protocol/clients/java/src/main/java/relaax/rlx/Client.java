@@ -25,11 +25,11 @@ import relaax.rlx.Wire.Message;
 import relaax.rlx.Wire.Part;
 
 /**
- * A client of RLX, version 1 (protocol/RLX.md): the way of N environments to their agent. For one thread. Protobuf by
- * hand; nothing but the standard library.
+ * A client of RLX, version 1 (protocol/RLX.md): it connects N environments to their agent. Use it from one thread. It encodes Protobuf
+ * itself and needs only the standard library.
  *
- * <p>Observations and actions are arrays of leaves; a leaf is a primitive array with the numbers of all environments, the
- * first one's first: float[] for FLOAT32, long[] for a discrete, and so on (see {@link Space.Dtype}).
+ * <p>Observations and actions are arrays of leaves; a leaf is a primitive array with the numbers of all environments, in
+ * their order: float[] for FLOAT32, long[] for a discrete, and so on (see {@link Space.Dtype}).
  */
 public final class Client implements AutoCloseable {
     /** The client's version. */
@@ -40,27 +40,27 @@ public final class Client implements AutoCloseable {
     private static final int HANDSHAKE_BYTES = 65536, SLICE = 65536;
     private static final String SPEAKS_GRPC = "this port speaks gRPC, like the ports of parameter and replay servers: "
         + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
-    /** The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does. */
+    /** The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte. */
     private static final byte[] SETTINGS = {4, 0, 0, 0, 0, 0};
 
-    /** How an environment passes from one episode to the next. */
+    /** The autoreset mode of an environment: how its next episode begins. */
     public enum Autoreset { DISABLED, SAME_STEP, NEXT_STEP }
 
-    /** What is wanted of the agent: to learn from this client, or to act only. */
+    /** Whether the agent learns from this client, or only acts. */
     public enum Mode { TRAIN, EXPLOIT }
 
-    /** A whole episode by the client's own account. */
+    /** A whole episode, as the client counts it. */
     public record Episode(int environment, double episodeReturn, int length) {}
 
-    /** Who the client is. What is not set is the usual. */
+    /** The configuration of a client. Fields that are not set have defaults. */
     public static final class Config {
-        /** HOST:PORT, or several: the next one after each failure. */
+        /** HOST:PORT, or several. After each failure the client tries the next one. */
         public List<String> addresses = List.of();
         public Space observation;
         public Space action;
-        /** N. */
+        /** The number of environments, N. */
         public int environments = 1;
-        /** One for all environments, or N. */
+        /** One mode for all environments, or N. */
         public List<Autoreset> autoreset = List.of(Autoreset.DISABLED);
         public Mode mode = Mode.TRAIN;
         public String token = "";
@@ -69,25 +69,25 @@ public final class Client implements AutoCloseable {
         public String sessionId = "";
         public int frameSkip = 1;
         public boolean reportsEpisodes;
-        /** How long to go on trying after a failure; below 0: not at all. */
+        /** How long to retry after a failure, in seconds. Below 0: do not retry. */
         public double retrySeconds = 300;
-        /** Called before each wait: the reason, and how many seconds. */
+        /** Called before each wait with the reason and the seconds. */
         public BiConsumer<RlxException, Double> onRetry =
             (reason, seconds) -> System.err.printf(Locale.ROOT, "RLX: %s; trying again in %.1f s%n", reason.getMessage(), seconds);
-        /** For TLS; null: none. */
+        /** The TLS context; null: no TLS. */
         public SSLContext tls;
     }
 
-    /** What the last actions led to. Masks may be null: all false. */
+    /** The outcome of the last actions. A mask may be null: all false. */
     public static final class Outcome {
-        /** N numbers. */
+        /** N rewards. */
         public double[] reward;
-        /** Not for reset. */
+        /** Not used by reset. */
         public Object[] observation;
-        /** Not for reset. */
+        /** Not used by reset. */
         public boolean[] terminated;
         public boolean[] truncated;
-        /** Where an episode ended, with SAME_STEP; needed where one was truncated, for reset too. */
+        /** Rows of ended episodes, with SAME_STEP. Required if an episode was truncated, also in reset. */
         public Object[] finalObservation;
         public List<Episode> episodes = List.of();
     }
@@ -96,7 +96,7 @@ public final class Client implements AutoCloseable {
     private final int n;
     private final List<Space.Leaf> observation, action;
     private final Set<String> names = new HashSet<>();
-    private Socket tcp, socket; // one and the same without TLS
+    private Socket tcp, socket; // the same object without TLS
     private InputStream in;
     private boolean playing, answered, gone;
     private RlxException lost, end;
@@ -111,7 +111,7 @@ public final class Client implements AutoCloseable {
     private Object[] actions;
     private double[] returns;
 
-    /** Make a client; it does not connect yet. */
+    /** Make a client. It does not connect yet. */
     public Client(Config config) {
         this.config = config;
         n = config.environments;
@@ -119,10 +119,10 @@ public final class Client implements AutoCloseable {
         action = config.action.leaves();
         session = config.sessionId;
         if (n < 1 || n > 65536 || config.autoreset.size() != 1 && config.autoreset.size() != n) {
-            throw new IllegalArgumentException(n + " environments: 1 to 65536, and one autoreset for all or for each");
+            throw new IllegalArgumentException(n + " environments: use 1 to 65536, and one autoreset mode for all or for each");
         }
         if (config.addresses.isEmpty() || !config.addresses.stream().allMatch(one -> one.matches("\\S+:\\d{1,5}"))) {
-            throw new IllegalArgumentException("the addresses " + config.addresses + ": HOST:PORT is needed, or several");
+            throw new IllegalArgumentException("the addresses " + config.addresses + ": use HOST:PORT, or several");
         }
         between = new boolean[n];
         ended = new boolean[n];
@@ -145,7 +145,7 @@ public final class Client implements AutoCloseable {
         return config.autoreset.get(config.autoreset.size() == 1 ? 0 : i);
     }
 
-    /** Connect now; without it the first init does. */
+    /** Connect now. Otherwise the first init connects. */
     public void connect() throws RlxException {
         while (socket == null) {
             if (end != null) throw end;
@@ -161,9 +161,9 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** Begin an episode in every environment; the first actions. {@code partial}: null, or where it was under way already. */
+    /** Begin an episode in every environment and return the first actions. {@code partial}: null, or true where an episode continues. */
     public Object[] init(Object[] observation, boolean[] partial) throws RlxException {
-        if (playing) throw new IllegalArgumentException("an episode is under way: reset ends it");
+        if (playing) throw new IllegalArgumentException("an episode is in progress: call reset first");
         if (partial != null && partial.length != n) throw new IllegalArgumentException("partial has " + n + " entries");
         Part content = new Part().leaves(1, this.observation, pack(observation), n).mask(2, partial);
         while (true) {
@@ -180,8 +180,8 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Send an outcome; the next actions. What NEXT_STEP says in `first` is filled in by the client: the reward of an
-     * environment whose episode ended with the step before is void.
+     * Send an outcome and return the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
+     * whose episode ended with the step before is void.
      */
     public Object[] step(Outcome o) throws RlxException {
         check(o, true);
@@ -195,7 +195,7 @@ public final class Client implements AutoCloseable {
         return actions;
     }
 
-    /** End the episode of every environment; their returns. */
+    /** End the episode of every environment and return their returns. */
     public double[] reset(Outcome o) throws RlxException {
         check(o, false);
         Part content = new Part().doubles(1, o.reward).mask(2, cut);
@@ -207,12 +207,12 @@ public final class Client implements AutoCloseable {
     }
 
     /**
-     * Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: no
-     * connection, or no room in the server's limits.
+     * Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns false if it is dropped: there is no
+     * connection, or it exceeds the server's limits.
      */
     public boolean metric(String name, double value) {
         if (name.isEmpty() || !(Math.abs(value) <= 1e30)) {
-            throw new IllegalArgumentException("metric '" + name + "', " + value + ": a name, and -1e30 to 1e30");
+            throw new IllegalArgumentException("metric '" + name + "', " + value + ": use a name and a value from -1e30 to 1e30");
         }
         String form = name.replaceAll("[^A-Za-z0-9_./-]|^/", "_");
         if (socket == null || form.length() > nameBytes || scalars.size() > 65536 || !names.contains(form) && names.size() >= nameLimit) {
@@ -224,12 +224,12 @@ public final class Client implements AutoCloseable {
         return true;
     }
 
-    /** Say that the environments are alive, where they are slower than the server's idle timeout. */
+    /** Send a ping, for environments that are slower than the server's idle timeout. */
     public void alive() throws RlxException {
         ask(PING, new Part().integer(1, 1), PONG);
     }
 
-    /** Say goodbye. */
+    /** Send bye and disconnect. */
     @Override
     public void close() {
         try {
@@ -241,13 +241,13 @@ public final class Client implements AutoCloseable {
             until = System.nanoTime() + 1_000_000_000;
             while (System.nanoTime() < until && in.read(buffer) > 0) {}
         } catch (RlxException | IOException | UnsupportedOperationException e) {
-            // it is over anyway
+            // the connection is closing
         } finally {
             hangUp();
         }
     }
 
-    /** The address whose turn it is. */
+    /** The current address. */
     private String where() {
         return config.addresses.get(address % config.addresses.size());
     }
@@ -257,7 +257,7 @@ public final class Client implements AutoCloseable {
             if (socket != null) socket.close();
             if (tcp != null) tcp.close();
         } catch (IOException e) {
-            // nothing is left to lose
+            // the connection is closing
         }
         tcp = socket = null;
         playing = gone = false;
@@ -271,12 +271,12 @@ public final class Client implements AutoCloseable {
         return lost;
     }
 
-    /** Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9). */
+    /** Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9). */
     private RlxException mistake(int code, String what) {
         try {
             socket.getOutputStream().write(new Part().text(1, what).frame(BYE));
         } catch (IOException e) {
-            // it is left in any case
+            // the connection is closed next
         }
         if (answered || gone) return interrupted(code, "the server's mistake: " + what, 0);
         hangUp();
@@ -286,10 +286,10 @@ public final class Client implements AutoCloseable {
     private byte[] framed(int kind, Part content) {
         byte[] frame = content.frame(kind);
         if (frame.length - 4 <= limit) return frame;
-        throw new IllegalArgumentException("a message of " + (frame.length - 4) + " bytes; the server takes " + limit);
+        throw new IllegalArgumentException("a message of " + (frame.length - 4) + " bytes; the server accepts at most " + limit);
     }
 
-    /** Write a message in one call, the gathered scalars before it. */
+    /** Write the pending scalars and a message in one call. */
     private void send(int kind, Part content) throws RlxException {
         if (socket == null) throw end != null ? end : lost != null ? lost : interrupted(0, "there is no connection", 0);
         Part data = new Part();
@@ -302,10 +302,10 @@ public final class Client implements AutoCloseable {
 
     private void write(byte[] data) throws RlxException {
         try {
-            // 16 KiB are taken by the system at once, since the server has answered what was before
+            // the system buffers 16 KiB at once, because the server has answered all earlier messages
             if (data.length <= 16384) socket.getOutputStream().write(data);
             else for (int at = 0; at < data.length; at += SLICE) writeSlice(data, at);
-        } catch (IOException e) { // the server may have said why
+        } catch (IOException e) { // the server may have sent the reason
             until = System.nanoTime() + 500_000_000;
             gone = true;
             patience(0.5);
@@ -313,7 +313,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** Write a part of what is long. Where the server takes none of it in time the connection is closed, which ends the write. */
+    /** Write a part of a long message. If the server does not receive it in time, the connection is closed, which ends the write. */
     private void writeSlice(byte[] data, int at) throws IOException {
         Socket slow = tcp;
         CompletableFuture<Void> written = new CompletableFuture<>();
@@ -321,7 +321,7 @@ public final class Client implements AutoCloseable {
             try {
                 slow.close();
             } catch (IOException e) {
-                // it is lost in any case
+                // the connection is lost already
             }
             return null;
         });
@@ -332,7 +332,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** How long a read may take. */
+    /** Set the timeout of reads. */
     private void patience(double seconds) throws RlxException {
         try {
             socket.setSoTimeout((int) Math.max(1, 1000 * seconds));
@@ -341,7 +341,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** The next frame, null where it is not there yet. Its length is judged before anything of its body is waited for. */
+    /** The next frame, or null if it has not arrived. Its length is checked before its body is read. */
     private ByteBuffer frame() throws RlxException {
         if (to - from < 4) return null;
         if (!answered && to - from >= 9 && Arrays.equals(buffer, from + 3, from + 9, SETTINGS, 0, 6)) {
@@ -352,7 +352,7 @@ public final class Client implements AutoCloseable {
         if (size == 0) throw mistake(Wire.MALFORMED, "a frame of length 0");
         if (size > most || size > Integer.MAX_VALUE - 64) throw mistake(2, "a frame of " + size + " bytes; the limit is " + most);
         if (to - from < 4 + size) {
-            int room = (int) Math.min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
+            int room = (int) Math.min(4 + size, 2L * (to - from)); // grows with the data received, not with the announced length
             if (buffer.length < room) buffer = Arrays.copyOf(buffer, room);
             return null;
         }
@@ -361,7 +361,7 @@ public final class Client implements AutoCloseable {
         return frame;
     }
 
-    /** Look at frames, and read on until what is due has come. 0: read what is there, without waiting. */
+    /** Read and process frames until the expected answer arrives. 0: process what has arrived, without waiting. */
     private void hear(int due) throws RlxException {
         while (true) {
             for (ByteBuffer frame = frame(); frame != null; frame = frame()) {
@@ -375,7 +375,7 @@ public final class Client implements AutoCloseable {
                 if (due == 0 && in.available() == 0) return;
                 size = in.read(buffer, to, buffer.length - to);
             } catch (IOException e) {
-                throw ended(due, "the server is gone or silent: " + e.getMessage());
+                throw ended(due, "the server is unreachable or silent: " + e.getMessage());
             }
             if (size < 0 || gone && System.nanoTime() > until) throw ended(due, "the server's stream ended");
             to += size;
@@ -387,7 +387,7 @@ public final class Client implements AutoCloseable {
         return interrupted(0, due == WELCOME ? where() + ": no welcome: " + why + question : why, 0);
     }
 
-    /** Take one frame; whether it was the one that is due. */
+    /** Process one frame. Returns whether it is the expected answer. */
     private boolean look(ByteBuffer payload, int due) throws RlxException {
         try {
             List<Wire.Field> found = Message.parse(payload).fields().stream().filter(f -> f.number() <= 8 && f.kind() == 2).toList();
@@ -398,13 +398,13 @@ public final class Client implements AutoCloseable {
             if (gone) return false;
             if (kind == PING) send(PONG, new Part().integer(1, m.integer(1) & 0xffffffffL));
             if (kind == PING || kind == PONG) return kind == PONG && due == PONG;
-            if (kind == 0 || kind != due) throw mistake(3, "message " + kind + " may not be said now");
+            if (kind == 0 || kind != due) throw mistake(3, "message " + kind + " is not allowed now");
             if (kind == WELCOME) readWelcome(m);
             else if (kind == ACTIONS) actions = Wire.readActions(m, action, n);
             else returns = Wire.readReturns(m, n);
             return true;
         } catch (Wire.Wrong e) {
-            throw mistake(e.code, "what is no Protobuf, or outside of what was agreed on");
+            throw mistake(e.code, "invalid Protobuf, or a value outside the agreed range");
         }
     }
 
@@ -424,14 +424,14 @@ public final class Client implements AutoCloseable {
         if (Math.max(seen, acted) > given) throw new Wire.Wrong(9);
         session = givenSession;
         limit = given;
-        most = Math.min(given, HANDSHAKE_BYTES + 2 * acted + 16 * n); // no more than answers can need
+        most = Math.min(given, HANDSHAKE_BYTES + 2 * acted + 16 * n); // the longest possible answer
         nameBytes = limits.integer(4);
         nameLimit = limits.integer(5);
         names.clear();
         silence = Math.max(5, Math.min(3 * heartbeat, 1e6));
     }
 
-    /** What the server says last. */
+    /** Process the server's last message: an error, the end of training, or a bye. */
     private RlxException farewell(int kind, Message m) throws Wire.Wrong {
         String text = m.text(kind == ERROR ? 2 : 1);
         double after = kind == ERROR ? m.real(4) : 0;
@@ -441,14 +441,14 @@ public final class Client implements AutoCloseable {
             end = new RlxException(Meaning.FINISHED, 0, "training has finished: " + text, m.integer(2), 0);
             return end;
         }
-        if (kind == BYE) return interrupted(0, "the server left: " + text, 0);
+        if (kind == BYE) return interrupted(0, "the server sent bye: " + text, 0);
         long code = m.integer(1);
         String sentence = text.isEmpty() ? "error " + code : text;
         if (m.integer(3) == 0) return new RlxException(Meaning.FAILED, code, sentence, 0, 0);
         return interrupted(code, sentence, Math.min(after, 1e9));
     }
 
-    /** One connection, to the address whose turn it is. */
+    /** Connect to the current address once. */
     private void attempt() throws RlxException {
         String where = where();
         int colon = where.lastIndexOf(':');
@@ -469,7 +469,7 @@ public final class Client implements AutoCloseable {
             patience(silence);
             welcomed = true;
         } catch (SSLException e) {
-            // a certificate that cannot be trusted, or a peer without TLS, will be there the next time too
+            // a retry does not help with an untrusted certificate or a peer without TLS
             if (e.getCause() instanceof IOException) throw interrupted(0, "no TLS with " + where + ": " + e.getMessage(), 0);
             throw new RlxException(Meaning.FAILED, 0, "no TLS with " + where + ": " + e.getMessage(), 0, 0);
         } catch (IOException e) {
@@ -479,7 +479,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** A connection to the first of the host's addresses that takes one. */
+    /** Connect to the first address of the host that accepts. */
     private static Socket connected(String host, int port) throws IOException {
         IOException why = null;
         for (InetAddress one : InetAddress.getAllByName(host)) {
@@ -500,12 +500,12 @@ public final class Client implements AutoCloseable {
         SSLSocket secure = (SSLSocket) config.tls.getSocketFactory().createSocket(tcp, host, port, true);
         socket = secure;
         SSLParameters parameters = secure.getSSLParameters();
-        parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the name in the certificate is that of the host
+        parameters.setEndpointIdentificationAlgorithm("HTTPS"); // check that the certificate is for the host
         secure.setSSLParameters(parameters);
         secure.startHandshake();
     }
 
-    /** The bounds of observations are left out where there is no room for them (section 6). */
+    /** The bounds of observations are left out if the hello would be too long (section 6). */
     private Part hello(boolean bounds) {
         Part hello = new Part().integer(1, 1).text(2, "relaax-java").text(3, VERSION).text(4, config.token);
         hello.text(5, config.environment).text(6, config.host).integer(7, config.frameSkip);
@@ -515,7 +515,7 @@ public final class Client implements AutoCloseable {
         return bounds && hello.size() > HANDSHAKE_BYTES - 4 ? hello(false) : hello;
     }
 
-    /** Wait before the next try, longer after each failure; or give up. */
+    /** Wait before the next attempt, longer after each failure, or give up. */
     private void backOff(RlxException reason) throws RlxException {
         double chance = ThreadLocalRandom.current().nextDouble();
         double wait = Math.min(30, 0.5 * Math.pow(2, failures)) * (0.5 + chance / 2);
@@ -554,11 +554,11 @@ public final class Client implements AutoCloseable {
         return all;
     }
 
-    /** Look at an outcome, and note which episodes it ends and which of them are cut off. */
+    /** Check an outcome, and record which episodes end and which of these are truncated. */
     private void check(Outcome o, boolean stepping) throws RlxException {
         if (end != null) throw end;
-        if (socket == null) throw lost != null ? lost : interrupted(0, "the connection is lost: init connects again", 0);
-        if (!playing) throw new IllegalArgumentException("no episode is under way: init begins one");
+        if (socket == null) throw lost != null ? lost : interrupted(0, "the connection is lost: call init to reconnect", 0);
+        if (!playing) throw new IllegalArgumentException("no episode is in progress: call init first");
         if (o.reward.length != n || o.terminated != null && o.terminated.length != n || o.truncated != null && o.truncated.length != n) {
             throw new IllegalArgumentException("rewards and masks have " + n + " entries");
         }
@@ -568,20 +568,20 @@ public final class Client implements AutoCloseable {
             cut[i] = o.truncated != null && o.truncated[i] && !over && (stepping || !between[i]);
             ended[i] = over || cut[i];
             if (!(Math.abs(o.reward[i]) <= 1e15)) {
-                throw new IllegalArgumentException("the reward of environment " + i + " is " + o.reward[i] + "; -1e15 to 1e15 is allowed");
+                throw new IllegalArgumentException("the reward of environment " + i + " is " + o.reward[i] + "; it must be from -1e15 to 1e15");
             }
             if (stepping && ended[i] && (habit(i) == Autoreset.DISABLED || between[i])) {
-                throw new IllegalArgumentException("the episode of environment " + i + " cannot end here");
+                throw new IllegalArgumentException("the episode of environment " + i + " cannot end in this step");
             }
             needed |= cut[i] && (!stepping || habit(i) == Autoreset.SAME_STEP);
             allowed |= ended[i] && habit(i) == Autoreset.SAME_STEP;
         }
         if (needed && o.finalObservation == null) throw new IllegalArgumentException("a truncated episode needs its final observation");
-        if (!allowed && o.finalObservation != null) throw new IllegalArgumentException("a final observation, but no episode ended");
+        if (!allowed && o.finalObservation != null) throw new IllegalArgumentException("a final observation was given, but no episode ended");
         boolean known = o.episodes.stream().allMatch(e -> e.environment >= 0 && e.environment < n && e.length > 0 && Math.abs(e.episodeReturn) <= 1e30);
         known &= o.episodes.stream().map(Episode::environment).distinct().count() == o.episodes.size();
         if (!known || !config.reportsEpisodes && !o.episodes.isEmpty()) {
-            throw new IllegalArgumentException("episodes: at most one for each environment, if reportsEpisodes was said");
+            throw new IllegalArgumentException("episodes: at most one for each environment, and only with reportsEpisodes");
         }
     }
 }

@@ -1,27 +1,27 @@
 package relaax.rlx;
 
 /**
- * Why a call did not do what it should. What is wrong with arguments is an IllegalArgumentException: nothing was sent
- * then, and the connection stands.
+ * The error of a call. Invalid arguments throw an IllegalArgumentException: nothing was sent, and the connection remains
+ * open.
  */
 public final class RlxException extends Exception {
     private static final long serialVersionUID = 1;
 
-    /** What it means to the caller. */
+    /** What the error means for the caller. */
     public enum Meaning {
-        /** The connection is lost, and with it the episodes: reset the environments and call init, which connects again. */
+        /** The connection and its episodes are lost. Reset the environments and call init, which reconnects. */
         INTERRUPTED,
-        /** Training is over. */
+        /** Training has finished. */
         FINISHED,
-        /** There is nothing to try again, or it was tried for long enough. */
+        /** A retry is useless, or the retries took too long. */
         FAILED
     }
 
-    /** What it means to the caller. */
+    /** What the error means for the caller. */
     public final Meaning meaning;
-    /** That of section 9 of the page, or 0. */
+    /** An error code of RLX.md, section 9, or 0. */
     public final long code;
-    /** With FINISHED: the steps of training. */
+    /** The global step, with FINISHED. */
     public final long globalStep;
     final double retryAfter;
 

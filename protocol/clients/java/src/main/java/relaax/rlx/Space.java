@@ -8,7 +8,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 
-/** The set that observations or actions of one environment are taken from. */
+/** The set of possible observations or actions of one environment. */
 public sealed interface Space {
     /** Element types, in the order of their numbers. BOOL, UINT8 and INT8 leaves are byte[], UINT16, INT16 and FLOAT16 short[]. */
     enum Dtype {
@@ -35,7 +35,7 @@ public sealed interface Space {
 
     /** start, ..., start + n - 1; a leaf is a long[]. */
     record Discrete(long n, long start) implements Space {
-        /** From 0 on. */
+        /** The numbers 0, ..., n - 1. */
         public Discrete(long n) {
             this(n, 0);
         }
@@ -50,9 +50,9 @@ public sealed interface Space {
     /** An ordered list of spaces. */
     record Tuple(List<Space> spaces) implements Space {}
 
-    /** Named spaces. Their leaves come in the order of the keys, by code point. */
+    /** Named spaces. Their leaves are in the order of the keys, by code point. */
     record Dict(Map<String, Space> spaces) implements Space {
-        List<String> keys() { // the order of the bytes of UTF-8 is that of code points; that of Strings is not
+        List<String> keys() { // the bytes of UTF-8 are in the order of code points; Strings are not
             return spaces.keySet().stream().sorted((a, b) -> Arrays.compareUnsigned(
                     a.getBytes(StandardCharsets.UTF_8), b.getBytes(StandardCharsets.UTF_8))).toList();
         }
@@ -90,11 +90,11 @@ public sealed interface Space {
             elements = (int) count;
             size = elements * dtype.size;
             if (space instanceof Box box && (box.low.length > 1 && box.low.length != count || box.high.length > 1 && box.high.length != count)) {
-                throw new IllegalArgumentException("a box has one bound, one for each element, or none");
+                throw new IllegalArgumentException("a box must have one bound, one for each element, or none");
             }
         }
 
-        /** The bytes of the numbers of n environments: a primitive array as long as they are. */
+        /** The bytes of the numbers of n environments, from a primitive array of their length. */
         byte[] pack(Object numbers, int n) {
             ByteBuffer to = ByteBuffer.allocate(size * n).order(ByteOrder.LITTLE_ENDIAN);
             int length = java.lang.reflect.Array.getLength(numbers);
@@ -109,7 +109,7 @@ public sealed interface Space {
             else if (numbers instanceof float[] some) to.asFloatBuffer().put(some);
             else to.asDoubleBuffer().put((double[]) numbers);
             if (!legal(to, n, false)) {
-                throw new IllegalArgumentException("a leaf of the observation has a value that is NaN, infinite or outside");
+                throw new IllegalArgumentException("a leaf of the observation has a value that is NaN, infinite or outside the space");
             }
             return to.array();
         }
@@ -138,7 +138,7 @@ public sealed interface Space {
             };
         }
 
-        /** Whether the bytes are n values of the space. {@code bounds}: those of a box count too, as for actions. */
+        /** Whether the bytes are n values of the space. {@code bounds}: also check the bounds of a box, as for actions. */
         boolean legal(ByteBuffer data, int n, boolean bounds) {
             boolean free = space instanceof Box && !bounds && dtype.compareTo(Dtype.BOOL) > 0 && dtype.compareTo(Dtype.FLOAT16) < 0;
             ByteBuffer b = data.duplicate().order(ByteOrder.LITTLE_ENDIAN).rewind();
@@ -155,12 +155,12 @@ public sealed interface Space {
             if (space instanceof MultiDiscrete many) return b.getLong(at) >= 0 && b.getLong(at) < many.nvec[i];
             Box box = (Box) space;
             double v = number(b, at);
-            // Bounds are rounded to the dtype: by half of its last place.
+            // Bounds are rounded to the dtype, by half of its last place.
             double slack = dtype == Dtype.FLOAT16 ? 1.0 / 2048 : dtype == Dtype.FLOAT32 ? 1.0 / 16777216 : 0;
             if (!Double.isFinite(v)) return false;
             double low = box.low.length == 0 || !bounds ? v : box.low[box.low.length == 1 ? 0 : i];
             double high = box.high.length == 0 || !bounds ? v : box.high[box.high.length == 1 ? 0 : i];
-            return !(v < low - slack * Math.abs(low)) && !(v > high + slack * Math.abs(high)); // NaN: there is no bound
+            return !(v < low - slack * Math.abs(low)) && !(v > high + slack * Math.abs(high)); // NaN: no bound
         }
 
         private double number(ByteBuffer b, int at) {

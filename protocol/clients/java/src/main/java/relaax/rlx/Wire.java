@@ -8,14 +8,14 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Protobuf, by hand: what RLX needs of it. */
+/** The part of Protobuf that RLX needs. */
 final class Wire {
     static final int MALFORMED = 1;
     static final int VALUE = 8;
 
     private Wire() {}
 
-    /** Bytes that are no message; the code is that of section 9. */
+    /** Bytes that are not a valid message, with an error code of RLX.md, section 9. */
     static final class Wrong extends Exception {
         private static final long serialVersionUID = 1;
         final int code;
@@ -127,19 +127,19 @@ final class Wire {
             return this;
         }
 
-        /** This as the content of a message, in a frame. */
+        /** Return this content as a message in a frame. */
         byte[] frame(int kind) {
             byte[] payload = new Part().part(kind, this).toByteArray();
             return ByteBuffer.allocate(4 + payload.length).putInt(payload.length).put(payload).array();
         }
     }
 
-    /** A field that was read: an integer, or bytes (those of a fixed number too). */
+    /** A field that was read: an integer, or bytes (also of a fixed number). */
     record Field(long number, int kind, long integer, ByteBuffer bytes) {}
 
     /** The fields of a message, in their order. */
     record Message(List<Field> fields) {
-        /** One that comes in pieces is merged, as Protobuf says: as if their bytes were joined. */
+        /** Pieces of a message are merged as Protobuf requires, as if their bytes were joined. */
         static Message parse(List<ByteBuffer> pieces) throws Wrong {
             List<Field> fields = new ArrayList<>();
             for (ByteBuffer piece : pieces) {
@@ -188,7 +188,7 @@ final class Wire {
             }
         }
 
-        /** The shape of an array, packed or not; at most one axis more than is due. */
+        /** The shape of an array, packed or not, with at most one axis too many. */
         long[] shape(int most) throws Wrong {
             List<Long> axes = new ArrayList<>();
             for (Field f : fields) {
@@ -210,7 +210,7 @@ final class Wire {
         throw new Wrong(MALFORMED);
     }
 
-    /** The next field. A group, which nobody knows, is skipped. */
+    /** The next field. A group is unknown and skipped. */
     private static Field field(ByteBuffer in, int depth) throws Wrong {
         long tag = varint(in);
         int kind = (int) (tag & 7);

@@ -24,8 +24,8 @@ import javax.net.ssl.TrustManagerFactory;
 import relaax.rlx.RlxException.Meaning;
 
 /**
- * What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
- * again, and answers that were right before they were changed. A program of its own, for want of JUnit in Java.
+ * Tests beyond the golden message sequences: the example of section 13, invalid arguments, reconnecting, and changed
+ * answers. It is a program, because Java does not include JUnit.
  */
 final class ClientTest {
     private static final String WELCOME = "0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002";
@@ -33,16 +33,16 @@ final class ClientTest {
     private static final String FULL = "000000152213080b120466756c6c180121000000000000e83f";
     private static final String OVER = "000000062a0410c0c407";
     private static final Object[] SEEN = {new float[] {0, 0}};
-    /** For observations that are larger than what sockets hold, and with a heartbeat of 0.1 s. */
+    /** For observations that are larger than socket buffers, and with a heartbeat of 0.1 s. */
     private static final String ROOM = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
     private static final Object[] LARGE = {new byte[8_000_000]};
 
-    /** What a server does in place of an answer; the socket to go on with. */
+    /** What a server does instead of an answer. Returns the socket to continue with. */
     private interface Deed {
         Socket with(Socket socket) throws Exception;
     }
 
-    /** A server that answers each question with the next frame of a script, one script for each connection. */
+    /** A server that answers each request with the next frame of a script, one script for each connection. */
     private static final class Server extends Thread {
         private final ServerSocket listener;
         private final Object[][] scripts;
@@ -73,14 +73,14 @@ final class ClientTest {
                         write(socket, (String) answer);
                     }
                 } catch (Exception e) {
-                    // the client has gone
+                    // the client disconnected
                 }
             }
         }
 
         private void asked(Socket socket) throws IOException {
             DataInputStream in = new DataInputStream(socket.getInputStream());
-            for (int kind = 7; kind == 5 || kind >= 7;) { // what is not answered: metrics, pongs, byes
+            for (int kind = 7; kind == 5 || kind >= 7;) { // metrics, pongs, byes need no answer
                 byte[] payload = new byte[in.readInt()];
                 in.readFully(payload);
                 told.writeBytes(ByteBuffer.allocate(4).putInt(payload.length).array());
@@ -136,7 +136,7 @@ final class ClientTest {
         return o;
     }
 
-    private static void bytesOfThePage() throws Exception {
+    private static void exampleBytesOfSpecification() throws Exception {
         Server server = new Server(new Object[] {WELCOME, ACTIONS, ACTIONS});
         try (Client client = new Client(point(server.address()))) {
             check(((long[]) client.init(new Object[] {new float[] {0.5f, -0.25f}}, null)[0])[0] == 2, "the action");
@@ -150,7 +150,7 @@ final class ClientTest {
         }
     }
 
-    private static void refusedBeforeItIsSent() throws Exception {
+    private static void invalidArgumentsAreNotSent() throws Exception {
         Server server = new Server(new Object[] {WELCOME, ACTIONS});
         try (Client client = new Client(point(server.address()))) {
             check(!client.metric("before", 1), "there is no connection yet");
@@ -197,7 +197,7 @@ final class ClientTest {
         return null;
     }
 
-    private static void connectsAgain() throws Exception {
+    private static void reconnects() throws Exception {
         Server server = new Server(new Object[] {WELCOME, ACTIONS}, new Object[] {FULL}, new Object[] {WELCOME, ACTIONS, OVER});
         Client.Config config = point(server.address(), server.address());
         List<String> reasons = new ArrayList<>();
@@ -209,7 +209,7 @@ final class ClientTest {
             long began = System.nanoTime();
             client.init(SEEN, null);
             check(reasons.equals(List.of("the server's stream ended", "full")), reasons);
-            check(System.nanoTime() - began >= 1_000_000_000L, "0.25 s at least, then the 0.75 s of the error");
+            check(System.nanoTime() - began >= 1_000_000_000L, "at least 0.25 s, then the 0.75 s of the error");
             try {
                 client.step(outcome(1, SEEN));
                 check(false, "the end of training");
@@ -218,7 +218,7 @@ final class ClientTest {
             }
             check(meaningOf(() -> client.init(SEEN, null)) == Meaning.FINISHED, "it came back");
         }
-        check(server.told().split("6a027331", -1).length == 3, "the session id of the two that came back");
+        check(server.told().split("6a027331", -1).length == 3, "the session id in the hellos of the two reconnects");
     }
 
     private static void oneEntryForEachEnvironment() throws Exception {
@@ -235,7 +235,7 @@ final class ClientTest {
         check(!server.told().contains("1a1c"), "a step was sent");
     }
 
-    private static void aHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll() throws Exception {
+    private static void longHelloOmitsBoundsOrIsRefused() throws Exception {
         double[] ones = new double[5000];
         Arrays.fill(ones, 1);
         Space bounded = new Space.Box(Space.Dtype.FLOAT32, new int[] {5000}, ones, ones);
@@ -251,7 +251,7 @@ final class ClientTest {
         check(server.told().startsWith("000000"), "a short hello");
     }
 
-    private static void lastWordsAreHeardBeforeAStep() throws Exception {
+    private static void lastMessageIsReportedBeforeAStep() throws Exception {
         CountDownLatch played = new CountDownLatch(1), said = new CountDownLatch(1);
         Deed finish = socket -> {
             played.await();
@@ -277,7 +277,7 @@ final class ClientTest {
         return client;
     }
 
-    private static void lastWordsAreHeardWhenAWriteFails() throws Exception {
+    private static void lastMessageIsReportedWhenAWriteFails() throws Exception {
         for (String word : List.of(OVER, FULL, "")) {
             Deed leave = socket -> {
                 socket.getInputStream().readNBytes(4);
@@ -295,7 +295,7 @@ final class ClientTest {
         }
     }
 
-    private static void aServerThatTakesNothingIsLeft() throws Exception {
+    private static void serverThatDoesNotReceiveIsDisconnected() throws Exception {
         CountDownLatch over = new CountDownLatch(1);
         Deed wait = socket -> {
             over.await();
@@ -323,7 +323,7 @@ final class ClientTest {
         }
     }
 
-    /** What a server and its client know of each other, as keytool of this Java makes it. */
+    /** The keys of a server and its client, made by this Java's keytool. */
     private static SSLContext secrets() throws Exception {
         Path folder = Files.createTempDirectory("rlx");
         Path file = folder.resolve("keys");
@@ -349,7 +349,7 @@ final class ClientTest {
         return context;
     }
 
-    private static void aLostConnectionOverTls() throws Exception {
+    private static void lostConnectionOverTls() throws Exception {
         SSLContext tls = secrets();
         Socket[] plain = new Socket[1];
         Deed secure = socket -> {
@@ -370,7 +370,7 @@ final class ClientTest {
         config.retrySeconds = 60;
         try (Client client = new Client(config)) {
             for (int i = 0; i < 2; i++) {
-                client.init(SEEN, null); // the first server of all hangs up before TLS
+                client.init(SEEN, null); // the first server disconnects before TLS
                 check(meaningOf(() -> client.step(outcome(1, SEEN))) == Meaning.INTERRUPTED, "the loss");
             }
             check(meaningOf(() -> client.init(SEEN, null)) == Meaning.FINISHED, "the end of training");
@@ -385,7 +385,7 @@ final class ClientTest {
         server.told();
     }
 
-    private static void changedAnswersAreUnderstoodOrRefused() throws Exception {
+    private static void changedAnswersAreAcceptedOrRefused() throws Exception {
         Random random = new Random(1);
         int understood = 0, refused = 0;
         List<Space.Leaf> leaves = new Space.Discrete(3).leaves();
@@ -409,17 +409,17 @@ final class ClientTest {
     }
 
     public static void main(String[] arguments) throws Exception {
-        bytesOfThePage();
-        refusedBeforeItIsSent();
-        connectsAgain();
+        exampleBytesOfSpecification();
+        invalidArgumentsAreNotSent();
+        reconnects();
         oneEntryForEachEnvironment();
-        aHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll();
-        lastWordsAreHeardBeforeAStep();
-        lastWordsAreHeardWhenAWriteFails();
-        aServerThatTakesNothingIsLeft();
+        longHelloOmitsBoundsOrIsRefused();
+        lastMessageIsReportedBeforeAStep();
+        lastMessageIsReportedWhenAWriteFails();
+        serverThatDoesNotReceiveIsDisconnected();
         mistakesOfTheServer();
-        aLostConnectionOverTls();
-        changedAnswersAreUnderstoodOrRefused();
+        lostConnectionOverTls();
+        changedAnswersAreAcceptedOrRefused();
         System.out.println("all passed");
     }
 }

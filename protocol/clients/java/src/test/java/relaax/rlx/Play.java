@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.Supplier;
 
-/** Does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md. */
+/** Executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md. */
 final class Play {
     private Deque<String> words;
     private Client client;
@@ -85,7 +85,7 @@ final class Play {
         return digits.equals("-") ? null : mask;
     }
 
-    /** As many leaves as the observation has; null where the line has ended. */
+    /** As many leaves as the observation has, or null at the end of the line. */
     private Object[] leaves() {
         if (words.isEmpty()) return null;
         return observation.stream().map(leaf -> leaf.unpack(ByteBuffer.wrap(bytes()))).toArray();
@@ -163,7 +163,7 @@ final class Play {
 
     public static void main(String[] arguments) throws Exception {
         Play play = new Play();
-        boolean over = false; // after the end of a connection the rest is skipped
+        boolean over = false; // after a connection has ended, other commands are skipped
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             if (line.equals("end")) {
