@@ -21,7 +21,7 @@ public sealed class CartPole
     private int steps;
     private bool terminated, truncated;
 
-    // One step of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
+    // One Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1.
     private void Step(long action)
     {
         double sine = Math.Sin(state[2]), cosine = Math.Cos(state[2]);
@@ -43,7 +43,7 @@ public sealed class CartPole
 
     private static CartPole[] Fresh(int n) { return Enumerable.Range(0, n).Select(_ => new CartPole()).ToArray(); }
 
-    // Go on until enough episodes have ended; an exception ends it sooner.
+    // Play until enough episodes have ended. An exception ends it earlier.
     private static void Play(Client client, int n, Autoreset autoreset)
     {
         var poles = Fresh(n);
@@ -57,7 +57,7 @@ public sealed class CartPole
             for (int i = 0; i < n; i++)
             {
                 var pole = poles[i];
-                if (ended[i]) // NextStep: this step only begins
+                if (ended[i]) // NextStep: this step only begins an episode
                 {
                     poles[i] = new CartPole();
                     ended[i] = false;
@@ -76,7 +76,7 @@ public sealed class CartPole
                 if (autoreset == Autoreset.SameStep) poles[i] = new CartPole();
             }
             if (any && autoreset != Autoreset.NextStep) o.FinalObservation = Show(last);
-            if (any && autoreset == Autoreset.Disabled) // all end together
+            if (any && autoreset == Autoreset.Disabled) // all episodes end together
             {
                 o.Truncated = o.Terminated.Select(over => !over).ToArray();
                 client.Reset(o);
@@ -91,13 +91,13 @@ public sealed class CartPole
         }
     }
 
-    // For a server whose certificate is of this authority, and no other.
+    // Trust only certificates of this authority.
     private static RemoteCertificateValidationCallback Trusting(string file)
     {
         var authority = new X509Certificate2(file);
         return (sender, certificate, chain, errors) =>
         {
-            if ((errors & ~SslPolicyErrors.RemoteCertificateChainErrors) != 0) return false; // another name, or none at all
+            if ((errors & ~SslPolicyErrors.RemoteCertificateChainErrors) != 0) return false; // another host name, or no certificate
             var own = new X509Chain();
             own.ChainPolicy.RevocationMode = X509RevocationMode.NoCheck;
             own.ChainPolicy.VerificationFlags = X509VerificationFlags.AllowUnknownCertificateAuthority;
@@ -109,7 +109,7 @@ public sealed class CartPole
 
     private static Config Configured(string[] words)
     {
-        if (words.Length == 0) throw new ArgumentException("say where the server is: HOST:PORT");
+        if (words.Length == 0) throw new ArgumentException("the address HOST:PORT is missing");
         var config = new Config
         {
             Addresses = words[0].Split(','), Autoreset = new[] { Autoreset.SameStep }, Environment = "CartPole", Host = Environment.MachineName,
@@ -130,7 +130,7 @@ public sealed class CartPole
                     config.Tls = true;
                     config.Trust = Trusting(value);
                     break;
-                default: throw new ArgumentException(words[i] + " is not known");
+                default: throw new ArgumentException(words[i] + " is unknown");
             }
         }
         return config;
@@ -157,7 +157,7 @@ public sealed class CartPole
         catch (RlxException e)
         {
             Console.Error.WriteLine(e.Message);
-            return e.Code >= 4 && e.Code <= 7 ? 2 : 1; // 2: nothing that trying again would help
+            return e.Code >= 4 && e.Code <= 7 ? 2 : 1; // 2: a retry does not help
         }
         catch (Exception e) when (e is ArgumentException || e is FormatException || e is IOException)
         {

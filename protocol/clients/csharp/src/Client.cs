@@ -13,28 +13,28 @@ using System.Threading;
 
 namespace Rlx
 {
-    /// <summary>What an RlxException means to the caller.</summary>
+    /// <summary>What an RlxException means for the caller.</summary>
     public enum Meaning
     {
-        /// <summary>The connection is lost, and with it the episodes: reset the environments and call Init, which connects again.</summary>
+        /// <summary>The connection and its episodes are lost. Reset the environments and call Init, which reconnects.</summary>
         Interrupted,
-        /// <summary>Training is over.</summary>
+        /// <summary>Training has finished.</summary>
         Finished,
-        /// <summary>There is nothing to try again, or it was tried for long enough.</summary>
+        /// <summary>A retry is useless, or the retries took too long.</summary>
         Failed
     }
 
     /// <summary>
-    /// Why a call did not do what it should. What is wrong with arguments is an ArgumentException: nothing was sent then,
-    /// and the connection stands.
+    /// The error of a call. Invalid arguments throw an ArgumentException: nothing was sent, and the connection remains
+    /// open.
     /// </summary>
     public sealed class RlxException : Exception
     {
-        /// <summary>What it means to the caller.</summary>
+        /// <summary>What the error means for the caller.</summary>
         public Meaning Meaning { get; private set; }
-        /// <summary>That of section 9 of the page, or 0.</summary>
+        /// <summary>An error code of RLX.md, section 9, or 0.</summary>
         public ulong Code { get; private set; }
-        /// <summary>With Finished: the steps of training.</summary>
+        /// <summary>The global step, with Finished.</summary>
         public ulong GlobalStep { get; private set; }
         internal readonly double RetryAfter;
 
@@ -47,13 +47,13 @@ namespace Rlx
         }
     }
 
-    /// <summary>How an environment passes from one episode to the next.</summary>
+    /// <summary>The autoreset mode of an environment: how its next episode begins.</summary>
     public enum Autoreset { Disabled = 1, SameStep, NextStep }
 
-    /// <summary>What is wanted of the agent: to learn from this client, or to act only.</summary>
+    /// <summary>Whether the agent learns from this client, or only acts.</summary>
     public enum Mode { Train = 1, Exploit }
 
-    /// <summary>A whole episode by the client's own account.</summary>
+    /// <summary>A whole episode, as the client counts it.</summary>
     public struct Episode
     {
         public int Environment;
@@ -61,50 +61,50 @@ namespace Rlx
         public int Length;
     }
 
-    /// <summary>Who the client is. What is not set is the usual.</summary>
+    /// <summary>The configuration of a client. Fields that are not set have defaults.</summary>
     public sealed class Config
     {
-        /// <summary>HOST:PORT, or several: the next one after each failure.</summary>
+        /// <summary>HOST:PORT, or several. After each failure the client tries the next one.</summary>
         public string[] Addresses = new string[0];
         public Space Observation, Action;
-        /// <summary>N.</summary>
+        /// <summary>The number of environments, N.</summary>
         public int Environments = 1;
-        /// <summary>One for all environments, or N.</summary>
+        /// <summary>One mode for all environments, or N.</summary>
         public Autoreset[] Autoreset = { Rlx.Autoreset.Disabled };
         public Mode Mode = Mode.Train;
         public string Token = "", Environment = "", Host = "", SessionId = "";
         public int FrameSkip = 1;
         public bool ReportsEpisodes;
-        /// <summary>How long to go on trying after a failure; below 0: not at all.</summary>
+        /// <summary>How long to retry after a failure, in seconds. Below 0: do not retry.</summary>
         public double RetrySeconds = 300;
-        /// <summary>Called before each wait: the reason, and how many seconds.</summary>
+        /// <summary>Called before each wait with the reason and the seconds.</summary>
         public Action<RlxException, double> OnRetry = (reason, seconds) => Console.Error.WriteLine(
             string.Format(CultureInfo.InvariantCulture, "RLX: {0}; trying again in {1:F1} s", reason.Message, seconds));
         /// <summary>Whether to use TLS.</summary>
         public bool Tls;
-        /// <summary>Who judges the server's certificate; null: the system, and the host's name.</summary>
+        /// <summary>Checks the server's certificate. null: the system checks it, and the host's name.</summary>
         public RemoteCertificateValidationCallback Trust;
     }
 
-    /// <summary>What the last actions led to. Masks may be null: all false.</summary>
+    /// <summary>The outcome of the last actions. A mask may be null: all false.</summary>
     public sealed class Outcome
     {
-        /// <summary>N numbers.</summary>
+        /// <summary>N rewards.</summary>
         public double[] Reward;
-        /// <summary>Not for Reset.</summary>
+        /// <summary>Not used by Reset.</summary>
         public Array[] Observation;
-        /// <summary>Not for Reset.</summary>
+        /// <summary>Not used by Reset.</summary>
         public bool[] Terminated;
         public bool[] Truncated;
-        /// <summary>Where an episode ended, with SameStep; needed where one was truncated, for Reset too.</summary>
+        /// <summary>Rows of ended episodes, with SameStep. Required if an episode was truncated, also in Reset.</summary>
         public Array[] FinalObservation;
         public List<Episode> Episodes = new List<Episode>();
     }
 
     /// <summary>
-    /// A client of RLX, version 1 (protocol/RLX.md): the way of N environments to their agent. For one thread. Protobuf by
-    /// hand; nothing but .NET Standard 2.0. Observations and actions are arrays of leaves; a leaf is an array with the
-    /// numbers of all environments, the first one's first: float[] for Float32, long[] for a discrete, and so on.
+    /// A client of RLX, version 1 (protocol/RLX.md): it connects N environments to their agent. Use it from one thread. It encodes Protobuf
+    /// itself and needs only .NET Standard 2.0. Observations and actions are arrays of leaves; a leaf is an array with the
+    /// numbers of all environments, in their order: float[] for Float32, long[] for a discrete, and so on.
     /// </summary>
     public sealed class Client : IDisposable
     {
@@ -116,7 +116,7 @@ namespace Rlx
         private const int HandshakeBytes = 65536, Slice = 65536;
         private const string SpeaksGrpc = "this port speaks gRPC, like the ports of parameter and replay servers: "
             + "connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
-        // The start of a gRPC server's stream, after 3 bytes. As RLX a payload would begin with a zero byte, which none does.
+        // The start of a gRPC server's stream, after 3 bytes. No RLX payload begins with a zero byte.
         private static readonly byte[] Settings = { 4, 0, 0, 0, 0, 0 };
 
         private readonly Config config;
@@ -144,7 +144,7 @@ namespace Rlx
         /// <summary>The name of the algorithm that acts.</summary>
         public string Algorithm { get; private set; }
 
-        /// <summary>Make a client; it does not connect yet.</summary>
+        /// <summary>Make a client. It does not connect yet.</summary>
         public Client(Config config)
         {
             this.config = config;
@@ -153,11 +153,11 @@ namespace Rlx
             action = config.Action.Leaves();
             Session = config.SessionId;
             Algorithm = "";
-            if (!BitConverter.IsLittleEndian) throw new PlatformNotSupportedException("this client is for little-endian machines");
+            if (!BitConverter.IsLittleEndian) throw new PlatformNotSupportedException("this client requires a little-endian machine");
             if (n < 1 || n > 65536 || (config.Autoreset.Length != 1 && config.Autoreset.Length != n))
-                throw new ArgumentException(n + " environments: 1 to 65536, and one autoreset for all or for each");
+                throw new ArgumentException(n + " environments: use 1 to 65536, and one autoreset mode for all or for each");
             if (config.Addresses.Length == 0 || !config.Addresses.All(one => Regex.IsMatch(one, @"\A\S+:[0-9]{1,5}\z")))
-                throw new ArgumentException("the addresses '" + string.Join(",", config.Addresses) + "': HOST:PORT is needed, or several");
+                throw new ArgumentException("the addresses '" + string.Join(",", config.Addresses) + "': use HOST:PORT, or several");
             between = new bool[n];
             ended = new bool[n];
             cut = new bool[n];
@@ -165,12 +165,12 @@ namespace Rlx
             Framed(Hello, HelloOf(true));
         }
 
-        // The address whose turn it is.
+        // The current address.
         private string Where { get { return config.Addresses[address % config.Addresses.Length]; } }
 
         private Autoreset Habit(int i) { return config.Autoreset[config.Autoreset.Length == 1 ? 0 : i]; }
 
-        /// <summary>Connect now; without it the first Init does.</summary>
+        /// <summary>Connect now. Otherwise the first Init connects.</summary>
         public void Connect()
         {
             while (stream == null)
@@ -188,10 +188,10 @@ namespace Rlx
             }
         }
 
-        /// <summary>Begin an episode in every environment; the first actions. partial: null, or where it was under way already.</summary>
+        /// <summary>Begin an episode in every environment and return the first actions. partial: null, or true where an episode continues.</summary>
         public Array[] Init(Array[] observation, bool[] partial = null)
         {
-            if (playing) throw new ArgumentException("an episode is under way: Reset ends it");
+            if (playing) throw new ArgumentException("an episode is in progress: call Reset first");
             if (partial != null && partial.Length != n) throw new ArgumentException("partial has " + n + " entries");
             var content = new Part().Leaves(1, this.observation, Pack(observation), n).Mask(2, partial);
             while (true)
@@ -212,8 +212,8 @@ namespace Rlx
         }
 
         /// <summary>
-        /// Send an outcome; the next actions. What NEXT_STEP says in `first` is filled in by the client: the reward of an
-        /// environment whose episode ended with the step before is void.
+        /// Send an outcome and return the next actions. The client sets `first` of NEXT_STEP: the reward of an environment
+        /// whose episode ended with the step before is void.
         /// </summary>
         public Array[] Step(Outcome o)
         {
@@ -228,7 +228,7 @@ namespace Rlx
             return actions;
         }
 
-        /// <summary>End the episode of every environment; their returns.</summary>
+        /// <summary>End the episode of every environment and return their returns.</summary>
         public double[] Reset(Outcome o)
         {
             Check(o, false);
@@ -239,12 +239,12 @@ namespace Rlx
             return returns;
         }
 
-        /// <summary>Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b).
-        /// False: no connection, or no room in the server's limits.</summary>
+        /// <summary>Add a scalar to the next message, with a valid name ("a b" becomes a_b).
+        /// Returns false if it is dropped: there is no connection, or it exceeds the server's limits.</summary>
         public bool Metric(string name, double value)
         {
             if (name.Length == 0 || !(Math.Abs(value) <= 1e30))
-                throw new ArgumentException("metric '" + name + "', " + value + ": a name, and -1e30 to 1e30");
+                throw new ArgumentException("metric '" + name + "', " + value + ": use a name and a value from -1e30 to 1e30");
             name = Regex.Replace(name, @"[\uD800-\uDBFF][\uDC00-\uDFFF]|[^A-Za-z0-9_./-]|^/", "_");
             if (stream == null || (ulong)name.Length > nameBytes || scalars.Length > 65536) return false;
             if (!names.Contains(name) && (ulong)names.Count >= nameLimit) return false;
@@ -253,10 +253,10 @@ namespace Rlx
             return true;
         }
 
-        /// <summary>Say that the environments are alive, where they are slower than the server's idle timeout.</summary>
+        /// <summary>Send a ping, for environments that are slower than the server's idle timeout.</summary>
         public void Alive() { Ask(Ping, new Part().Integer(1, 1), Pong); }
 
-        /// <summary>Say goodbye.</summary>
+        /// <summary>Send bye and disconnect.</summary>
         public void Dispose()
         {
             try
@@ -268,14 +268,14 @@ namespace Rlx
                 left = Stopwatch.StartNew();
                 while (left.ElapsedMilliseconds < 1000 && stream.Read(buffer, 0, buffer.Length) > 0) { }
             }
-            catch (Exception e) when (e is RlxException || Broken(e)) { } // it is over anyway
+            catch (Exception e) when (e is RlxException || Broken(e)) { } // the connection is closing
             finally { HangUp(); }
         }
 
         private void HangUp()
         {
             try { if (stream != null) stream.Dispose(); }
-            catch (Exception e) when (Broken(e)) { } // it is over anyway
+            catch (Exception e) when (Broken(e)) { } // the connection is closing
             if (tcp != null) tcp.Close();
             stream = null;
             tcp = null;
@@ -284,13 +284,13 @@ namespace Rlx
             scalars = new Part();
         }
 
-        // Whether it says that the connection is lost. Over TLS Mono wraps it.
+        // Whether the exception means a lost connection. Over TLS Mono wraps it.
         private static bool Broken(Exception e)
         {
             return e is IOException || e is SocketException || e is AggregateException || e is AuthenticationException || e is ObjectDisposedException;
         }
 
-        // How long reads and writes may take.
+        // Set the timeout of reads and writes.
         private void Patience(double seconds) { tcp.ReceiveTimeout = tcp.SendTimeout = (int)(1000 * seconds); }
 
         private RlxException Interrupted(ulong code, string sentence, double retryAfter = 0)
@@ -299,12 +299,12 @@ namespace Rlx
             return lost = new RlxException(Meaning.Interrupted, code, sentence, 0, retryAfter);
         }
 
-        // Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
+        // Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9).
         private RlxException Mistake(int code, string what)
         {
             var farewell = new Part().Text(1, what).Frame(Bye);
             try { stream.Write(farewell, 0, farewell.Length); }
-            catch (Exception e) when (Broken(e)) { } // it is left in any case
+            catch (Exception e) when (Broken(e)) { } // the connection is closed next
             if (answered || gone) return Interrupted((ulong)code, "the server's mistake: " + what);
             HangUp();
             return new RlxException(Meaning.Failed, (ulong)code, Where + ": the server's mistake: " + what + ": is it an RLX server?");
@@ -314,10 +314,10 @@ namespace Rlx
         {
             var frame = content.Frame(kind);
             if (frame.Length - 4 <= limit) return frame;
-            throw new ArgumentException("a message of " + (frame.Length - 4) + " bytes; the server takes " + limit);
+            throw new ArgumentException("a message of " + (frame.Length - 4) + " bytes; the server accepts at most " + limit);
         }
 
-        // Write a message in one call, the gathered scalars before it.
+        // Write the pending scalars and a message in one call.
         private void Send(uint kind, Part content)
         {
             if (stream == null) throw end ?? lost ?? Interrupted(0, "there is no connection");
@@ -332,13 +332,13 @@ namespace Rlx
             var slow = tcp;
             try
             {
-                // 16 KiB are taken by the system at once, since the server has answered what was before. For more there is
-                // a timer: over TLS Mono keeps to no SendTimeout.
+                // the system buffers 16 KiB at once, because the server has answered all earlier messages. More needs a
+                // timer, because Mono ignores SendTimeout over TLS.
                 for (int at = 0; at < data.Length; at += Slice)
                     using (data.Length > 16384 ? new Timer(_ => slow.Close(), null, slow.SendTimeout, Timeout.Infinite) : null)
                         stream.Write(data, at, Math.Min(Slice, data.Length - at));
             }
-            catch (Exception e) when (Broken(e)) // the server may have said why
+            catch (Exception e) when (Broken(e)) // the server may have sent the reason
             {
                 gone = true;
                 left = Stopwatch.StartNew();
@@ -347,11 +347,11 @@ namespace Rlx
                     Patience(0.5);
                     Hear(Finished);
                 }
-                catch (ObjectDisposedException) { throw Interrupted(0, "the server takes nothing"); }
+                catch (ObjectDisposedException) { throw Interrupted(0, "the server does not receive"); }
             }
         }
 
-        // The next frame; Array is null where it is not there yet. Its length is judged before its body is waited for.
+        // The next frame. Array is null if it has not arrived. Its length is checked before its body is read.
         private ArraySegment<byte> Frame()
         {
             if (to - from < 4) return default(ArraySegment<byte>);
@@ -365,7 +365,7 @@ namespace Rlx
             if (size > most || size > int.MaxValue - 64) throw Mistake(2, "a frame of " + size + " bytes; the limit is " + most);
             if (to - from < 4 + size)
             {
-                int room = (int)Math.Min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
+                int room = (int)Math.Min(4 + size, 2L * (to - from)); // grows with the data received, not with the announced length
                 if (buffer.Length < room) Array.Resize(ref buffer, room);
                 return default(ArraySegment<byte>);
             }
@@ -374,7 +374,7 @@ namespace Rlx
             return frame;
         }
 
-        // Look at the frames that are there, and read on until what is due has come. 0: read what is there, without waiting.
+        // Read and process frames until the expected answer arrives. 0: process what has arrived, without waiting.
         private void Hear(uint due)
         {
             while (true)
@@ -390,7 +390,7 @@ namespace Rlx
                     if (due == 0 && tcp.Available == 0) return;
                     size = stream.Read(buffer, to, buffer.Length - to);
                 }
-                catch (Exception e) when (Broken(e)) { throw Ended(due, "the server is gone or silent: " + (e.InnerException ?? e).Message); }
+                catch (Exception e) when (Broken(e)) { throw Ended(due, "the server is unreachable or silent: " + (e.InnerException ?? e).Message); }
                 if (size <= 0 || (gone && left.ElapsedMilliseconds > 500)) throw Ended(due, "the server's stream ended");
                 to += size;
             }
@@ -402,7 +402,7 @@ namespace Rlx
             return Interrupted(0, due == Welcome ? Where + ": no welcome: " + why + question : why);
         }
 
-        // Take one frame; whether it was the one that is due.
+        // Process one frame. Returns whether it is the expected answer.
         private bool Look(ArraySegment<byte> payload, uint due)
         {
             try
@@ -415,13 +415,13 @@ namespace Rlx
                 if (gone) return false;
                 if (kind == Ping) Send(Pong, new Part().Integer(1, m.Integer(1) & uint.MaxValue));
                 if (kind == Ping || kind == Pong) return kind == Pong && due == Pong;
-                if (kind == 0 || kind != due) throw Mistake(3, "message " + kind + " may not be said now");
+                if (kind == 0 || kind != due) throw Mistake(3, "message " + kind + " is not allowed now");
                 if (kind == Welcome) ReadWelcome(m);
                 else if (kind == Actions) actions = m.Actions(action, n);
                 else returns = m.Returns(n);
                 return true;
             }
-            catch (WrongBytes e) { throw Mistake(e.Code, "what is no Protobuf, or outside of what was agreed on"); }
+            catch (WrongBytes e) { throw Mistake(e.Code, "invalid Protobuf, or a value outside the agreed range"); }
         }
 
         private void ReadWelcome(Message m)
@@ -440,14 +440,14 @@ namespace Rlx
             Session = session;
             Algorithm = algorithm;
             limit = given;
-            most = Math.Min(given, HandshakeBytes + 2 * acted + 16 * n); // no more than answers can need
+            most = Math.Min(given, HandshakeBytes + 2 * acted + 16 * n); // the longest possible answer
             nameBytes = limits.Integer(4);
             nameLimit = limits.Integer(5);
             names.Clear();
             Patience(Math.Max(5, Math.Min(3 * heartbeat, 1e6)));
         }
 
-        // What the server says last.
+        // Process the server's last message: an error, the end of training, or a bye.
         private RlxException Farewell(uint kind, Message m)
         {
             string text = m.Text(kind == Error ? 2u : 1u);
@@ -456,14 +456,14 @@ namespace Rlx
             HangUp();
             if (kind == Finished)
                 return end = new RlxException(Meaning.Finished, 0, "training has finished: " + text, m.Integer(2));
-            if (kind == Bye) return Interrupted(0, "the server left: " + text);
+            if (kind == Bye) return Interrupted(0, "the server sent bye: " + text);
             ulong code = m.Integer(1);
             if (text.Length == 0) text = "error " + code;
             if (m.Integer(3) == 0) return new RlxException(Meaning.Failed, code, text);
             return Interrupted(code, text, Math.Min(after, 1e9));
         }
 
-        // One connection, to the address whose turn it is.
+        // Connect to the current address once.
         private void Attempt()
         {
             string where = Where;
@@ -491,7 +491,7 @@ namespace Rlx
             finally { if (!welcomed) HangUp(); }
         }
 
-        // The first of the host's addresses that takes a connection.
+        // Connect to the first address of the host that accepts.
         private static TcpClient Connected(string host, int port)
         {
             Exception why = null;
@@ -506,10 +506,10 @@ namespace Rlx
                 catch (Exception e) when (Broken(e)) { why = e; }
                 client.Close();
             }
-            throw why ?? new IOException("it has no address");
+            throw why ?? new IOException("the address is missing");
         }
 
-        // A certificate that is not to be trusted, or a peer without TLS, will be there the next time too.
+        // A retry does not help with an untrusted certificate or a peer without TLS.
         private void Secure(string host, string where)
         {
             var secure = new SslStream(stream, false, config.Trust);
@@ -521,7 +521,7 @@ namespace Rlx
             }
         }
 
-        // The bounds of observations are left out where there is no room for them (section 6).
+        // The bounds of observations are left out if the hello would be too long (section 6).
         private Part HelloOf(bool bounds)
         {
             var hello = new Part().Integer(1, 1).Text(2, "relaax-csharp").Text(3, Version).Text(4, config.Token);
@@ -532,7 +532,7 @@ namespace Rlx
             return bounds && hello.Length > HandshakeBytes - 4 ? HelloOf(false) : hello;
         }
 
-        // Wait before the next try, longer after each failure; or give up.
+        // Wait before the next attempt, longer after each failure, or give up.
         private void BackOff(RlxException reason)
         {
             double chance = random.NextDouble();
@@ -566,11 +566,11 @@ namespace Rlx
             return leaves.Select((leaf, i) => observation[i].Pack(leaf, n)).ToArray();
         }
 
-        // Look at an outcome, and note which episodes it ends and which of them are cut off.
+        // Check an outcome, and record which episodes end and which of these are truncated.
         private void Check(Outcome o, bool stepping)
         {
-            if (stream == null) throw end ?? lost ?? Interrupted(0, "the connection is lost: Init connects again");
-            if (!playing) throw new ArgumentException("no episode is under way: Init begins one");
+            if (stream == null) throw end ?? lost ?? Interrupted(0, "the connection is lost: call Init to reconnect");
+            if (!playing) throw new ArgumentException("no episode is in progress: call Init first");
             if (o.Reward.Length != n || (o.Terminated ?? cut).Length != n || (o.Truncated ?? cut).Length != n)
                 throw new ArgumentException("rewards and masks have " + n + " entries");
             bool needed = false, allowed = !stepping;
@@ -580,18 +580,18 @@ namespace Rlx
                 cut[i] = o.Truncated != null && o.Truncated[i] && !over && (stepping || !between[i]);
                 ended[i] = over || cut[i];
                 if (!(Math.Abs(o.Reward[i]) <= 1e15))
-                    throw new ArgumentException("the reward of environment " + i + " is " + o.Reward[i] + "; -1e15 to 1e15 is allowed");
+                    throw new ArgumentException("the reward of environment " + i + " is " + o.Reward[i] + "; it must be from -1e15 to 1e15");
                 if (stepping && ended[i] && (Habit(i) == Autoreset.Disabled || between[i]))
-                    throw new ArgumentException("the episode of environment " + i + " cannot end here");
+                    throw new ArgumentException("the episode of environment " + i + " cannot end in this step");
                 needed |= cut[i] && (!stepping || Habit(i) == Autoreset.SameStep);
                 allowed |= ended[i] && Habit(i) == Autoreset.SameStep;
             }
             if (needed && o.FinalObservation == null) throw new ArgumentException("a truncated episode needs its final observation");
-            if (!allowed && o.FinalObservation != null) throw new ArgumentException("a final observation, but no episode ended");
+            if (!allowed && o.FinalObservation != null) throw new ArgumentException("a final observation was given, but no episode ended");
             bool known = o.Episodes.All(e => e.Environment >= 0 && e.Environment < n && e.Length > 0 && Math.Abs(e.Return) <= 1e30);
             known &= o.Episodes.Select(e => e.Environment).Distinct().Count() == o.Episodes.Count;
             if (!known || (!config.ReportsEpisodes && o.Episodes.Count > 0))
-                throw new ArgumentException("episodes: at most one for each environment, if ReportsEpisodes was said");
+                throw new ArgumentException("episodes: at most one for each environment, and only with ReportsEpisodes");
         }
     }
 }

@@ -8,7 +8,7 @@ namespace Rlx
     /// <summary>Element types, as numbered on the wire. A Bool is a byte, 0 or 1; a Float16 is its 16 bits, a ushort.</summary>
     public enum Dtype { Bool = 1, UInt8, UInt16, UInt32, UInt64, Int8, Int16, Int32, Int64, Float16, Float32, Float64 }
 
-    /// <summary>The set that observations or actions of one environment are taken from.</summary>
+    /// <summary>The set of possible observations or actions of one environment.</summary>
     public sealed class Space
     {
         internal int Kind;
@@ -21,7 +21,7 @@ namespace Rlx
 
         private Space(int kind) { Kind = kind; }
 
-        /// <summary>Arrays of a shape. Bounds: one for all elements, one for each, or null.</summary>
+        /// <summary>Arrays of a shape. Bounds: one for all elements, one for each, or null for none.</summary>
         public static Space Box(Dtype dtype, int[] shape, double[] low = null, double[] high = null)
         {
             return new Space(1) { Dtype = dtype, Shape = shape, Low = low ?? new double[0], High = high ?? new double[0] };
@@ -45,7 +45,7 @@ namespace Rlx
             return new Space(5) { Parts = spaces.Select(one => new KeyValuePair<string, Space>("", one)).ToArray() };
         }
 
-        /// <summary>Named spaces. Their leaves come in the order of the keys, by code point.</summary>
+        /// <summary>Named spaces. Their leaves are in the order of the keys, by code point.</summary>
         public static Space Dict(IDictionary<string, Space> spaces)
         {
             var parts = spaces.ToArray();
@@ -53,7 +53,7 @@ namespace Rlx
             return new Space(6) { Parts = parts };
         }
 
-        // The order of the bytes of UTF-8 is that of code points; that of strings is not.
+        // The bytes of UTF-8 are in the order of code points; strings are not.
         private static int Compare(byte[] a, byte[] b)
         {
             for (int i = 0; i < a.Length && i < b.Length; i++)
@@ -84,17 +84,17 @@ namespace Rlx
         internal Leaf(Space space)
         {
             Space = space;
-            if (space.Dtype < Dtype.Bool || space.Dtype > Dtype.Float64) throw new ArgumentException("a box has no dtype " + space.Dtype);
+            if (space.Dtype < Dtype.Bool || space.Dtype > Dtype.Float64) throw new ArgumentException("a box with the unknown dtype " + space.Dtype);
             bytes = Sizes[(int)space.Dtype];
             long count = 1;
             foreach (int axis in space.Shape)
             {
                 count *= axis;
                 if (axis < 1 || count * bytes > int.MaxValue)
-                    throw new ArgumentException("a space has the shape [" + string.Join(", ", space.Shape) + "]: axes are at least 1");
+                    throw new ArgumentException("a space has the shape [" + string.Join(", ", space.Shape) + "]: axes must be at least 1");
             }
             if ((space.Low.Length > 1 && space.Low.Length != count) || (space.High.Length > 1 && space.High.Length != count))
-                throw new ArgumentException("a box has one bound, one for each element, or none");
+                throw new ArgumentException("a box must have one bound, one for each element, or none");
             Elements = (int)count;
             Size = Elements * bytes;
         }
@@ -106,9 +106,9 @@ namespace Rlx
                 throw new ArgumentException("a leaf of the observation is " + numbers.GetType().Name + " of " + numbers.Length + "; "
                     + Types[(int)Space.Dtype].Name + " x " + n * Elements + " is due");
             var data = new byte[n * Size];
-            Buffer.BlockCopy(numbers, 0, data, 0, data.Length); // little-endian machines only: Client looks
+            Buffer.BlockCopy(numbers, 0, data, 0, data.Length); // little-endian machines only: Client checks
             if (!Legal(data, n, false))
-                throw new ArgumentException("a leaf of the observation has a value that is NaN, infinite or outside");
+                throw new ArgumentException("a leaf of the observation has a value that is NaN, infinite or outside the space");
             return data;
         }
 
@@ -119,7 +119,7 @@ namespace Rlx
             return numbers;
         }
 
-        /// <summary>Whether the bytes are n values of the space; bounds of a box are for actions alone.</summary>
+        /// <summary>Whether the bytes are n values of the space. Bounds of a box apply only to actions.</summary>
         internal bool Legal(byte[] data, int n, bool bounds)
         {
             bool free = Space.Kind == 1 && !bounds && Space.Dtype > Dtype.Bool && Space.Dtype < Dtype.Float16;
@@ -140,11 +140,11 @@ namespace Rlx
             }
             double v = Number(data, at);
             if (double.IsNaN(v) || double.IsInfinity(v)) return false;
-            // Bounds are rounded to the dtype: by half of its last place.
+            // Bounds are rounded to the dtype, by half of its last place.
             double slack = Space.Dtype == Dtype.Float16 ? 1.0 / 2048 : Space.Dtype == Dtype.Float32 ? 1.0 / 16777216 : 0;
             double low = Space.Low.Length == 0 || !bounds ? v : Space.Low[Space.Low.Length == 1 ? 0 : i];
             double high = Space.High.Length == 0 || !bounds ? v : Space.High[Space.High.Length == 1 ? 0 : i];
-            return !(v < low - slack * Math.Abs(low)) && !(v > high + slack * Math.Abs(high)); // NaN: there is no bound
+            return !(v < low - slack * Math.Abs(low)) && !(v > high + slack * Math.Abs(high)); // NaN: no bound
         }
 
         private double Number(byte[] data, int at)

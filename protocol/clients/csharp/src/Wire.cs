@@ -5,7 +5,7 @@ using System.Text;
 
 namespace Rlx
 {
-    /// <summary>Bytes that are no message; the code is that of section 9.</summary>
+    /// <summary>Bytes that are not a valid message, with an error code of RLX.md, section 9.</summary>
     internal sealed class WrongBytes : Exception
     {
         internal readonly int Code;
@@ -13,7 +13,7 @@ namespace Rlx
         internal WrongBytes(int code) { Code = code; }
     }
 
-    /// <summary>A message, or a part of one, that is being written: Protobuf, by hand.</summary>
+    /// <summary>A message, or a part of one, that is being written in Protobuf.</summary>
     internal sealed class Part
     {
         private byte[] data = new byte[64];
@@ -116,7 +116,7 @@ namespace Rlx
             return this;
         }
 
-        /// <summary>This as the content of a message, in a frame.</summary>
+        /// <summary>Return this content as a message in a frame.</summary>
         internal byte[] Frame(uint kind)
         {
             var payload = new Part().Nested(kind, this);
@@ -125,7 +125,7 @@ namespace Rlx
         }
     }
 
-    /// <summary>A field that was read: an integer, or bytes (those of a fixed number too).</summary>
+    /// <summary>A field that was read: an integer, or bytes (also of a fixed number).</summary>
     internal struct Field
     {
         internal ulong Number, Integer;
@@ -140,7 +140,7 @@ namespace Rlx
         private static readonly Encoding Strict = new UTF8Encoding(false, true);
         internal readonly List<Field> Fields = new List<Field>();
 
-        /// <summary>One that comes in pieces is merged, as Protobuf says: as if their bytes were joined.</summary>
+        /// <summary>Pieces of a message are merged as Protobuf requires, as if their bytes were joined.</summary>
         internal Message(params ArraySegment<byte>[] pieces)
         {
             foreach (var piece in pieces)
@@ -166,7 +166,7 @@ namespace Rlx
             throw new WrongBytes(Malformed);
         }
 
-        // A group, which nobody knows, is skipped.
+        // A group is unknown and skipped.
         private static Field Next(byte[] data, ref int at, int end, int depth)
         {
             ulong tag = Varint(data, ref at, end), size = 0;
@@ -216,7 +216,7 @@ namespace Rlx
             catch (ArgumentException) { throw new WrongBytes(Malformed); }
         }
 
-        // Of an array, packed or not; at most one axis more than is due.
+        // The shape of an array, packed or not, with at most one axis too many.
         private List<ulong> Shape(int most)
         {
             var axes = new List<ulong>();

@@ -9,8 +9,8 @@ using System.Threading;
 using Rlx;
 
 /// <summary>
-/// What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
-/// again, and answers that were right before they were changed.
+/// Tests beyond the golden message sequences: the example of section 13, invalid arguments, reconnecting, and changed
+/// answers.
 /// </summary>
 public static class ClientTest
 {
@@ -19,7 +19,7 @@ public static class ClientTest
     private const string Full = "000000152213080b120466756c6c180121000000000000e83f";
     private const string Over = "000000062a0410c0c407";
     private static readonly Array[] Seen = { new float[] { 0, 0 } };
-    // For observations that are larger than what sockets hold, and with a heartbeat of 0.1 s.
+    // For observations that are larger than socket buffers, and with a heartbeat of 0.1 s.
     private const string Room = "0000002d0a2b08011a0273312204646133632a1d08ffffff7f110000000000c08240199a9999999999b93f208001288002";
     private static readonly Array[] Large = { new byte[8000000] };
 
@@ -28,8 +28,8 @@ public static class ClientTest
         return Enumerable.Range(0, digits.Length / 2).Select(i => Convert.ToByte(digits.Substring(2 * i, 2), 16)).ToArray();
     }
 
-    /// <summary>Answers each question with the next frame of a script, one script for each connection; then it hangs up.
-    /// In place of an answer may stand what it does with the stream.</summary>
+    /// <summary>Answers each request with the next frame of a script, one script for each connection, then disconnects.
+    /// An entry may also be a function of the stream.</summary>
     private sealed class Server
     {
         private readonly TcpListener listener = new TcpListener(IPAddress.Loopback, 0);
@@ -65,11 +65,11 @@ public static class ClientTest
                         var deed = answer as Action<Stream>;
                         if (deed != null) deed(stream);
                         if (deed != null) continue;
-                        for (int kind = 5; kind == 5 || kind >= 7;) kind = Frame(stream)[0] >> 3; // metrics, pongs, byes: no answer
+                        for (int kind = 5; kind == 5 || kind >= 7;) kind = Frame(stream)[0] >> 3; // metrics, pongs, byes need no answer
                         Write(stream, (string)answer);
                     }
                 }
-                catch (IOException) { } // the client has gone
+                catch (IOException) { } // the client disconnected
             }
         }
 
@@ -124,7 +124,7 @@ public static class ClientTest
         return new Outcome { Reward = new[] { reward }, Observation = seen.Length == 0 ? Seen : new Array[] { seen } };
     }
 
-    private static void BytesOfThePage()
+    private static void ExampleBytesOfSpecification()
     {
         var server = new Server(new[] { Welcome, Actions, Actions });
         using (var client = new Client(Point(server.Address)))
@@ -139,7 +139,7 @@ public static class ClientTest
             Check(told.Contains(due), due + " is not in " + told);
     }
 
-    private static void RefusedBeforeItIsSent()
+    private static void InvalidArgumentsAreNotSent()
     {
         var server = new Server(new[] { Welcome, Actions });
         using (var client = new Client(Point(server.Address)))
@@ -170,7 +170,7 @@ public static class ClientTest
         Refused(() => new Client(many));
     }
 
-    private static void ConnectsAgain()
+    private static void Reconnects()
     {
         var server = new Server(new[] { Welcome, Actions }, new[] { Full }, new[] { Welcome, Actions, Over });
         var config = Point(server.Address, server.Address);
@@ -184,12 +184,12 @@ public static class ClientTest
             var took = Stopwatch.StartNew();
             client.Init(Seen);
             Check(reasons.SequenceEqual(new[] { "the server's stream ended", "full" }), string.Join(", ", reasons));
-            Check(took.ElapsedMilliseconds >= 1000, "0.25 s at least, then the 0.75 s of the error");
+            Check(took.ElapsedMilliseconds >= 1000, "at least 0.25 s, then the 0.75 s of the error");
             var end = Thrown(() => client.Step(Result(1)));
             Check(end.Meaning == Meaning.Finished && end.GlobalStep == 123456, end);
             Check(Thrown(() => client.Init(Seen)).Meaning == Meaning.Finished, "it came back");
         }
-        Check(server.Told().Split(new[] { "6a027331" }, StringSplitOptions.None).Length == 3, "the session id of the two that came back");
+        Check(server.Told().Split(new[] { "6a027331" }, StringSplitOptions.None).Length == 3, "the session id in the hellos of the two reconnects");
     }
 
     private static void OneEntryForEachEnvironment()
@@ -208,7 +208,7 @@ public static class ClientTest
         Check(!server.Told().Contains("1a1c"), "a step was sent");
     }
 
-    private static void AHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll()
+    private static void LongHelloOmitsBoundsOrIsRefused()
     {
         var ones = Enumerable.Repeat(1.0, 5000).ToArray();
         var bounded = Space.Box(Dtype.Float32, new[] { 5000 }, ones, ones);
@@ -222,7 +222,7 @@ public static class ClientTest
         Check(server.Told().StartsWith("000000"), "a short hello");
     }
 
-    private static void LastWordsAreHeardBeforeAStep()
+    private static void LastMessageIsReportedBeforeAStep()
     {
         using (var played = new ManualResetEvent(false))
         using (var said = new ManualResetEvent(false))
@@ -256,7 +256,7 @@ public static class ClientTest
         }
     }
 
-    private static void LastWordsAreHeardWhenAWriteFails()
+    private static void LastMessageIsReportedWhenAWriteFails()
     {
         foreach (string word in new[] { Over, Full, "" })
         {
@@ -273,7 +273,7 @@ public static class ClientTest
         }
     }
 
-    private static void AServerThatTakesNothingIsLeft()
+    private static void ServerThatDoesNotReceiveIsDisconnected()
     {
         using (var over = new ManualResetEvent(false))
         {
@@ -310,7 +310,7 @@ public static class ClientTest
         if (!Socket.OSSupportsIPv6) return;
         var listener = new TcpListener(IPAddress.IPv6Loopback, 0);
         try { listener.Start(); }
-        catch (SocketException) { return; } // this machine has none
+        catch (SocketException) { return; } // this machine has no such address
         var server = new Thread(() => { using (var client = listener.AcceptTcpClient()) Write(client.GetStream(), Over); });
         server.Start();
         using (var client = new Client(Point("[::1]:" + ((IPEndPoint)listener.LocalEndpoint).Port)))
@@ -319,7 +319,7 @@ public static class ClientTest
         listener.Stop();
     }
 
-    private static void ChangedAnswersAreUnderstoodOrRefused()
+    private static void ChangedAnswersAreAcceptedOrRefused()
     {
         var random = new Random(1);
         int understood = 0, refused = 0;
@@ -347,17 +347,17 @@ public static class ClientTest
 
     public static void Main()
     {
-        BytesOfThePage();
-        RefusedBeforeItIsSent();
-        ConnectsAgain();
+        ExampleBytesOfSpecification();
+        InvalidArgumentsAreNotSent();
+        Reconnects();
         OneEntryForEachEnvironment();
-        AHelloThatIsTooLongGoesWithoutBoundsOrNotAtAll();
-        LastWordsAreHeardBeforeAStep();
-        LastWordsAreHeardWhenAWriteFails();
-        AServerThatTakesNothingIsLeft();
+        LongHelloOmitsBoundsOrIsRefused();
+        LastMessageIsReportedBeforeAStep();
+        LastMessageIsReportedWhenAWriteFails();
+        ServerThatDoesNotReceiveIsDisconnected();
         MistakesOfTheServer();
         EveryAddressOfAHostIsTried();
-        ChangedAnswersAreUnderstoodOrRefused();
+        ChangedAnswersAreAcceptedOrRefused();
         Console.WriteLine("all passed");
     }
 }

@@ -4,7 +4,7 @@ using System.Linq;
 using System.Text;
 using Rlx;
 
-/// <summary>Does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md.</summary>
+/// <summary>Executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md.</summary>
 public sealed class Play
 {
     private Queue<string> words;
@@ -69,7 +69,7 @@ public sealed class Play
         return digits == "-" ? null : digits.Select(one => one == '1').ToArray();
     }
 
-    // As many leaves as the observation has; null where the line has ended.
+    // As many leaves as the observation has, or null at the end of the line.
     private Array[] Leaves() { return words.Count == 0 ? null : observation.Select(leaf => leaf.Unpack(Bytes())).ToArray(); }
 
     private Outcome ReadOutcome(bool stepping)
@@ -137,7 +137,7 @@ public sealed class Play
     public static void Main()
     {
         var play = new Play();
-        bool over = false; // after the end of a connection the rest is skipped
+        bool over = false; // after a connection has ended, other commands are skipped
         for (string line = Console.ReadLine(); line != null; line = Console.ReadLine())
         {
             if (line == "end")
