@@ -1,4 +1,4 @@
-// Does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md.
+// Executes commands from standard input, one a line, and prints what it receives: see protocol/clients/README.md.
 
 import readline from "node:readline";
 import * as rlx from "./src/rlx.js";
@@ -46,7 +46,7 @@ class Line {
     return digits === "-" ? undefined : Array.from(digits, (one) => one === "1");
   }
 
-  /** As many leaves as there are, at most; undefined where the line has ended. */
+  /** At most as many leaves as the observation has, or undefined at the end of the line. */
   leaves(most = Infinity) {
     const found = [];
     while (found.length < most && this.words.length) found.push(new Uint8Array(this.bytes()).buffer);
@@ -123,7 +123,7 @@ const COMMANDS = {
   },
 };
 
-let over = false; // after the end of a connection the rest is skipped
+let over = false; // after a connection has ended, other commands are skipped
 for await (const text of readline.createInterface({ input: process.stdin })) {
   if (text === "end") {
     await client?.close();

@@ -8,7 +8,7 @@ import os from "node:os";
 import { parseArgs } from "node:util";
 import { Client, Failed, Finished, Interrupted, box, discrete } from "../src/rlx.js";
 
-/** Random numbers in [0, 1) that a seed repeats (mulberry32). */
+/** Repeatable random numbers in [0, 1) (mulberry32). */
 function generator(seed) {
   let state = seed >>> 0;
   return () => {
@@ -27,7 +27,7 @@ class CartPole {
     this.state = Array.from({ length: 4 }, () => 0.1 * random() - 0.05);
   }
 
-  /** One step of Euler, 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1. */
+  /** One Euler step of 0.02 s: Barto, Sutton and Anderson 1983, with the constants of gymnasium's CartPole-v1. */
   step(action) {
     const [x, speed, angle, turning] = this.state;
     const [sine, cosine] = [Math.sin(angle), Math.cos(angle)];
@@ -49,7 +49,7 @@ class Player {
     Object.assign(this, { client, count: environments, autoreset, wanted: episodes, random });
   }
 
-  /** Go on until enough episodes have ended; what is thrown ends it sooner. */
+  /** Play until enough episodes have ended. An error ends it earlier. */
   async play() {
     let actions = await this.#start();
     while (this.returns.length < this.wanted) {
@@ -58,7 +58,7 @@ class Player {
       const any = results.some((one) => one.terminated || one.truncated);
       const reward = this.begun.map((begun) => (begun ? 0 : 1));
       if (any && this.autoreset === "disabled") {
-        // all end together
+        // all episodes end together
         await this.client.reset(reward, { truncated: terminated.map((one) => !one), finalObservation: this.#show(this.last) });
         if (this.returns.length < this.wanted) actions = await this.#start();
       } else {
@@ -84,7 +84,7 @@ class Player {
     this.begun[i] = this.ended[i];
     this.ended[i] = false;
     if (this.begun[i]) {
-      // next_step: this step only begins
+      // next_step: this step only begins an episode
       this.poles[i] = new CartPole(this.random);
       return { terminated: false, truncated: false };
     }
@@ -113,7 +113,7 @@ function commandLine() {
       "tls-ca": { type: "string" },
     },
   });
-  if (positionals.length !== 1) throw new RangeError("say where the server is: HOST:PORT");
+  if (positionals.length !== 1) throw new RangeError("the address HOST:PORT is missing");
   const [environments, episodes, seed] = [values.environments, values.episodes, values.seed].map(Number);
   if (!(episodes >= 1) || !Number.isInteger(seed)) throw new RangeError("--episodes and --seed are whole numbers");
   const token = values["token-file"] ? fs.readFileSync(values["token-file"], "utf8").trim() : "";
@@ -146,5 +146,5 @@ async function main() {
 main().catch((error) => {
   console.error(error.message);
   if (!(error instanceof Failed)) process.exitCode = 2;
-  else process.exitCode = error.code >= 4 && error.code <= 7 ? 2 : 1; // 2: nothing that trying again would help
+  else process.exitCode = error.code >= 4 && error.code <= 7 ? 2 : 1; // 2: a retry does not help
 });

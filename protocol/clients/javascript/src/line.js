@@ -1,16 +1,16 @@
-// What lies under a conversation: payloads out, payloads in, and whether the stream has ended.
+// The transport of a connection: it sends and receives payloads, and records the end of the stream.
 
 import { MALFORMED, Wrong } from "./wire.js";
 
 const TOO_LARGE = 2;
-const NO_WEBSOCKET = `Node ${globalThis.process?.versions?.node} has no WebSocket: take Node 22 or newer, or the address HOST:PORT, which is TCP`;
+const NO_WEBSOCKET = `Node ${globalThis.process?.versions?.node} has no WebSocket: use Node 22 or newer, or the address HOST:PORT for TCP`;
 
-/** A line whose stream is somebody's. `heard` is called when something has come, or the stream has ended. */
+/** A base class of transports. `heard` is called when data have arrived or the stream has ended. */
 export class Line {
-  ended = ""; // a sentence, once it has
+  ended = ""; // the reason, after the stream has ended
   heard = () => {};
 
-  /** Wait for something to come; false if nothing does within some seconds. */
+  /** Wait until data arrive or the stream ends. Resolves to false after `seconds` without either. */
   wait(seconds) {
     return new Promise((resolve) => {
       const timer = setTimeout(() => done(false), Math.min(1000 * seconds, 2 ** 31 - 1));
@@ -30,18 +30,18 @@ export class Line {
     this.wake();
   }
 
-  /** A length is judged before anything of its body is waited for. */
+  /** Check a length before the body is read. */
   static judge(size, limit) {
     if (size === 0) throw new Wrong(MALFORMED, "a frame of length 0");
     if (size > limit) throw new Wrong(TOO_LARGE, `a frame of ${size} bytes; the limit is ${limit}`);
   }
 }
 
-/** WebSocket, of a browser or of Node 22: each message is a payload. */
+/** WebSocket of a browser or of Node 22. Each message is a payload. */
 export class WebSocketLine extends Line {
   #payloads = [];
 
-  /** Raises TypeError or SyntaxError where the address is wrong, Error where the connection cannot be made. */
+  /** Open a connection. Throws TypeError or SyntaxError for an invalid address, Error if the connection fails. */
   static async open(address, seconds) {
     if (typeof WebSocket === "undefined") throw new TypeError(`${address}: ${NO_WEBSOCKET}`);
     const line = new WebSocketLine();
@@ -56,9 +56,9 @@ export class WebSocketLine extends Line {
       line.#payloads.push(data);
       line.wake();
     };
-    line.socket.onerror = () => line.end(open ? "the connection is lost" : "no server, or one that does not let this page in");
+    line.socket.onerror = () => line.end(open ? "the connection is lost" : "no server, or the server refuses this page");
     line.socket.onclose = ({ code }) => line.end(`the server's stream ended (${code})`);
-    if (!(await line.wait(seconds))) line.end(`nobody answered within ${seconds} s`);
+    if (!(await line.wait(seconds))) line.end(`no answer within ${seconds} s`);
     if (open) return line;
     line.destroy();
     throw new Error(line.ended);
@@ -76,7 +76,7 @@ export class WebSocketLine extends Line {
     return new Uint8Array(data);
   }
 
-  /** Say no more; what was sent still goes out. */
+  /** Close after pending data are sent. */
   close() {
     this.socket.close(1000);
   }

@@ -1,8 +1,8 @@
-// Options are objects, whose misspelt names JavaScript would ignore: an episode that never ends, a token that is not sent.
+// Checks the names of options. JavaScript ignores misspelt names: a token would not be sent, an episode would not end.
 
 const plain = (name) => name.toLowerCase().replace(/[^a-z0-9]/g, "");
 
-/** How many letters are to be put in, taken out or replaced (Levenshtein 1965). */
+/** The number of letters to insert, delete or replace (Levenshtein 1965). */
 function distance(one, other) {
   let row = Array.from({ length: other.length + 1 }, (_, j) => j);
   for (let i = 1; i <= one.length; i += 1) {
@@ -14,7 +14,7 @@ function distance(one, other) {
   return row[other.length];
 }
 
-/** Throw a RangeError for an option that is not known: it names the nearest one, or all. `what`: whose options. */
+/** Throw a RangeError for an unknown option. It names the nearest option, or all. `what`: the owner of the options. */
 export function checkOptions(what, given, known) {
   if (given === null || typeof given !== "object") throw new RangeError(`the options of ${what} are an object, not ${given}`);
   const name = Object.keys(given).find((one) => !known.includes(one));

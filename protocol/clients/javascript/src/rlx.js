@@ -1,5 +1,5 @@
-// A client of RLX, version 1 (protocol/RLX.md; sections named here are its), for browsers and for Node: environments in
-// JavaScript that a RELAAX server acts on and learns from. Protobuf by hand; nothing but the platform.
+// A client of RLX, version 1 (sections are those of protocol/RLX.md), for browsers and Node. It connects environments in
+// JavaScript to the agents of a RELAAX server. It encodes Protobuf itself and has no dependencies.
 
 import { open } from "./open.js";
 import { checkOptions } from "./options.js";
@@ -20,9 +20,9 @@ const OPTIONS = [
 const HANDSHAKE_BYTES = 65536;
 const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
-const LEAST_SILENCE = 5; // seconds, however often the server lets its heart beat
+const LEAST_SILENCE = 5; // seconds, even if the heartbeat is shorter
 
-/** Why a call did not do what it should. `code` is that of section 9, or 0. Wrong arguments are a RangeError instead. */
+/** The error of a call. `code` is an error code of section 9, or 0. Invalid arguments raise a RangeError instead. */
 export class RlxError extends Error {
   constructor(sentence, code = 0) {
     super(sentence);
@@ -31,7 +31,7 @@ export class RlxError extends Error {
   }
 }
 
-/** The connection is lost, and with it the episodes: reset the environments and call `init`, which connects again. */
+/** The connection and its episodes are lost. Reset the environments and call `init`, which reconnects. */
 export class Interrupted extends RlxError {
   constructor(sentence, code = 0, retryAfter = 0) {
     super(sentence, code);
@@ -39,10 +39,10 @@ export class Interrupted extends RlxError {
   }
 }
 
-/** There is nothing to try again, or it was tried for long enough. */
+/** A retry is useless, or the retries took too long. */
 export class Failed extends RlxError {}
 
-/** Training is over. */
+/** Training has finished. */
 export class Finished extends RlxError {
   constructor(sentence, globalStep) {
     super(sentence);
@@ -57,12 +57,12 @@ function known(table, name, what) {
   return table[name];
 }
 
-/** The way of N environments to their agent. rlx.d.ts says what each call takes and gives. */
+/** A connection of N environments to their agent. rlx.d.ts describes the calls. */
 export class Client {
   #line;
-  #lost; // why there is no connection
-  #over; // a Finished, for good
-  #busy = false; // a call is under way
+  #lost; // the error that ended the connection
+  #over; // the Finished or Failed that ended the client
+  #busy = false; // a call is in progress
   #failures = 0;
   #address = 0;
   #since = 0;
@@ -74,7 +74,7 @@ export class Client {
   constructor(addresses, options) {
     this.addresses = [addresses].flat();
     if (!this.addresses.every((one) => typeof one === "string"))
-      throw new RangeError('Client takes an address, or a list of them, before its options: new Client("ws://localhost:7001/", {...})');
+      throw new RangeError('Client needs an address, or a list of them, before its options: new Client("ws://localhost:7001/", {...})');
     checkOptions("Client", options ?? {}, OPTIONS);
     for (const space of ["observation", "action"])
       if (!options?.[space]?.kind) throw new RangeError(`Client needs the option "${space}", a space such as discrete(2)`);
@@ -88,22 +88,22 @@ export class Client {
     [this.observation, this.action] = [leavesOf(observation), leavesOf(action)];
     const fits = Number.isInteger(this.count) && this.count >= 1 && this.count <= 65536;
     if (!fits || ![1, this.count].includes(this.habits.length) || !this.addresses.length)
-      throw new RangeError(`${this.count} environments: 1 to 65536 are allowed, and one autoreset for all or for each`);
+      throw new RangeError(`${this.count} environments: use 1 to 65536, and one autoreset mode for all or for each`);
     this.habitOf = this.#all((i) => this.habits[this.habits.length > 1 ? i : 0]);
     this.#between = this.#all(() => false);
   }
 
-  /** Connect now; without it the first `init` does. */
+  /** Connect now. Otherwise the first `init` connects. */
   async connect() {
     await this.#alone(() => this.#connect());
   }
 
-  /** Begin an episode in every environment; the first actions. */
+  /** Begin an episode in every environment and return the first actions. */
   async init(observation, more = {}) {
     checkOptions("init", more, ["partial"]);
     const { partial } = more;
     return this.#alone(async () => {
-      if (this.#playing && this.#line) throw new RangeError("an episode is under way: reset ends it");
+      if (this.#playing && this.#line) throw new RangeError("an episode is in progress: call reset first");
       this.#sized({ partial });
       const leaves = wire.arrays(1, this.observation, this.#pack(observation), this.count);
       const content = wire.join([leaves, wire.mask(2, partial)]);
@@ -120,7 +120,7 @@ export class Client {
     });
   }
 
-  /** Send what the last actions led to; the next actions. */
+  /** Send the outcome of the last actions and return the next actions. */
   async step(reward, observation, more = {}) {
     checkOptions("step", more, ["terminated", "truncated", "finalObservation", "episodes"]);
     const { terminated, truncated, finalObservation, episodes = [] } = more;
@@ -136,7 +136,7 @@ export class Client {
     });
   }
 
-  /** End the episode of every environment; their returns. */
+  /** End the episode of every environment and return their returns. */
   async reset(reward, more = {}) {
     checkOptions("reset", more, ["truncated", "finalObservation", "episodes"]);
     const { truncated, finalObservation, episodes = [] } = more;
@@ -150,12 +150,12 @@ export class Client {
   }
 
   /**
-   * Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: no
-   * connection, or no room in the server's limits.
+   * Add a scalar to the next message, with a valid name ("a b" becomes a_b). Returns false if it is dropped: there is no
+   * connection, or it exceeds the server's limits.
    */
   metric(name, value) {
-    if (!name || !(Math.abs(value) <= 1e30)) throw new RangeError(`metric "${name}", ${value}: a name, and -1e30 to 1e30`);
-    const form = name.replace(/[^\w\-./]|^\//gu, "_"); // as the server would
+    if (!name || !(Math.abs(value) <= 1e30)) throw new RangeError(`metric "${name}", ${value}: use a name and a value from -1e30 to 1e30`);
+    const form = name.replace(/[^\w\-./]|^\//gu, "_"); // as the server does
     if (!this.#line || !this.names || form.length > this.nameBytes || this.#scalars.length >= 1000) return false;
     if (!this.names.has(form) && this.names.size >= this.nameLimit) return false;
     this.names.add(form);
@@ -164,12 +164,12 @@ export class Client {
     return true;
   }
 
-  /** Ask whether the server is there. Between calls the client does so by itself, before the server takes it as gone. */
+  /** Send a ping and wait for the pong. Between calls the client sends pings itself, before the server's idle timeout. */
   async alive() {
     await this.#alone(() => this.#ask(PING, wire.integer(1, 1), PONG));
   }
 
-  /** Say goodbye. */
+  /** Send bye and disconnect. */
   async close() {
     this.#over ??= new Failed("the client was closed");
     if (!this.#line) return;
@@ -177,7 +177,7 @@ export class Client {
     this.#send(BYE, []);
     line.close();
     for (const until = Date.now() + 1000; !this.#busy && !line.ended && Date.now() < until; ) await line.wait(0.5);
-    this.#hangUp(); // also for a call that waits
+    this.#hangUp(); // also ends a waiting call
   }
 
   #all(make) {
@@ -186,7 +186,7 @@ export class Client {
 
   /** One call at a time: the two sides take turns. */
   async #alone(call) {
-    if (this.#busy) throw new RangeError("another call is under way: await it");
+    if (this.#busy) throw new RangeError("another call is in progress: await it");
     this.#busy = true;
     try {
       return await call();
@@ -209,12 +209,12 @@ export class Client {
     }
   }
 
-  /** The address whose turn it is. */
+  /** The current address. */
   get #where() {
     return this.addresses[this.#address % this.addresses.length];
   }
 
-  /** Wait before the next try, longer after each failure (section 9). Throws Failed when it is time to give up. */
+  /** Wait before the next attempt, longer after each failure (section 9). Throws Failed after retrySeconds. */
   async #backOff(lost) {
     const growing = Math.min(0.5 * 2 ** this.#failures, 30) * (0.5 + Math.random() / 2);
     const wait = Math.max(growing, lost.retryAfter * (1 + Math.random() / 5));
@@ -230,7 +230,7 @@ export class Client {
     if (this.#over) throw this.#over;
   }
 
-  /** One connection, to the address whose turn it is. */
+  /** Connect to the current address once. */
   async #attempt() {
     const address = this.#where;
     [this.limit, this.room, this.silence] = [HANDSHAKE_BYTES, HANDSHAKE_BYTES, QUIET_SECONDS];
@@ -243,14 +243,14 @@ export class Client {
       if (error.constructor !== Error) throw new RangeError(error.message);
       this.#interrupt(`cannot connect to ${address}: ${error.message}: is an RLX server running there?`);
     }
-    if (this.#over) this.#hangUp(); // it was closed meanwhile
+    if (this.#over) this.#hangUp(); // closed in the meantime
     else this.#line.heard = () => this.#busy || this.#overhear();
     await this.#exchange(HELLO, hello, WELCOME);
     this.#timer = setInterval(() => this.#keepAlive(), 1000 * Math.min(this.idle / 4, 30));
     this.#timer.unref?.();
   }
 
-  /** Bounds of observations are left out where there is no room for them (section 6). */
+  /** Bounds of observations are left out if the hello would be too long (section 6). */
   #hello(observation = this.options.observation) {
     const { environment, host, token, frameSkip, reportsEpisodes, action } = this.options;
     const hello = wire.join([
@@ -271,11 +271,11 @@ export class Client {
     ]);
     if (hello.length <= HANDSHAKE_BYTES - 8) return hello;
     if (observation === this.options.observation) return this.#hello(unbounded(observation));
-    throw new RangeError(`a hello of ${hello.length} bytes; 64 KiB are allowed: give bounds for all elements together`);
+    throw new RangeError(`a hello of ${hello.length} bytes; the limit is 64 KiB: use one bound for all elements`);
   }
 
   async #ask(kind, content, due) {
-    if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: init connects");
+    if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: call init to connect");
     const answer = await this.#exchange(kind, content, due);
     if (due !== PONG) {
       [this.answered, this.#playing] = [true, due === ACTIONS];
@@ -284,7 +284,7 @@ export class Client {
     return answer;
   }
 
-  /** Send, and look at frames until what is due has come. */
+  /** Send a message, and process frames until its answer arrives. */
   async #exchange(kind, content, due) {
     this.#overhear();
     this.#send(kind, content);
@@ -295,22 +295,22 @@ export class Client {
     }
   }
 
-  /** Write a message in one call, the gathered scalars before it. */
+  /** Write the pending scalars and a message in one call. */
   #send(kind, content) {
     if (!this.#line) throw this.#over ?? this.#lost;
     const payload = wire.bytes(kind, content);
-    if (payload.length > this.limit) throw new RangeError(`a message of ${payload.length} bytes; the server takes ${this.limit}`);
+    if (payload.length > this.limit) throw new RangeError(`a message of ${payload.length} bytes; the server accepts at most ${this.limit}`);
     this.#line.send([...this.#scalars, payload]);
     this.#scalars = [];
     this.spoke = Date.now();
   }
 
-  /** Look at what came while nobody waited: a ping is answered, anything else ends the connection and is told later. */
+  /** Process what arrived between calls. A ping is answered; another message ends the connection and is reported later. */
   #overhear() {
     try {
       this.#look(0);
     } catch {
-      // it is in #lost or #over
+      // the error is in #lost or #over
     }
   }
 
@@ -319,7 +319,7 @@ export class Client {
     this.#send(PING, []);
   }
 
-  /** Take frames up to the answer that is due; undefined if it is not there yet. */
+  /** Process frames up to the expected answer. Returns undefined if it has not arrived. */
   #look(due) {
     try {
       while (this.#line) {
@@ -337,17 +337,17 @@ export class Client {
     return undefined;
   }
 
-  /** Understand one frame; the answer, if it was the one that is due. */
+  /** Process one frame. Returns the answer if it is the expected one. */
   #read(payload, due) {
     const found = wire.parse(payload).filter(([number, kind]) => number <= 8 && kind === 2);
     if (found.length > 1) throw new wire.Wrong(wire.MALFORMED, "two messages in one frame");
-    if (!found.length) throw new wire.Wrong(3, "a message that nobody knows");
+    if (!found.length) throw new wire.Wrong(3, "an unknown message");
     const [[kind, , content]] = found;
     const message = wire.parse(content);
     if ([ERROR, FINISHED, BYE].includes(kind)) return this.#farewell(kind, message);
     if (kind === PING) return void this.#send(PONG, wire.integer(1, wire.readUint32(message, 1)));
     if (kind === PONG) return due === PONG || undefined;
-    if (kind !== due) throw new wire.Wrong(3, `message ${kind} may not be said now`);
+    if (kind !== due) throw new wire.Wrong(3, `message ${kind} is not allowed now`);
     if (due === WELCOME) return this.#welcome(message);
     return due === ACTIONS ? wire.readActions(message, this.action, this.count) : wire.readReturns(message, this.count);
   }
@@ -358,14 +358,14 @@ export class Client {
     const [session, algorithm] = [wire.readText(message, 3), wire.readText(message, 4)];
     const [idle, heartbeat] = [wire.readDouble(limits, 2), wire.readDouble(limits, 3)];
     const most = wire.readUint32(limits, 1);
-    if (wire.readUint32(message, 1) !== 1) throw new wire.Wrong(4, "a welcome of another version");
+    if (wire.readUint32(message, 1) !== 1) throw new wire.Wrong(4, "a welcome of an unsupported version");
     if (!(idle > 0 && heartbeat > 0 && Number.isFinite(idle + heartbeat))) throw new wire.Wrong(wire.VALUE);
-    if (!/^[\w-]{0,128}$/.test(session)) throw new wire.Wrong(wire.VALUE, "a session id that is none");
+    if (!/^[\w-]{0,128}$/.test(session)) throw new wire.Wrong(wire.VALUE, "an invalid session id");
     const bytes = (leaves) => leaves.reduce((sum, leaf) => sum + leaf.size, 0) * this.count;
     const twice = this.habits.includes(HABITS.same_step) ? 2 : 1;
     if (Math.max(twice * bytes(this.observation), bytes(this.action)) > most)
-      throw new wire.Wrong(9, "frames that are too short for these spaces");
-    const needed = bytes(this.action) + 16 * this.count + 512 * this.action.length; // of any answer; nothing longer is read
+      throw new wire.Wrong(9, "a max_frame_bytes that is too small for these spaces");
+    const needed = bytes(this.action) + 16 * this.count + 512 * this.action.length; // of any answer; longer frames are refused
     [this.limit, this.room] = [most, Math.min(most, Math.max(needed, HANDSHAKE_BYTES))];
     [this.sessionId, this.algorithm, this.idle] = [session, algorithm, idle];
     this.silence = Math.max(3 * heartbeat, LEAST_SILENCE);
@@ -373,7 +373,7 @@ export class Client {
     return true;
   }
 
-  /** What the server says last. */
+  /** Process the server's last message: an error, the end of training, or a bye. */
   #farewell(kind, message) {
     const text = wire.readText(message, kind === ERROR ? 2 : 1);
     if (kind === FINISHED) {
@@ -381,15 +381,15 @@ export class Client {
       this.#hangUp();
       throw this.#over;
     }
-    if (kind === BYE) this.#interrupt(`the server left: ${text}`);
+    if (kind === BYE) this.#interrupt(`the server sent bye: ${text}`);
     const [code, after] = [wire.readUint32(message, 1), wire.readDouble(message, 4)];
     const sentence = text || `error ${code}`;
-    if (!(after >= 0 && Number.isFinite(after))) throw new wire.Wrong(wire.VALUE, "a wait of no seconds");
+    if (!(after >= 0 && Number.isFinite(after))) throw new wire.Wrong(wire.VALUE, "an invalid retry_after_seconds");
     if (wire.readInteger(message, 3)) this.#interrupt(sentence, code, after);
     this.#fail(sentence, code);
   }
 
-  /** Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9). */
+  /** Disconnect after a mistake of the server. Reconnect only if an `init` was answered on this connection (section 9). */
   #mistake(error) {
     const { code, message } = error;
     let sentence = error instanceof wire.NoRlx ? message : `the server's mistake: ${message}`;
@@ -398,7 +398,7 @@ export class Client {
       this.#line.send([wire.bytes(BYE, wire.text(1, sentence.slice(0, 200)))]);
       this.#line.close();
     } catch {
-      // it is gone already
+      // the connection is lost already
     }
     if (this.answered) this.#interrupt(sentence, code);
     this.#fail(sentence, code);
@@ -426,7 +426,7 @@ export class Client {
     const line = this.#line;
     this.#line = undefined;
     line?.destroy();
-    line?.wake(); // a call that waits
+    line?.wake(); // end a waiting call
     this.#playing = false;
     this.#scalars = [];
   }
@@ -460,33 +460,33 @@ export class Client {
     throw new RangeError(`${name} is a list of ${this.count}, an entry for each environment: [...]; not ${given}`);
   }
 
-  /** Look at an outcome: which episodes it ends, and which of them are cut off. */
+  /** Check an outcome. Returns which episodes end and which of these are truncated. */
   #check(reward, terminated, truncated, final, episodes, stepping) {
     this.#overhear();
-    if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: init connects");
-    if (!this.#playing) throw new RangeError("no episode is under way: init begins one");
+    if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: call init to connect");
+    if (!this.#playing) throw new RangeError("no episode is in progress: call init first");
     this.#sized({ reward: reward ?? null, terminated, truncated });
     const wrong = Array.from(reward).findIndex((one) => !(typeof one === "number" && Math.abs(one) <= 1e15));
-    if (wrong >= 0) throw new RangeError(`the reward of environment ${wrong} is ${reward[wrong]}; -1e15 to 1e15 is allowed`);
+    if (wrong >= 0) throw new RangeError(`the reward of environment ${wrong} is ${reward[wrong]}; it must be from -1e15 to 1e15`);
     const cut = this.#all((i) => !!truncated?.[i] && !terminated?.[i] && (stepping || !this.#between[i]));
     const ended = cut.map((one, i) => one || !!terminated?.[i]);
     const same = this.habitOf.map((habit) => habit === HABITS.same_step);
     if (stepping) {
       const place = ended.findIndex((over, i) => over && (this.habitOf[i] === HABITS.disabled || this.#between[i]));
       if (place >= 0) {
-        const way = this.#between[place] ? "it ended with the step before" : 'call reset in place of step, or use the option autoreset: "same_step"';
+        const way = this.#between[place] ? "it ended with the step before" : 'call reset instead of step, or use the option autoreset: "same_step"';
         throw new RangeError(`the episode of environment ${place} cannot end with this step: ${way}`);
       }
-      if (final && !ended.some((over, i) => over && same[i])) throw new RangeError("finalObservation is given, but no episode ended");
+      if (final && !ended.some((over, i) => over && same[i])) throw new RangeError("finalObservation was given, but no episode ended");
     }
     const needed = cut.some((one, i) => one && (same[i] || !stepping));
-    if (needed && !final) throw new RangeError("an episode is truncated: finalObservation, its last observation, is needed");
+    if (needed && !final) throw new RangeError("a truncated episode needs finalObservation, its last observation");
     for (const episode of episodes) checkOptions("an episode", episode, ["environment", "episodeReturn", "length"]);
     const right = ({ environment: at, episodeReturn, length }) =>
       Number.isInteger(at) && at >= 0 && at < this.count && length >= 1 && Math.abs(episodeReturn) <= 1e30;
     const twice = new Set(episodes.map((one) => one.environment)).size < episodes.length;
     if (twice || (episodes.length && !this.options.reportsEpisodes) || !episodes.every(right))
-      throw new RangeError("episodes: at most one for each environment, if reportsEpisodes was said");
+      throw new RangeError("episodes: at most one for each environment, and only with reportsEpisodes");
     return [ended, cut];
   }
 }

@@ -1,4 +1,4 @@
-// Spaces, and the leaves that values of them have on the wire (RLX.md, sections 4 and 5).
+// Spaces, and the leaves of their values on the wire (RLX.md, sections 4 and 5).
 
 import { checkOptions } from "./options.js";
 import { bytes, doubles, integer, join, packed, text } from "./wire.js";
@@ -17,18 +17,18 @@ const TYPES = {
   float32: [11, Float32Array],
   float64: [12, Float64Array],
 };
-/** The names of element types; the first has the number 1 on the wire. */
+/** The names of element types, numbered from 1 on the wire. */
 export const DTYPES = Object.keys(TYPES);
 
-if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) throw new Error("RLX in JavaScript needs a little-endian machine");
+if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) throw new Error("RLX in JavaScript requires a little-endian machine");
 
 const list = (bounds) => (typeof bounds === "number" ? [bounds] : Array.from(bounds ?? []));
 
-/** Arrays of a shape. `low`, `high`: a number, one for each element, or nothing for no bound. */
+/** Arrays of a shape. `low`, `high`: a number, one for each element, or undefined for no bound. */
 export function box(dtype, shape = [], bounds = {}) {
   checkOptions("box", bounds, ["low", "high"]);
   const { low, high } = bounds;
-  if (!(dtype in TYPES)) throw new RangeError(`no dtype is called ${dtype}: ${DTYPES.join(", ")}`);
+  if (!(dtype in TYPES)) throw new RangeError(`unknown dtype ${dtype}: ${DTYPES.join(", ")}`);
   return { kind: 1, dtype, shape: [...shape], low: list(low), high: list(high) };
 }
 
@@ -67,21 +67,21 @@ export function unbounded(space) {
   return { ...space, low: [], high: [] };
 }
 
-/** By code point, which is not how JavaScript compares: its characters are those of UTF-16. */
+/** Compare by code point. JavaScript itself compares UTF-16 units. */
 function byCodePoint([one], [other]) {
   const [a, b] = [Array.from(one, (c) => c.codePointAt(0)), Array.from(other, (c) => c.codePointAt(0))];
   const differs = a.findIndex((point, i) => point !== b[i]);
   return differs < 0 ? a.length - b.length : a[differs] - (b[differs] ?? -1);
 }
 
-/** The arrays of a value, in their order. */
+/** The arrays of a value, in order. */
 export function leavesOf(space) {
   if (space.kind === 5) return space.spaces.flatMap(leavesOf);
   if (space.kind === 6) return [...space.entries].sort(byCodePoint).flatMap(([, part]) => leavesOf(part));
   return [new Leaf(space)];
 }
 
-/** The number of a float16's bits. */
+/** The number that the bits of a float16 represent. */
 export function half(bits) {
   const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
   const size = exponent === 31 ? NaN : exponent ? (1024 + fraction) * 2 ** (exponent - 25) : fraction * 2 ** -24;
@@ -97,7 +97,7 @@ export class Leaf {
     this.elements = this.shape.reduce((product, axis) => product * axis, 1);
     this.size = this.elements * this.Type.BYTES_PER_ELEMENT;
     if (!this.shape.every((axis) => Number.isInteger(axis) && axis >= 1) || this.elements >= 2 ** 31)
-      throw new RangeError(`a space has the shape [${this.shape}]: axes are at least 1, elements at most 2^31 - 1`);
+      throw new RangeError(`a space has the shape [${this.shape}]: axes must be at least 1, elements at most 2^31 - 1`);
     this.float = space.dtype.startsWith("float");
     this.large = this.Type.name.startsWith("Big");
     [this.low, this.high] = [this.#bounds(space.low, -1), this.#bounds(space.high, 1)];
@@ -105,7 +105,7 @@ export class Leaf {
     this.safe = most.every((one) => one <= Number.MAX_SAFE_INTEGER && one >= Number.MIN_SAFE_INTEGER);
   }
 
-  /** Rounded to what the dtype can hold. */
+  /** Bounds rounded to the dtype. */
   #bounds(given = [], sign) {
     if (!given.length) return [sign * Infinity];
     if (given.length !== 1 && given.length !== this.elements)
@@ -120,7 +120,7 @@ export class Leaf {
     return new this.Type(new Uint8Array(data).buffer); // a copy: aligned
   }
 
-  /** What a program is given: float16 as numbers; int64 of a discrete space, where it is small, as an Array of numbers. */
+  /** Values for the program: float16 as numbers, small int64 of a discrete space as an Array of numbers. */
   unpack(typed) {
     if (this.space.dtype === "float16") return Float32Array.from(typed, half);
     return this.large && this.safe ? Array.from(typed, Number) : typed;
@@ -146,10 +146,10 @@ export class Leaf {
   #converted(values, name) {
     if (typeof values?.[Symbol.iterator] !== "function" && !(values?.length >= 0))
       throw new RangeError(`${name} is ${values}; a list of ${this.space.dtype} is needed`);
-    if (this.space.dtype === "float16") throw new RangeError("float16 is given as a Uint16Array of its bits");
+    if (this.space.dtype === "float16") throw new RangeError("float16 must be a Uint16Array of its bits");
     const typed = this.large ? this.Type.from(values, (one) => BigInt(one)) : this.Type.from(values);
     const wrong = this.float ? -1 : typed.findIndex((one, i) => one != values[i]);
-    if (wrong >= 0) throw new RangeError(`${name}: ${values[wrong]} is no ${this.space.dtype}`);
+    if (wrong >= 0) throw new RangeError(`${name}: ${values[wrong]} is not ${this.space.dtype}`);
     return typed;
   }
 

@@ -1,4 +1,4 @@
-// RLX over TCP and TLS, in Node alone: a browser never loads this.
+// RLX over TCP and TLS, only in Node: a browser does not load this file.
 
 import net from "node:net";
 import secure from "node:tls";
@@ -7,11 +7,11 @@ import { Line } from "./line.js";
 
 const NETWORK = /^(E(CONN|HOST|NET|PIPE|TIMEDOUT|NOTFOUND|AI_)|ENOTFOUND|EAI_AGAIN)/;
 const READ_AHEAD = 65536;
-const HTTP2 = [4, 0, 0, 0, 0, 0]; // behind 3 bytes: SETTINGS of stream 0. As RLX a payload would begin with a zero byte, which none does
+const HTTP2 = [4, 0, 0, 0, 0, 0]; // after 3 bytes: SETTINGS of stream 0. No RLX payload begins with a zero byte
 const SPEAKS_GRPC =
   "this port speaks gRPC, like the ports of parameter and replay servers: connect to an RLX server (relaax-rlx-server.bind, port 7001 by default)";
 
-/** No TLS with this server: trying again would not help. */
+/** TLS with this server failed: a retry does not help. */
 export class NoTls extends Error {}
 
 export class TcpLine extends Line {
@@ -20,7 +20,7 @@ export class TcpLine extends Line {
 
   static async open(address, tls, seconds) {
     const [, host, port] = /^\[?([^/]+?)\]?:(\d+)$/.exec(address) ?? [];
-    if (!host || port > 65535) throw new TypeError(`${address} is no address: HOST:PORT, ws://HOST:PORT/ or wss://HOST:PORT/`);
+    if (!host || port > 65535) throw new TypeError(`${address} is not an address: use HOST:PORT, ws://HOST:PORT/ or wss://HOST:PORT/`);
     const line = new TcpLine();
     const options = { host, port: Number(port), noDelay: true };
     const socket = tls ? secure.connect({ ...options, ...(tls === true ? {} : tls) }) : net.connect(options);
@@ -34,7 +34,7 @@ export class TcpLine extends Line {
     socket.on("data", (chunk) => {
       line.#chunks.push(chunk);
       line.#bytes += chunk.length;
-      if (line.#bytes > READ_AHEAD) socket.pause(); // until somebody waits
+      if (line.#bytes > READ_AHEAD) socket.pause(); // until a call waits
       line.wake();
     });
     socket.on("error", (error) => {
@@ -43,7 +43,7 @@ export class TcpLine extends Line {
     });
     socket.on("close", () => line.end("the server's stream ended"));
     socket.on("end", () => line.end("the server's stream ended"));
-    if (!(await line.wait(seconds))) line.end(`nobody answered within ${seconds} s`);
+    if (!(await line.wait(seconds))) line.end(`no answer within ${seconds} s`);
     if (open) return line;
     line.destroy();
     if (tls && reason && !NETWORK.test(reason.code)) throw new NoTls(`no TLS with ${address}: ${reason.message}`);
@@ -55,7 +55,7 @@ export class TcpLine extends Line {
     return super.wait(seconds);
   }
 
-  /** One call for all frames. */
+  /** Send all frames in one call. */
   send(payloads) {
     const heads = payloads.map((payload) => new Uint8Array([24, 16, 8, 0].map((shift) => payload.length >>> shift)));
     this.socket.write(join(payloads.flatMap((payload, i) => [heads[i], payload])));

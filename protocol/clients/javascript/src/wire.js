@@ -1,19 +1,19 @@
-// Protobuf, by hand: what RLX needs of it. A message is built of pieces (arrays of bytes), which `join` puts together.
+// The part of Protobuf that RLX needs. A message is built of pieces (arrays of bytes), which `join` puts together.
 
 export const MALFORMED = 1;
 export const VALUE = 8;
 const UTF8 = new TextEncoder();
 const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Bytes that are no message of this protocol; `code` is that of section 9 of RLX.md. */
+/** Invalid bytes from the server. `code` is an error code of RLX.md, section 9. */
 export class Wrong extends Error {
-  constructor(code, sentence = "what is no Protobuf, or outside of what was agreed on") {
+  constructor(code, sentence = "invalid Protobuf, or a value outside the agreed range") {
     super(sentence);
     this.code = code;
   }
 }
 
-/** Bytes of a server that speaks another protocol. */
+/** Bytes of a server with another protocol. */
 export class NoRlx extends Wrong {}
 
 export function join(pieces) {
@@ -44,7 +44,7 @@ export const text = (field, string) => (string ? bytes(field, UTF8.encode(string
 export const packed = (field, values) => (values.length ? bytes(field, values.flatMap(varint)) : []);
 export const mask = (field, given) => (given?.some(Boolean) ? bytes(field, given.map(Number)) : []);
 
-/** Little-endian doubles, as everything on the wire. */
+/** Little-endian doubles. */
 function floats(values) {
   const data = new DataView(new ArrayBuffer(8 * values.length));
   values.forEach((value, i) => data.setFloat64(8 * i, value, true));
@@ -69,7 +69,7 @@ class Reader {
     return this.at === this.data.length;
   }
 
-  /** A number, where it has at most 28 bits; else a bigint of 64. */
+  /** A number if it has at most 28 bits, else a 64-bit bigint. */
   varint() {
     let value = 0;
     for (let i = 0; i < 10; i++) {
@@ -89,7 +89,7 @@ class Reader {
     return this.data.subarray(this.at - Number(size), this.at);
   }
 
-  /** The next field: number, kind, value. A group, which nobody knows, is skipped. */
+  /** The next field: number, kind, value. A group is unknown and skipped. */
   field(depth = 0) {
     const tag = this.varint();
     const [number, kind] = [Number(BigInt(tag) >> 3n), Number(BigInt(tag) & 7n)];
@@ -112,7 +112,7 @@ class Reader {
   }
 }
 
-/** The fields of a message, [number, kind, value] each. Of several pieces: as if their bytes were joined. */
+/** The fields of a message, [number, kind, value] each. Several pieces are read as if their bytes were joined. */
 export function parse(...pieces) {
   const fields = [];
   for (const piece of pieces) {
@@ -154,7 +154,7 @@ function readShape(fields, most) {
   return axes;
 }
 
-/** The leaves of actions, checked: see Leaf.unpack for what they are. */
+/** Check and return the leaves of actions, in the form of Leaf.unpack. */
 export function readActions(message, leaves, count) {
   const found = all(message, 1);
   if (found.length !== leaves.length) throw new Wrong(VALUE);

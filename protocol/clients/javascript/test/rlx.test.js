@@ -1,5 +1,5 @@
-// What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
-// again, answers that were right before they were changed, and RLX over WebSocket where this Node has one.
+// Tests beyond the golden message sequences: the example of section 13, invalid arguments, reconnecting, and changed
+// answers, and RLX over WebSocket if this Node has one.
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
@@ -12,7 +12,7 @@ import * as wire from "../src/wire.js";
 
 const WELCOME = "0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002";
 const ACTIONS = "0000001312110a0f08091201011a080200000000000000";
-const FULL = "000000152213080b120466756c6c180121000000000000e83f"; // OVERLOADED, to be tried again after 0.75 s
+const FULL = "000000152213080b120466756c6c180121000000000000e83f"; // OVERLOADED, retry after 0.75 s
 const OVER = "000000062a0410c0c407"; // training has finished at step 123,456
 const PAGE = [
   "0000002601",
@@ -21,7 +21,7 @@ const PAGE = [
 ];
 const SEEN = [[0, 0]];
 
-/** A server that answers each question with the next frame of a script, one script for each connection; then it hangs up. */
+/** A server that answers each request with the next frame of a script, one script for each connection, then disconnects. */
 async function serve(scripts, play) {
   let told = "";
   let rest = Buffer.alloc(0);
@@ -45,7 +45,7 @@ async function serve(scripts, play) {
   try {
     await play(`127.0.0.1:${server.address().port}`);
   } finally {
-    await new Promise((resolve) => server.close(resolve)); // once all has been heard
+    await new Promise((resolve) => server.close(resolve)); // after all was received
   }
   return told;
 }
@@ -59,19 +59,19 @@ const make = (addresses, options = {}) =>
     ...options,
   });
 
-/** What assert.throws asks: whether an error is a RangeError with this beginning. */
+/** A predicate for assert.throws: whether an error is a RangeError that begins with this text. */
 const beginsWith = (sentence) => (error) => {
   assert.ok(error instanceof RangeError, String(error));
   assert.equal(error.message.slice(0, sentence.length), sentence);
   return true;
 };
 
-test("it says the version of its package", () => {
+test("version is that of the package", () => {
   const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url)));
   assert.equal(VERSION, manifest.version);
 });
 
-test("the bytes of the page", async () => {
+test("example bytes of the specification", async () => {
   const told = await serve([[WELCOME, ACTIONS, ACTIONS]], async (address) => {
     const client = make(address);
     assert.deepEqual(await client.init([[0.5, -0.25]]), [[2]]);
@@ -83,7 +83,7 @@ test("the bytes of the page", async () => {
   for (const due of PAGE.slice(1)) assert.ok(told.includes(due));
 });
 
-test("refused before it is sent", async () => {
+test("invalid arguments are not sent", async () => {
   const told = await serve([[WELCOME, ACTIONS]], async (address) => {
     const client = make(address);
     assert.equal(client.metric("before", 1), false);
@@ -96,13 +96,13 @@ test("refused before it is sent", async () => {
     ];
     for (const outcome of wrong) await assert.rejects(client.step(...outcome), RangeError);
     await assert.rejects(client.reset([1], { truncated: [true] }), RangeError);
-    await assert.rejects(client.init(SEEN), /reset ends it/);
+    await assert.rejects(client.init(SEEN), /call reset first/);
     for (const [name, value] of [["", 1], ["x", NaN], ["x", 2e30]]) assert.throws(() => client.metric(name, value), RangeError);
-    assert.equal(client.metric("é".repeat(129), 1), false); // the server takes 128 bytes
+    assert.equal(client.metric("é".repeat(129), 1), false); // the server accepts 128 bytes
     assert.equal(client.metric("é".repeat(128), 1), true);
     const first = client.alive();
-    await assert.rejects(client.step([1], SEEN), /another call is under way/);
-    await assert.rejects(first, Interrupted); // the script has ended
+    await assert.rejects(client.step([1], SEEN), /another call is in progress/);
+    await assert.rejects(first, Interrupted); // the script is at its end
     await client.close();
   });
   assert.ok(!told.includes("1a1c"));
@@ -113,7 +113,7 @@ test("refused before it is sent", async () => {
   for (const address of ["nonsense", "a:b", "http://localhost:1/", "http://localhost:1"]) await assert.rejects(make(address).connect(), RangeError);
 });
 
-test("an option that is not known is named, with the nearest one", async () => {
+test("unknown option is named with the nearest one", async () => {
   const wrong = [
     [{ envrionment: "Mine" }, 'Client has no option "envrionment": did you mean "environment"?'],
     [{ frame_skip: 4 }, 'Client has no option "frame_skip": did you mean "frameSkip"?'],
@@ -127,7 +127,7 @@ test("an option that is not known is named, with the nearest one", async () => {
   for (const options of [undefined, {}])
     assert.throws(() => new Client("a:1", options), beginsWith('Client needs the option "observation", a space'));
   for (const first of [{ address: "a:1" }, undefined])
-    assert.throws(() => new Client(first), beginsWith("Client takes an address, or a list of them, before its options: "));
+    assert.throws(() => new Client(first), beginsWith("Client needs an address, or a list of them, before its options: "));
   assert.throws(() => new Client("a:1", "b:1"), beginsWith("the options of Client are an object, not b:1"));
   assert.throws(() => box("float32", [2], { lo: 0 }), beginsWith('box has no option "lo": did you mean "low"?'));
   const told = await serve([[WELCOME, ACTIONS]], async (address) => {
@@ -145,10 +145,10 @@ test("an option that is not known is named, with the nearest one", async () => {
     for (const [call, sentence] of calls) await assert.rejects(call(), beginsWith(sentence));
     await client.close();
   });
-  assert.equal(told.match(/0000000[0-9a-f]+4200/g)?.length, 1); // the bye alone came behind the first actions
+  assert.equal(told.match(/0000000[0-9a-f]+4200/g)?.length, 1); // only the bye came after the first actions
 });
 
-test("closed while it connects, and while an answer is due", async () => {
+test("close during a connection attempt, and during a call", async () => {
   let told = await serve([[WELCOME, ACTIONS]], async (address) => {
     const client = make(address);
     const begun = client.init(SEEN);
@@ -167,7 +167,7 @@ test("closed while it connects, and while an answer is due", async () => {
   assert.ok(told.endsWith("000000024200")); // bye
 });
 
-test("a hello that is too long is refused before there is a connection", async () => {
+test("long hello is refused before it connects", async () => {
   const many = box("float32", [9000], { low: Array(9000).fill(-1) });
   let told = await serve([], async (address) => {
     const client = make(address, { action: many });
@@ -175,7 +175,7 @@ test("a hello that is too long is refused before there is a connection", async (
   });
   assert.equal(told, "");
   told = await serve([[WELCOME, ACTIONS]], async (address) => {
-    const client = make(address, { observation: dict({ a: tuple([many]) }) }); // without its bounds there is room
+    const client = make(address, { observation: dict({ a: tuple([many]) }) }); // without its bounds the hello fits
     assert.deepEqual(await client.init([Array(9000).fill(0)]), [[2]]);
     await client.close();
   });
@@ -194,7 +194,7 @@ test("values are those of the space", () => {
   assert.deepEqual(leavesOf(dict(spaces)).map((leaf) => leaf.elements), [4, 1, 3, 2]);
 });
 
-test("errors of arguments name the argument and the way out", async () => {
+test("argument errors name the argument and the way out", async () => {
   const given = [
     [(client) => client.init([0, 0]), "an observation of this space is one list in a list: [[...]], with the numbers of all environments; not a list of 2"],
     [(client) => client.init(undefined), "an observation of this space is one list in a list: [[...]]"],
@@ -208,7 +208,7 @@ test("errors of arguments name the argument and the way out", async () => {
     [(client) => client.step(undefined, SEEN), "reward is a list of 1, an entry for each environment: [...]; not null"],
     [(client) => client.step([1], SEEN, { terminated: [true] }), "the episode of environment 0 cannot end with this step: call reset"],
     [(client) => client.reset([1], { truncated: true }), "truncated is a list of 1"],
-    [(client) => client.reset([1], { truncated: [true] }), "an episode is truncated: finalObservation"],
+    [(client) => client.reset([1], { truncated: [true] }), "a truncated episode needs finalObservation"],
   ];
   await serve([[WELCOME, ACTIONS]], async (address) => {
     const client = make(address);
@@ -223,7 +223,7 @@ test("errors of arguments name the argument and the way out", async () => {
   assert.throws(() => make("a:1", { observationSpace: 1 }), beginsWith('Client has no option "observationSpace": did you mean "observation"?'));
 });
 
-test("a port of gRPC is named and not tried again", async () => {
+test("gRPC port is named and not retried", async () => {
   const settings = "000024040000000000000300000010000401000000000600002000fe0300000001"; // the start of a gRPC server
   await serve([[settings]], async (address) => {
     const client = make(address, { retrySeconds: 60 });
@@ -241,7 +241,7 @@ test("a client without onRetry warns on the console", async (t) => {
   assert.match(warned.calls[0].arguments[0], /^RLX: full; trying again in [\d.]+ s$/);
 });
 
-test("connects again", async () => {
+test("reconnects", async () => {
   const waits = [];
   const told = await serve([[WELCOME, ACTIONS], [FULL], [WELCOME, ACTIONS, OVER]], async (address) => {
     const client = make([address, address], { retrySeconds: 60, onRetry: (_, seconds) => waits.push(seconds) });
@@ -258,13 +258,13 @@ test("connects again", async () => {
 });
 
 test("gives up", async () => {
-  const nobody = await serve([], async () => {});
-  assert.equal(nobody, "");
+  const told = await serve([], async () => {});
+  assert.equal(told, "");
   const client = make("127.0.0.1:1", { retrySeconds: 0.1 });
   await assert.rejects(client.init(SEEN), (error) => error instanceof Failed && /127\.0\.0\.1:1/.test(error.message));
 });
 
-test("changed answers are understood or refused", () => {
+test("changed answers are accepted or refused", () => {
   const leaves = leavesOf(discrete(3));
   const ends = { understood: 0, refused: 0 };
   let state = 1;
@@ -288,7 +288,7 @@ test("changed answers are understood or refused", () => {
   assert.ok(ends.understood > 1000 && ends.refused > 1000, JSON.stringify(ends));
 });
 
-/** A server of WebSocket that answers each message with the next of a script; a text answers where it is told "text". */
+/** A WebSocket server that answers each message with the next of a script; "text" sends a text message. */
 function serveWebSocket(script) {
   return net.createServer((socket) => {
     let waiting = Buffer.alloc(0);
@@ -318,11 +318,11 @@ function serveWebSocket(script) {
 }
 
 const lacking = typeof WebSocket === "undefined" && "this Node has no WebSocket: 22 has, and 20 with --experimental-websocket";
-test("a Node without WebSocket says the way out", async (t) => {
+test("Node without WebSocket names the way out", async (t) => {
   const had = globalThis.WebSocket;
   t.after(() => (globalThis.WebSocket = had));
   globalThis.WebSocket = undefined;
-  const due = (error) => error instanceof RangeError && /^ws:..a: Node [\d.]+ has no WebSocket: take Node 22 .* TCP$/.test(error.message);
+  const due = (error) => error instanceof RangeError && /^ws:..a: Node [\d.]+ has no WebSocket: use Node 22 .* TCP$/.test(error.message);
   await assert.rejects(make("ws://a", { retrySeconds: 60 }).init(SEEN), due);
 });
 
