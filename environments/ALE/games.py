@@ -22,8 +22,8 @@ class Games(VectorEnv):
     """Vector of games. Observations are the newest frame of each game, uint8 [N, 84, 84]; rewards are the raw score.
 
     A game begins with 0 to `noop_max` no-ops. Resets in the step that ends an episode. With `life_loss`, an episode
-    ends with each life and the game continues; `whole_games` returns the games that a step ended, from its infos,
-    whatever an episode is.
+    ends with each life and the game continues. `whole_games` returns the games that a step ended, from its infos, with
+    and without `life_loss`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Games(VectorEnv):
             stack_num=1,
             reward_clipping=False,
             frameskip=frame_skip,
-            noop_max=noop_max + 1 if noop_max else 0,  # it draws a number below this one
+            noop_max=noop_max + 1 if noop_max else 0,  # ale-py draws a number below this one
             life_loss_info=life_loss,
             repeat_action_probability=sticky,
             full_action_space=full_action_space,
@@ -64,9 +64,9 @@ class Games(VectorEnv):
         self.single_action_space = self.emulator.single_action_space
         self.action_space = self.emulator.action_space
         self._gray = np.zeros((84, 84), np.uint8)
-        # Sticky actions are drawn within the vector, whose games cannot be followed then.
+        # With sticky actions the vector draws the repeats itself, so a shadow could not follow its game.
         self._shadow = Shadow(rom, frame_skip, full_action_space, fire_reset) if render and sticky == 0 else None
-        self._begun: npt.NDArray[np.int64] = np.zeros(environments, np.int64)
+        self._first_frames: npt.NDArray[np.int64] = np.zeros(environments, np.int64)
         self._scores = np.zeros(environments)
         self._lengths = np.zeros(environments, np.int64)
 
@@ -74,7 +74,7 @@ class Games(VectorEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
         observations, infos = self.emulator.reset(seed=seed)
-        self._begun = _begun(infos)
+        self._first_frames = _first_frames(infos)
         self._scores[:] = 0.0
         self._lengths[:] = 0
         self._gray = observations[0, 0]
@@ -93,10 +93,10 @@ class Games(VectorEnv):
         kept: dict[str, Any] = {GAMES: (), "lives": infos["lives"]}
         cut = np.count_nonzero(truncated)
         if cut or np.count_nonzero(terminated):
-            begun = _begun(infos)
-            over = begun != self._begun
-            kept[GAMES] = self._ended(over)
-            self._begun = begun
+            first_frames = _first_frames(infos)
+            over = first_frames != self._first_frames
+            kept[GAMES] = self._finished_games(over)
+            self._first_frames = first_frames
             if over[0] and self._shadow is not None:
                 self._shadow.begin(int(infos["episode_frame_number"][0]))
             if cut:
@@ -105,13 +105,13 @@ class Games(VectorEnv):
         return observations, rewards, terminated, truncated, kept
 
     def render(self) -> tuple[npt.NDArray[np.uint8]]:
-        """Return the screen of the first game, uint8 [H, W, 3]; with sticky actions, what the agent sees of it."""
+        """Return the screen of the first game, uint8 [H, W, 3]; with sticky actions, the observed gray frame."""
         if self._shadow is not None:
             return (self._shadow.screen(),)
         return (np.repeat(self._gray[:, :, None], 3, axis=2),)
 
-    def _ended(self, over: npt.NDArray[np.bool_]) -> list[Episode]:
-        """Return the games that are over, and reset the counters of their successors."""
+    def _finished_games(self, over: npt.NDArray[np.bool_]) -> list[Episode]:
+        """Return the games that are over, and reset their score and length for the next game."""
         games = [Episode(int(i), float(self._scores[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
         self._scores[over] = 0.0
         self._lengths[over] = 0
@@ -123,10 +123,10 @@ class Games(VectorEnv):
 
 
 class Shadow:
-    """A game that is played along with one of a vector, whose screens are gray and small, to be watched.
+    """A copy of one game of a vector, with full-size colour screens for people who watch.
 
-    Without sticky actions a game is what its actions make it: a reset, FIRE if the vector presses it, so many no-ops,
-    and the agent's actions.
+    Without sticky actions a game is determined by its actions: a reset, FIRE if the vector presses it, the no-ops, and
+    the agent's actions.
     """
 
     def __init__(self, rom: str, frame_skip: int, full_action_space: bool, fire_reset: bool) -> None:
@@ -140,7 +140,7 @@ class Shadow:
         self._frame_skip = frame_skip
 
     def begin(self, frames: int) -> None:
-        """Begin a game that is so many frames old."""
+        """Start a game and play no-ops until it is `frames` frames old."""
         self._ale.reset_game()
         if self._fires:
             self._ale.act(ale_py.Action.FIRE)
@@ -164,7 +164,7 @@ def whole_games(infos: dict[str, Any]) -> Sequence[Episode]:
     return games
 
 
-def _begun(infos: dict[str, Any]) -> npt.NDArray[np.int64]:
+def _first_frames(infos: dict[str, Any]) -> npt.NDArray[np.int64]:
     """Return the emulator frame at which each game began; it changes only with a new game."""
-    begun: npt.NDArray[np.int64] = infos["frame_number"].astype(np.int64) - infos["episode_frame_number"]
-    return begun
+    first: npt.NDArray[np.int64] = infos["frame_number"].astype(np.int64) - infos["episode_frame_number"]
+    return first

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Run Atari games (ALE) against an RLX server: `main HOST:PORT NAME [N]`.
 
-They are those of the Arcade Learning Environment. NAME is the name of a rom (`boxing`) or an id (`ALE/Boxing-v5`,
+The games are those of the Arcade Learning Environment. NAME is the name of a rom (`boxing`) or an id (`ALE/Boxing-v5`,
 `BoxingNoFrameskip-v4`). N games are stepped together over one connection, in threads of this process.
 The preprocessing is the usual one: grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30
 no-op starts, the game's own actions. Rewards are the raw score.
 
-Roms come with the package ale-py, or from the folder of --roms, or that of the variable RELAAX_ROMS if it exists.
+Roms come from the folder of --roms. The default is the folder that the variable RELAAX_ROMS names, if it exists,
+otherwise the package ale-py.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ except ModuleNotFoundError as error:
 
 PROGRAM = "ALE/main"
 STICKY_IDS = 0.25  # for ids with -v0 or -v5
-SEVERAL_PLAYERS = ("combat", "joust", "maze_craze", "warlords")  # for whose roms the emulator ends the process
+SEVERAL_PLAYERS = ("combat", "joust", "maze_craze", "warlords")  # the emulator ends the process for these roms
 ROMS_VARIABLE = "RELAAX_ROMS"
 _ROMS_OF_ALE = "ALE_ROMS_DIR"
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the games, run them, close them."""
+    """Create the games, run them and close them."""
     settings = command.settings(arguments)
     env = make(arguments)
     return families.run_and_close(
@@ -75,7 +76,7 @@ def make(arguments: argparse.Namespace) -> Any:
 def find(name: str, folder: Path | None = None) -> tuple[str, float]:
     """Return the rom's name and the id's sticky probability. Raises command.UsageError if there is no such rom.
 
-    `folder`: where roms are; None for those of ale-py.
+    `folder`: a folder with roms, or None for ale-py's own.
     """
     try:
         from ale_py import roms
@@ -96,34 +97,34 @@ def find(name: str, folder: Path | None = None) -> tuple[str, float]:
 
 
 def use_roms(rom: str, folder: Path | None) -> None:
-    """Let ale-py take its roms from this folder, if one is given. Raises command.UsageError if it lacks this rom."""
+    """Make ale-py load roms from `folder`, if given. Raises command.UsageError if the rom is missing or another one."""
     from ale_py import roms
 
     if folder is not None:
         if not folder.is_dir():
-            raise command.UsageError(f"there is no folder {folder} for --roms; without it ale-py's own roms are played")
+            raise command.UsageError(f"there is no folder {folder} for --roms; without --roms, ale-py's own are used")
         os.environ[_ROMS_OF_ALE] = str(folder)
-    place = folder or "ale-py"
+    source = folder or "ale-py"
     try:
         with _quiet():
             roms.get_rom_path(rom)
     except FileNotFoundError:
         raise command.UsageError(
-            f"{place} has no {rom}.bin: put it there, or name a folder that has it by --roms"
+            f"{source} has no {rom}.bin: put it there, or name a folder that has it with --roms"
         ) from None
-    except OSError as error:  # not the rom that ale-py knows by this name
+    except OSError as error:  # its checksum is not that of the rom with this name
         raise command.UsageError(
-            f"{place}: {' '.join(str(error).split())}: another rom of that name is needed"
+            f"{source}: {' '.join(str(error).split())}: replace it by the rom that ale-py expects"
         ) from None
 
 
 def _quiet() -> contextlib.AbstractContextManager[Any]:
-    """Keep ale-py from saying where it looks for roms."""
+    """Suppress ale-py's output about where it looks for roms."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
 def _folder() -> Path | None:
-    """Return the folder of the variable RELAAX_ROMS if it exists, as an image may say where one can be mounted."""
+    """Return the folder of the variable RELAAX_ROMS if it exists: an image sets the variable even without a mount."""
     folder = Path(os.environ.get(ROMS_VARIABLE, ""))
     return folder if os.environ.get(ROMS_VARIABLE) and folder.is_dir() else None
 
@@ -132,7 +133,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     result = command.parser(PROGRAM, "Run Atari games against an RLX server.", "a rom or an id, such as boxing")
     add: Any = result.add_argument
-    add("--life-loss", action="store_true", help="end an episode with each life; returns are still of whole games")
+    add(
+        "--life-loss", action="store_true", help="end an episode with each life; returns are still those of whole games"
+    )
     text = "repeat the last action with probability P (0; 0.25 for -v0, -v5)"
     add("--sticky", type=command.probability, metavar="P", help=text)
     add("--noop-max", type=int, default=30, metavar="K", help="begin with up to K no-ops (30)")

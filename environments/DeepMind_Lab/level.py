@@ -33,21 +33,21 @@ ACTIONS: Actions = (
     ("jump", "JUMP", 1),
     ("crouch", "CROUCH", 1),
 )
-"""The name of each action, the Lab's control that it moves, and by how much; other controls rest."""
+"""The name of each action, the control of the Lab that it sets, and the value; other controls are 0."""
 
 SHRUNK = tuple(a for a in ACTIONS if a[0].startswith(("look l", "look r", "strafe", "move")))
-"""Those that move and turn in the plane, which are enough for mazes."""
+"""The actions that move and turn in the plane, which are enough for mazes."""
 
 
 class Level(gymnasium.Env):
-    """Observations are gray frames, uint8 [84, 84]; an action is an index into `SHRUNK`, held for `frame_skip` frames.
+    """A level whose observations are gray frames, uint8 [84, 84].
 
-    Without `shrink` it is one into `ACTIONS`.
+    An action is an index into `SHRUNK`, or into `ACTIONS` without `shrink`. It is held for `frame_skip` frames.
 
-    `open_lab` makes the `deepmind_lab.Lab`, whose frames (RGB_INTERLEAVED) must be 84 by 84. It is called at the first
-    reset: a process that only asks for the spaces starts no engine. An episode ends as terminated, because the Lab does
-    not distinguish its time limit from the level's own end. Its frames end before that: the last observation is the
-    newest frame seen.
+    `open_lab` creates the `deepmind_lab.Lab`, whose frames (RGB_INTERLEAVED) must be 84 by 84. It is called at the
+    first reset, so a process that only needs the spaces starts no engine. Every episode ends as terminated, because the
+    Lab does not distinguish its time limit from the level's own end. The Lab gives no frame at the end of an episode,
+    so the last observation is the newest earlier frame.
     """
 
     def __init__(self, open_lab: Callable[[], Any], frame_skip: int = 4, shrink: bool = True) -> None:
@@ -60,7 +60,7 @@ class Level(gymnasium.Env):
         self.action_space = Discrete(len(self._actions))
         self._lab: Any = None
         self._controls: list[npt.NDArray[np.intc]] = []
-        self._seen: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE), np.uint8)
+        self._frame: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE), np.uint8)
         self._screen: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE, 3), np.uint8)
 
     def reset(
@@ -70,16 +70,18 @@ class Level(gymnasium.Env):
         if self._lab is None:
             self._lab = self._open_lab()
             self._controls = controls(self._lab.action_spec(), self._actions)
-        self._lab.reset(seed=int(self.np_random.integers(2**31)))  # seeded per episode: episodes differ, runs do not
-        self._seen = self._look()
-        return self._seen, {}
+        self._lab.reset(
+            seed=int(self.np_random.integers(2**31))
+        )  # a seed for each episode: episodes differ, runs do not
+        self._frame = self._next_frame()
+        return self._frame, {}
 
     def step(self, action: Any) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         reward = float(self._lab.step(self._controls[int(action)], num_steps=self._frame_skip))
         terminated = not self._lab.is_running()
         if not terminated:
-            self._seen = self._look()
-        return self._seen, reward, terminated, False, {}
+            self._frame = self._next_frame()
+        return self._frame, reward, terminated, False, {}
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Return the newest frame, uint8 [84, 84, 3]."""
@@ -90,7 +92,7 @@ class Level(gymnasium.Env):
         if lab is not None:
             lab.close()
 
-    def _look(self) -> npt.NDArray[np.uint8]:
+    def _next_frame(self) -> npt.NDArray[np.uint8]:
         self._screen = np.asarray(self._lab.observations()[FRAME])
         return gray(self._screen)
 
@@ -105,7 +107,7 @@ def open_lab(name: str, renderer: str = "software") -> Any:
 
 
 def controls(action_spec: list[dict[str, Any]], actions: Actions) -> list[npt.NDArray[np.intc]]:
-    """Return the vector of the Lab's controls for each of the actions; `action_spec` names them in order."""
+    """Return the control vector of each action; `action_spec` names the Lab's controls in order."""
     names = [control["name"] for control in action_spec]
     vectors = [np.zeros(len(names), np.intc) for _ in actions]
     for vector, (_, control, value) in zip(vectors, actions, strict=True):

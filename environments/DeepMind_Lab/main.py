@@ -2,9 +2,9 @@
 """Run levels of DeepMind Lab against an RLX server: `main ADDRESS [N|display] [MAP]`.
 
 MAP is the name of a level, `nav_maze_static_01` if none is given. Frames are 84x84 and gray; an action is repeated for
-4 frames. There are six: 0 and 1 look left and right, 2 and 3 strafe left and right, 4 and 5 move forward and back. With
---no-shrink there are eleven: 0 and 1 look left and right, 2 and 3 look up and down, 4 and 5 strafe left and right,
-6 and 7 move forward and back, 8 fires, 9 jumps, 10 crouches. Several levels run in separate processes.
+4 frames. There are six actions: 0 and 1 look left and right, 2 and 3 strafe left and right, 4 and 5 move forward and
+back. With --no-shrink there are eleven: 0 and 1 look left and right, 2 and 3 look up and down, 4 and 5 strafe left and
+right, 6 and 7 move forward and back, 8 fires, 9 jumps, 10 crouches. Several levels run in separate processes.
 
 The package `deepmind_lab` is not a dependency of RELAAX: it is built from source with Bazel.
 """
@@ -30,7 +30,7 @@ except ModuleNotFoundError as error:
 
 PROGRAM = "DeepMind_Lab/main"
 MAP = "nav_maze_static_01"
-HELP = f"how many (1) or display: one, with --display; and which level ({MAP})"
+HELP = f"how many levels (1), or display for one level with --display; and the name of the level ({MAP})"
 MISSING = (
     "this Python has no deepmind_lab, which is built from https://github.com/google-deepmind/lab:"
     " bazel build -c opt //python/pip_package:build_pip_package,"
@@ -39,7 +39,7 @@ MISSING = (
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the levels, run them, close them."""
+    """Create the levels, run them and close them."""
     settings = command.settings(arguments)
     if importlib.util.find_spec("deepmind_lab") is None:
         raise command.UsageError(MISSING)
@@ -58,7 +58,7 @@ def make(arguments: argparse.Namespace) -> Any:
 
 
 class CountAndMap(argparse.Action):
-    """Take at most two words for what they are: a number or `display` is how many, another word MAP, in any order."""
+    """Parse at most two words in any order: a number or `display` is the count, another word is MAP."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -67,7 +67,7 @@ class CountAndMap(argparse.Action):
         counts = [word for word in words if word.isdecimal() or word == DISPLAY]
         maps = [word for word in words if word not in counts]
         if len(counts) > 1 or len(maps) > 1:
-            raise argparse.ArgumentError(self, f"{' '.join(words)!r} is no number of levels and one name")
+            raise argparse.ArgumentError(self, f"{' '.join(words)!r} is not at most one number of levels and one name")
         for count in counts:
             if count == DISPLAY:
                 namespace.display = True
@@ -86,11 +86,11 @@ def parser() -> argparse.ArgumentParser:
     result.set_defaults(name=MAP, environments=1)
     add: Any = result.add_argument
     add("words", metavar="[N|display] [MAP]", nargs="*", action=CountAndMap, help=HELP)
-    text = "the six actions that move and turn instead of all eleven (on)"
+    text = "use the six actions that move and turn instead of all eleven (on)"
     add("--shrink", action=argparse.BooleanOptionalAction, default=True, help=text)
     families.add_frame_skip(result)
     add("--renderer", choices=("software", "hardware"), default="software", help="renderer of the frames (software)")
-    families.add_vectorization(result, "sync for one level or to be watched, otherwise async")
+    families.add_vectorization(result, "sync for one level or with --display or --video, otherwise async")
     return result
 
 

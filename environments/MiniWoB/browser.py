@@ -1,4 +1,4 @@
-"""A Chromium without a window that shows one page, and that ends with this program, however that ends."""
+"""A Chromium without a window that shows one page. It ends with this program, even if the program is killed."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ MISSING = "install both; Debian: apt-get install chromium chromium-driver"
 _OPTIONS = (
     "--headless",
     "--disable-gpu",
-    "--disable-dev-shm-usage",  # a container's is small
+    "--disable-dev-shm-usage",  # /dev/shm is small in a container
     "--disable-extensions",
     "--disable-background-networking",
     "--disable-breakpad",
     "--hide-scrollbars",
     "--mute-audio",
     "--no-first-run",
-    "--remote-debugging-pipe",  # whose end is the end of the browser
+    "--remote-debugging-pipe",  # the browser exits when the pipe closes
 )
 
 
 def binaries() -> tuple[str, str]:
-    """Return the paths of browser and driver. Raises command.UsageError if the machine lacks one of them."""
+    """Return the paths of browser and driver. Raises command.UsageError if one of them is not installed."""
     browser = os.environ.get("MINIWOB_CHROME_BINARY") or next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = os.environ.get("MINIWOB_CHROMEDRIVER") or shutil.which("chromedriver")
-    for what, path in (("chromium", browser), ("chromedriver", driver)):
+    for name, path in (("chromium", browser), ("chromedriver", driver)):
         if path is None or shutil.which(path) is None:
-            raise command.UsageError(f"there is no {path or what} on this machine: {MISSING}")
+            raise command.UsageError(f"there is no {path or name} on this machine: {MISSING}")
     assert browser is not None
     assert driver is not None
     return browser, driver
 
 
 class Browser:
-    """Shows the upper left part of the page at `url`, drawn smaller by `scale`. Raises Failure if it does not answer.
+    """A browser that shows the upper left part of the page at `url`, scaled by `scale`.
 
-    The driver is the first of a group of processes to which its browsers belong. A watchman ends the group: when the
-    program closes the browser, and also when it was killed.
+    Raises Failure if the browser does not respond. The driver leads a process group that contains its browsers. A
+    ProcessReaper ends the group when the program closes the browser, and also if the program is killed.
     """
 
     def __init__(self, url: str, width: int, height: int, scale: float) -> None:
@@ -66,7 +66,7 @@ class Browser:
         self._folder = tempfile.mkdtemp(prefix="relaax-chromium-")
         for option in (*_OPTIONS, f"--user-data-dir={self._folder}"):
             options.add_argument(option)
-        # As root Chromium runs without its sandbox or not at all, in a container without namespaces as well.
+        # As root, and in a container without namespaces, Chromium starts only without its sandbox.
         if os.geteuid() == 0 or os.environ.get("MINIWOB_NO_SANDBOX") == "1":
             options.add_argument("--no-sandbox")
         service = Service(
@@ -80,7 +80,7 @@ class Browser:
         try:
             service.start()
             self._reaper.register(-service.process.pid)
-            # The driver is at a port of this machine, which no proxy reaches.
+            # The driver listens on a local port, which a proxy cannot reach.
             direct = ClientConfig(service.service_url, proxy=Proxy({"proxyType": ProxyType.DIRECT}))
             self._driver = webdriver.Remote(service.service_url, options=options, client_config=direct)
             self._devtools(
@@ -89,13 +89,13 @@ class Browser:
             self._driver.get(url)
         except (WebDriverException, HTTPError, OSError) as error:
             self.close()
-            raise Failure(f"Chromium does not begin: {_said(error)}") from error
+            raise Failure(f"Chromium did not start: {_one_line(error)}") from error
         except BaseException:
             self.close()
             raise
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Return what a script of JavaScript returns."""
+        """Run JavaScript in the page and return its result."""
         return self._execute("w3cExecuteScript", {"script": script, "args": list(arguments)})
 
     def click(self, x: int, y: int) -> None:
@@ -108,11 +108,11 @@ class Browser:
         mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": steps}
         self._execute("actions", {"actions": [mouse]})
 
-    def look(self, larger: float = 1.0) -> npt.NDArray[np.uint8]:
-        """Return the page, uint8 [height * scale, width * scale, 3], or so many times larger."""
-        clip = {"clip": {"x": 0, "y": 0, **self._size, "scale": larger}} if larger != 1 else {}
-        taken = self._devtools("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True, **clip})
-        pixels = np.frombuffer(base64.b64decode(taken["data"]), np.uint8)
+    def screenshot(self, zoom: float = 1.0) -> npt.NDArray[np.uint8]:
+        """Return the page, uint8 [height * scale * zoom, width * scale * zoom, 3]."""
+        clip = {"clip": {"x": 0, "y": 0, **self._size, "scale": zoom}} if zoom != 1 else {}
+        capture = self._devtools("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True, **clip})
+        pixels = np.frombuffer(base64.b64decode(capture["data"]), np.uint8)
         image: Any = cv2.imdecode(pixels, cv2.IMREAD_COLOR_RGB)
         return np.asarray(image, np.uint8)
 
@@ -124,7 +124,7 @@ class Browser:
             process.kill()
             process.wait()
             process.stdin.close()
-            self._service.process = None  # else it would be asked to end once more
+            self._service.process = None  # otherwise Service would stop it again
 
     def _devtools(self, name: str, parameters: dict[str, Any]) -> Any:
         return self._execute("executeCdpCommand", {"cmd": name, "params": parameters})
@@ -134,8 +134,8 @@ class Browser:
             answer: Any = self._driver.execute(name, parameters)
             return answer["value"]
         except (WebDriverException, HTTPError, OSError) as error:
-            raise Failure(f"Chromium does not answer: {_said(error)}") from error
+            raise Failure(f"Chromium does not respond: {_one_line(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Run tasks of MiniWoB++ in Chromium against an RLX server: `main HOST:PORT NAME [N]`.
 
-NAME is an id (`miniwob/click-test-v1`) or a part of it (`click-test`). N browsers without windows run at once. What is
-seen is the page at half its size, in colour, 80 wide and 105 high, with the sentence that tells what to do. An action
-is a click at one of 8 x 8 places below that sentence. The reward is the task's: 1 for success, -1 for failure, which is
-also that of an episode without success in 10 clicks.
+NAME is an id (`miniwob/click-test-v1`) or a part of it (`click-test`). N browsers without windows run at once. An
+observation is the page at half its size, in colour, 80 wide and 105 high, including the sentence with the task. An
+action is a click at one of 8 x 8 places below that sentence. The reward is the task's: 1 for success, -1 for failure.
+An episode without success in 10 clicks is a failure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROGRAM = "MiniWoB/main"
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Open the browsers, run the tasks, end the browsers."""
+    """Open the browsers, run the tasks and close the browsers."""
     settings = command.settings(arguments)
     families.require("miniwob", "miniwob", "selenium", "gymnasium", "cv2")
     identifier, env = make(arguments)
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add: Any = result.add_argument
     add("--grid", type=command.positive, default=8, metavar="K", help="click at one of K x K places (8)")
-    add("--clicks", type=command.positive, default=10, metavar="K", help="the most clicks of an episode (10)")
+    add("--clicks", type=command.positive, default=10, metavar="K", help="maximum clicks per episode (10)")
     return result
 
 

@@ -1,4 +1,4 @@
-"""N tasks of MiniWoB++, each in a browser of its own, all acting at the same time."""
+"""N tasks of MiniWoB++, each in its own browser, in parallel."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gymnasium.vector.utils import batch_space
 
 from relaax.client.program import families
 
-WIDTH, HEIGHT, QUERY = 160, 210, 50  # of a page, in pixels; its upper part tells what to do
-SCALE = 0.5  # letters can still be told apart
+WIDTH, HEIGHT, QUERY = 160, 210, 50  # of a page, in pixels; its upper QUERY pixels state the task
+SCALE = 0.5  # letters are still readable
 _SHAPE = (int(HEIGHT * SCALE), int(WIDTH * SCALE), 3)
-_PATIENT = "core.EPISODE_MAX_TIME = 2 ** 31 - 1;"  # in ms: how fast an agent answers is no part of the task
-# What the episode has come to, after which the next one begins, from a seed, if this one ended or is to end.
-_GO_ON = """
+_NO_TIME_LIMIT = "core.EPISODE_MAX_TIME = 2 ** 31 - 1;"  # ms: the speed of an agent is not part of the task
+# Returns whether the episode ended, its reward, and whether the task is ready. If the episode ended, or arguments[1] is
+# true, the next episode starts from the seed arguments[0].
+_ADVANCE = """
 const state = [WOB_DONE_GLOBAL, WOB_RAW_REWARD_GLOBAL];
 if (WOB_DONE_GLOBAL || arguments[1]) {
   core.endEpisode(0);
@@ -42,62 +43,66 @@ def pages() -> dict[str, Path]:
 
 
 class Task:
-    """One task in a browser. `grid`: columns and rows of places to click at, below the query."""
+    """One task in a browser.
+
+    `grid`: number of columns and of rows of places to click at, below the query. `clicks`: maximum of an episode.
+    """
 
     def __init__(self, browser: Any, grid: int, clicks: int) -> None:
         self._browser = browser
         self._grid = grid
         self._clicks = clicks
         self._left = clicks
-        browser.run(_PATIENT)
+        browser.run(_NO_TIME_LIMIT)
 
     def begin(self, seed: int) -> npt.NDArray[np.uint8]:
-        """Begin an episode; return its first screen."""
-        self._go_on(seed, True)
-        return self.look()
+        """Start an episode and return its first screen."""
+        self._advance(seed, True)
+        return self.screen()
 
     def click(self, place: int, seed: int) -> tuple[npt.NDArray[np.uint8], float, bool]:
-        """Click at a place: the screen that follows, the reward, and whether the episode ended.
+        """Click at a place. Return the next screen, the reward, and whether the episode ended.
 
-        The next one then begins, from this seed. As many clicks as there may be end it as the page's clock would.
+        If it ended, the next episode starts from `seed`. The last allowed click ends an episode as a timeout of the
+        page would.
         """
         row, column = divmod(place, self._grid)
         cell = WIDTH / self._grid
         self._browser.click(int((column + 0.5) * cell), QUERY + int((row + 0.5) * cell))
         self._left -= 1
-        reward, ended = self._go_on(seed, not self._left)
-        return self.look(), reward, ended
+        reward, ended = self._advance(seed, not self._left)
+        return self.screen(), reward, ended
 
-    def _go_on(self, seed: int, enough: bool) -> tuple[float, bool]:
-        """Return the reward and whether the episode ended; then the next one has begun, as it also does by `enough`."""
-        done, reward, ready = self._browser.run(_GO_ON, seed, enough)
+    def _advance(self, seed: int, end: bool) -> tuple[float, bool]:
+        """Return the reward and whether the episode ended. If it ended, or `end` is true, start the next episode."""
+        done, reward, ready = self._browser.run(_ADVANCE, seed, end)
         while not ready:
             ready = self._browser.run(_READY)
-        if not done and not enough:
+        if not done and not end:
             return 0.0, False
         self._left = self._clicks
         return float(reward) if done else -1.0, True
 
-    def look(self) -> npt.NDArray[np.uint8]:
+    def screen(self) -> npt.NDArray[np.uint8]:
         """Return the screen, uint8 [105, 80, 3]."""
-        screen: npt.NDArray[np.uint8] = self._browser.look()
+        screen: npt.NDArray[np.uint8] = self._browser.screenshot()
         return screen
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         self._browser.close()
 
     def picture(self) -> npt.NDArray[np.uint8]:
         """Return the screen for people, uint8 [420, 320, 3]."""
-        picture: npt.NDArray[np.uint8] = self._browser.look(larger=4)
+        picture: npt.NDArray[np.uint8] = self._browser.screenshot(zoom=4)
         return picture
 
 
 class Tasks(VectorEnv):
-    """The same task `count` times. Resets in the step that ends an episode; no episode is truncated.
+    """A vector of `count` copies of a task. Resets in the step that ends an episode; no episode is truncated.
 
-    `open_browser` returns one that shows the task's page. An episode ends with the page's own reward, which does not
-    depend on time here, or after so many clicks with -1, as pages give for too long a time.
+    `open_browser` returns a browser that shows the task's page. An episode ends with the page's own reward, which does
+    not depend on time here, or with -1 after `clicks` clicks, which is what a page gives for a timeout.
     """
 
     def __init__(self, open_browser: Callable[[], Any], count: int, grid: int, clicks: int) -> None:
@@ -133,7 +138,7 @@ class Tasks(VectorEnv):
         return (self._tasks[0].picture(),)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End all browsers, also in the middle of a step."""
+        """Close all browsers, also in the middle of a step."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.close()
@@ -144,7 +149,7 @@ class Tasks(VectorEnv):
 
 
 def find(name: str) -> tuple[str, Path]:
-    """Return the id and the page of a task. Raises command.UsageError if there is none of this name."""
+    """Return the id and the page of a task. Raises command.UsageError if there is no such task."""
     known = pages()
     identifier = families.find_id(name, known, "miniwob/", "MiniWoB")
     return identifier, known[identifier]

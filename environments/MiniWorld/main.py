@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Run worlds of MiniWorld against an RLX server: `main HOST:PORT NAME [N]`.
 
-NAME is an id of the package (`MiniWorld-MazeS3Fast-v0`) or a part of it (`MazeS3Fast`, `four_rooms`). Frames are 84x84
-and in colour; no screen is needed.
+NAME is an id of the package (`MiniWorld-MazeS3Fast-v0`) or a part of it (`MazeS3Fast`, `four_rooms`). Frames are 84x84,
+in colour. No display is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX = "MiniWorld-"
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the worlds, run them, close them."""
+    """Create the worlds, run them and close them."""
     settings = command.settings(arguments)
     families.require("miniworld", "miniworld", "gymnasium")
     identifier = find(arguments.name)
@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 
 def find(name: str) -> str:
-    """Return the id that is meant by a name. Raises command.UsageError if there is none."""
+    """Return the id for a name or a part of one. Raises command.UsageError if there is no such id."""
     import gymnasium
 
     command.sibling_module(__package__, "world").register()

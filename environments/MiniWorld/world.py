@@ -1,4 +1,4 @@
-"""Worlds of MiniWorld on machines without a screen, several in one process."""
+"""Worlds of MiniWorld without a display, several in one process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from relaax.client import command
 
 GRAPHICS = "install Mesa's libraries; Debian, Ubuntu: apt-get install libegl1 libgl1-mesa-dri libglu1-mesa"
 _WATCHED, _UNWATCHED = (640, 480), (8, 8)
-_MAKING = threading.Lock()  # connections of one program make their worlds in parallel
+_CREATION_LOCK = threading.Lock()  # connections of one program create their worlds in parallel
 _current = threading.local()
 
 
 def register() -> None:
-    """Let gymnasium know MiniWorld's ids, whose frames are drawn by EGL: no screen is needed.
+    """Register MiniWorld's ids with gymnasium. EGL draws the frames, so no display is needed.
 
-    Raises command.UsageError if this machine lacks the libraries for that.
+    Raises command.UsageError if this machine lacks the libraries.
     """
     os.environ["PYOPENGL_PLATFORM"] = "egl"
     os.environ.setdefault("LP_NUM_THREADS", "0")  # Mesa draws in this thread: other processes need the cores
@@ -33,13 +33,13 @@ def register() -> None:
         from miniworld import miniworld
     except ModuleNotFoundError:
         raise
-    except Exception as error:  # pyglet's own: of a library, of a display
+    except Exception as error:  # pyglet raises its own types: for a library, for a display
         raise command.UsageError(f"MiniWorld cannot draw on this machine ({error}): {GRAPHICS}") from error
-    _separate(miniworld)
+    _use_own_display_lists(miniworld)
 
 
-def _separate(miniworld: Any) -> None:
-    """Let each world draw its walls from a display list of its own: for MiniWorld it is number 1 in all of them."""
+def _use_own_display_lists(miniworld: Any) -> None:
+    """Give each world its own display list for walls: MiniWorld uses number 1 for every world."""
     from pyglet import gl
 
     miniworld.glNewList = lambda number, mode: gl.glNewList(_current.number, mode)
@@ -48,13 +48,13 @@ def _separate(miniworld: Any) -> None:
 
 
 class DrawnWorld(gymnasium.Wrapper):
-    """A world whose frames are in colour, uint8 [side, side, 3]: what is to be found is told apart by its colour."""
+    """A world whose frames are in colour, uint8 [side, side, 3], because the goals of tasks differ by colour."""
 
     _numbers = itertools.count(1)
 
     def __init__(self, identifier: str, side: int, watched: bool) -> None:
         width, height = _WATCHED if watched else _UNWATCHED
-        with _MAKING, contextlib.redirect_stdout(io.StringIO()):  # it prints what the renderer can do
+        with _CREATION_LOCK, contextlib.redirect_stdout(io.StringIO()):  # it prints the features of the renderer
             self._number = _current.number = next(self._numbers)
             env = gymnasium.make(
                 identifier,
@@ -73,8 +73,8 @@ class DrawnWorld(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         _current.number = self._number
-        seen, reward, terminated, truncated, info = self.env.step(action)
-        return seen, float(reward), terminated, truncated and not terminated, info
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, float(reward), terminated, truncated and not terminated, info
 
     def render(self) -> Any:
         _current.number = self._number

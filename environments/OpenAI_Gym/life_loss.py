@@ -1,4 +1,4 @@
-"""Atari episodes that end with a life, in games that continue."""
+"""A wrapper that ends an Atari episode with each life while the game continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCORE, LENGTH = "game_score", "game_length"
 
 
 class LifeLoss(gymnasium.Wrapper):
-    """End an episode when a life is lost, and continue the game in the next one.
+    """A wrapper that ends an episode when a life is lost, and continues the game in the next episode.
 
     gymnasium's own preprocessing begins a new game after each life. When a game is over, `info` holds its whole score
     and its length in steps.
@@ -32,7 +32,7 @@ class LifeLoss(gymnasium.Wrapper):
             return self._last
         self._score, self._length, self._over = 0.0, 0, False
         observation, info = self.env.reset(seed=seed, options=options)
-        self._lives = self._count()
+        self._lives = self._lives_left()
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -43,12 +43,12 @@ class LifeLoss(gymnasium.Wrapper):
         self._over = bool(terminated or truncated)
         if self._over:
             info = {**info, SCORE: self._score, LENGTH: self._length}
-        lives = self._count()
+        lives = self._lives_left()
         lost, self._lives = lives < self._lives, lives
         self._last = observation, info
         return observation, reward, bool(terminated or lost), bool(truncated), info
 
-    def _count(self) -> int:
+    def _lives_left(self) -> int:
         ale: Any = self.unwrapped
         return int(ale.ale.lives())
 

@@ -28,14 +28,14 @@ except ModuleNotFoundError as error:
 
 ATARI_FRAME_SKIP = 4
 VECTOR_PAYS = 4
-"""Environments from which an environment's own vector form is used. CartPole's takes 33 us per step for any number,
-gymnasium's SyncVectorEnv 7 us plus 7 us for each.
+"""Number of environments from which an environment's own vector form is used. CartPole's takes 33 us per step for any
+number; gymnasium's SyncVectorEnv takes 7 us plus 7 us for each environment.
 """
 PROGRAM = "OpenAI_Gym/main"
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the environments, run them, close them."""
+    """Create the environments, run them and close them."""
     settings = command.settings(arguments)
     spec = find(arguments)
     atari = is_atari(spec)
@@ -66,15 +66,15 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 
 def find(arguments: argparse.Namespace) -> Any:
-    """Return gymnasium's specification of the environment. Raises command.UsageError if there is none of this name."""
+    """Return gymnasium's specification of the environment. Raises command.UsageError if there is no such one."""
     naming = command.sibling_module(__package__, "naming")
     if (
         arguments.register
         or arguments.imports
-        or "." in arguments.name  # of a module, with a dot in place of the colon
+        or "." in arguments.name  # a module, written with a dot instead of the colon
         or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper)))
     ):
-        naming.look_in(arguments.path)
+        naming.add_search_path(arguments.path)
     return naming.find(arguments.name, arguments.register, arguments.imports)
 
 
@@ -118,15 +118,15 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
             around.append(observe)
         if mode == "async":
             around.append(process.child_wrapper(None if arguments.life_loss else arguments.metric or ()))
-        same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is void
+        same_step: dict[str, Any] = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step only resets
         if mode == "async":
             same_step["context"] = process.start_method()
         if mode == "sync":
-            same_step["copy"] = False  # what each environment hands out is copied, and sent before the next step
+            same_step["copy"] = False  # observations are copied out of each environment, and sent before the next step
         return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)
-    except naming.WRONG as error:  # its message may name a missing library
+    except naming.USAGE_ERRORS as error:  # its message may name a missing library
         given = f" with {', '.join(f'{name}={value!r}' for name, value in kwargs.items())}" if kwargs else ""
-        raise command.UsageError(f"cannot make {spec.id}{given}: {naming.said(error)}") from error
+        raise command.UsageError(f"cannot make {spec.id}{given}: {naming.error_text(error)}") from error
 
 
 def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.Namespace) -> str:
@@ -139,12 +139,12 @@ def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.
     if arguments.vectorization is not None:
         return str(arguments.vectorization)
     own = spec.vector_entry_point is not None and not spec.additional_wrappers and not wrapped
-    pays = own and arguments.environments >= VECTOR_PAYS and wrapping.takes(spec.vector_entry_point, kwargs)
+    pays = own and arguments.environments >= VECTOR_PAYS and wrapping.accepts(spec.vector_entry_point, kwargs)
     return "vector_entry_point" if pays else "sync"
 
 
 def _import_box2d(spec: Any) -> None:
-    """Import Box2D: its SWIG classes raise deprecation warnings, which, as errors, would crash the interpreter."""
+    """Import Box2D without warnings: as errors, the deprecations of its SWIG classes would crash the interpreter."""
     if str(spec.entry_point).startswith("gymnasium.envs.box2d"):
         with warnings.catch_warnings(), contextlib.suppress(ImportError):  # gymnasium names the package to install
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -162,7 +162,9 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     if arguments.life_loss:
         wrappers.append(command.sibling_module(__package__, "life_loss").LifeLoss)
     options: dict[str, Any] = {"frameskip": 1}
-    if arguments.protocol == command.NOOP:  # from the agent's first action on: the emulator would count no-ops, too
+    if (
+        arguments.protocol == command.NOOP
+    ):  # counted from the agent's first action: the emulator would count no-ops, too
         wrappers.append(lambda env: TimeLimit(env, command.NOOP_FRAMES // ATARI_FRAME_SKIP))
     if arguments.sticky is not None:
         options["repeat_action_probability"] = arguments.sticky
@@ -196,19 +198,19 @@ def parser() -> argparse.ArgumentParser:
     add("--vectorization", choices=("vector_entry_point", "sync", "async"), help=text)
     text = "send only these elements of the observation, counted from 0"
     add("--observe", type=_positions, metavar="I,J,...", help=text)
-    text = "an argument of the environment's constructor, as for gymnasium.make: is_slippery=false; repeatable"
+    text = "an argument of the environment's constructor, as for gymnasium.make, such as is_slippery=false; repeatable"
     add("--kwarg", metavar="NAME=VALUE", type=wrapping.kwarg, action="append", default=[], help=text)
     text = (
-        "put each environment into this wrapper of gymnasium.wrappers, or MODULE:CLASS, with these arguments:"
+        "wrap each environment in this class of gymnasium.wrappers, or MODULE:CLASS, with these arguments, such as"
         " GrayscaleObservation, 'ResizeObservation={\"shape\": [84, 84]}'; repeatable, in order"
     )
     add("--wrapper", metavar="NAME[={...}]", type=wrapping.wrapper, action="append", default=[], help=text)
-    text = "call this first, for packages that register their ids by a call, such as minatar.gym:register_envs"
+    text = "call this function first, for packages that register their ids in one, such as minatar.gym:register_envs"
     add("--register", metavar="MODULE:FUNCTION", help=text)
-    text = "import this first, for packages that register their ids then, such as highway_env; repeatable"
+    text = "import this module first, for packages that register their ids on import, such as highway_env; repeatable"
     add("--import", dest="imports", metavar="MODULE", action="append", default=[], help=text)
     text = (
-        "look for the modules of NAME, --wrapper, --register and --import here, then in the working directory;"
+        "folder to search for the modules of NAME, --wrapper, --register and --import, before the working directory;"
         " repeatable"
     )
     add("--path", metavar="FOLDER", action="append", default=[], help=text)

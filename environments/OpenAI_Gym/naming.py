@@ -1,4 +1,4 @@
-"""Find environments by id, and modules, classes and functions by name."""
+"""Lookup of environments by id, and of modules, classes and functions by name."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from relaax.client import command
 from relaax.client.program.families import nearest
 
 MINATAR = "MinAtar/"
-WRONG = (gymnasium.error.Error, ImportError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
-"""Errors of unusable arguments or missing libraries, for which a retry would not help."""
+USAGE_ERRORS = (gymnasium.error.Error, ImportError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+"""Errors that mean unusable arguments or missing libraries: a retry does not help."""
 _log = logging.getLogger(__name__)
 _REGISTERING = threading.Lock()  # connections of one program find their environments in parallel
 
@@ -30,8 +30,8 @@ def find(name: str, register: str | None = None, imports: Sequence[str] = ()) ->
     """Return gymnasium's specification of an environment.
 
     `name`: an id, MODULE:ID to import a module first, or MODULE:CLASS, which need not be registered. `register`:
-    MODULE:FUNCTION of a package that registers its ids by a call. `imports`: modules of packages that register theirs
-    when imported. Raises command.UsageError if no environment has this name.
+    MODULE:FUNCTION of a package that registers its ids in a call. `imports`: modules of packages that register their
+    ids on import. Raises command.UsageError if no environment has this name.
     """
     module, _, identifier = name.rpartition(":")
     with _REGISTERING:
@@ -47,48 +47,48 @@ def find(name: str, register: str | None = None, imports: Sequence[str] = ()) ->
         if register is not None:
             _call(register)
         for other in (*imports, *([module] if module else [])):
-            imported(other)
+            import_module(other)
     try:
         namespace, short, version = registration.parse_env_id(identifier)
         if version is None and identifier not in gymnasium.registry:  # the newest, as in gymnasium.make
             version = registration.find_highest_version(namespace, short)
         return gymnasium.spec(registration.get_env_id(namespace, short, version))
     except (gymnasium.error.Error, ImportError) as error:
-        made = getattr(sys.modules.get(module), identifier, None)
-        if isinstance(made, type) and issubclass(made, gymnasium.Env):
+        found = getattr(sys.modules.get(module), identifier, None)
+        if isinstance(found, type) and issubclass(found, gymnasium.Env):
             return registration.EnvSpec(identifier, f"{module}:{identifier}")
         known = set(gymnasium.registry) - before
         raise command.UsageError(_unknown(identifier, module or " and ".join(imports), sorted(known))) from error
 
 
-def look_in(folders: Iterable[str]) -> None:
+def add_search_path(folders: Iterable[str]) -> None:
     """Search these folders and the working directory for modules, before the installed ones."""
     for folder in reversed([*folders, os.getcwd()]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
 
-def imported(module: str) -> ModuleType:
-    """Import a module by name. Raises command.UsageError, also for errors within it."""
+def import_module(module: str) -> ModuleType:
+    """Import a module by name. Raises command.UsageError, also for errors of the module's own code."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise command.UsageError(f"cannot import {module}: {said(error)}") from error
+            raise command.UsageError(f"cannot import {module}: {error_text(error)}") from error
         raise command.UsageError(
-            f"there is no module {error.name!r}, neither installed nor in the working directory; also searched are the"
-            " folder of `relaax run`'s YAML file, the folders of --path, and those of PYTHONPATH"
+            f"there is no module {error.name!r}, neither installed nor in the working directory, the folder of `relaax"
+            " run`'s YAML file, the folders of --path or those of PYTHONPATH"
         ) from error
-    except Exception as error:  # whatever a module does
-        raise command.UsageError(f"cannot import {module}: {said(error)}") from error
+    except Exception as error:  # a module can raise any error
+        raise command.UsageError(f"cannot import {module}: {error_text(error)}") from error
 
 
-def named(text: str) -> Any:
-    """Return the object named MODULE:NAME. Raises command.UsageError."""
+def find_object(text: str) -> Any:
+    """Return the object that MODULE:NAME names. Raises command.UsageError if there is no such object."""
     module, _, name = text.partition(":")
     if not module or not name:
         raise command.UsageError(f"{text!r} is not MODULE:NAME, such as minatar.gym:register_envs")
-    found = imported(module)
+    found = import_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
             raise command.UsageError(f"{module} has no {name!r}{nearest(part, dir(found))}")
@@ -96,9 +96,12 @@ def named(text: str) -> Any:
     return found
 
 
-def said(error: BaseException) -> str:
-    """Return an error's message, with its type unless it comes from a library. Log its origin at level debug."""
-    _log.debug("origin of the error:", exc_info=error)
+def error_text(error: BaseException) -> str:
+    """Return the message of an error, and log its traceback at level debug.
+
+    The message includes the type unless it is an error of gymnasium or of an import.
+    """
+    _log.debug("traceback of the reported error:", exc_info=error)
     if isinstance(error, gymnasium.error.Error | ImportError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error} (--log-level debug shows where)"
@@ -106,11 +109,11 @@ def said(error: BaseException) -> str:
 
 @functools.cache  # a second call would make gymnasium warn of duplicate ids
 def _call(text: str) -> None:
-    function = named(text)
+    function = find_object(text)
     try:
         function()
-    except Exception as error:  # whatever a package does
-        raise command.UsageError(f"--register {text}: {said(error)}") from error
+    except Exception as error:  # a package can raise any error
+        raise command.UsageError(f"--register {text}: {error_text(error)}") from error
 
 
 def _unknown(identifier: str, module: str, new: Sequence[str]) -> str:
@@ -150,5 +153,5 @@ def _environment_classes(module: ModuleType | None) -> list[str]:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # of a package within
+    except (ImportError, ValueError):  # raised by a parent package
         return False

@@ -1,4 +1,4 @@
-"""Parse and check arguments of environments, and wrappers around them, from a command line."""
+"""Parser and checks of the command line's arguments for environments and their wrappers."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from relaax.client.program.families import nearest
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
 """Wrappers of gymnasium whose steps take several frames, and the argument with their number."""
-_OF_MAKE = ("max_episode_steps", "disable_env_checker")  # arguments of gymnasium.make itself
+_MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker")  # arguments of gymnasium.make itself
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper for each environment: `make(env, **kwargs)`; the user knows it as `name`."""
+    """A wrapper of each environment, created by `make(env, **kwargs)`. `name` is the user's text for it."""
 
     name: str
     make: Callable[..., Any]
     kwargs: Mapping[str, Any]
 
     def __call__(self, env: Any) -> Any:
-        """Return the wrapped environment. Raises command.UsageError if that fails."""
+        """Return the wrapped environment. Raises command.UsageError if `make` fails."""
         import gymnasium
 
         naming = command.sibling_module(__package__, "naming")
         try:
             made = self.make(env, **self.kwargs)
-        except naming.WRONG as error:
-            raise command.UsageError(f"--wrapper {self.name}: {naming.said(error)}") from error
+        except naming.USAGE_ERRORS as error:
+            raise command.UsageError(f"--wrapper {self.name}: {naming.error_text(error)}") from error
         if not isinstance(made, gymnasium.Env):
             raise command.UsageError(f"--wrapper {self.name}: made {made!r}, which is not a gymnasium environment")
         return made
 
     @property
     def frame_skip(self) -> int:
-        """Return the environment's frames per step, as far as known."""
+        """Return the frames per step of the wrapper; 1 for an unknown wrapper."""
         parameter = _FRAMES.get(self.name)
         if parameter is None:
             return 1
@@ -53,32 +53,34 @@ class Wrapper:
 
 
 def frame_skip(wrappers: Sequence[Wrapper]) -> int:
-    """Return the frames per step in all these wrappers."""
+    """Return the frames per step of all these wrappers together."""
     return math.prod(wrapper.frame_skip for wrapper in wrappers)
 
 
 def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
-    """Return a gymnasium wrapper by its name, or MODULE:CLASS. Raises command.UsageError if there is none."""
+    """Return a gymnasium wrapper by its name, or MODULE:CLASS. Raises command.UsageError if it does not exist."""
     import gymnasium.wrappers
 
     naming = command.sibling_module(__package__, "naming")
     if ":" in name:
-        make = naming.named(name)
+        make = naming.find_object(name)
     else:
         known = [other for other in gymnasium.wrappers.__all__ if other[0].isupper()]
         if name not in known:
             near = nearest(name, known)
-            raise command.UsageError(f"--wrapper {name}: gymnasium.wrappers has none{near}; others are MODULE:CLASS")
+            raise command.UsageError(
+                f"--wrapper {name}: gymnasium.wrappers has no such class{near}; for another one, write MODULE:CLASS"
+            )
         try:
             make = getattr(gymnasium.wrappers, name)
-        except ImportError as error:  # of a library such as jax
+        except ImportError as error:  # it needs a library such as jax
             raise command.UsageError(f"--wrapper {name}: {error}") from error
     check_names(f"--wrapper {name}", make, kwargs)
-    return Wrapper(name, make, {key: _as_wanted(make, key, value) for key, value in kwargs.items()})
+    return Wrapper(name, make, {key: _to_annotated_type(make, key, value) for key, value in kwargs.items()})
 
 
 def require_sendable(space: Any) -> None:
-    """Raise command.UsageError for observations of which only some parts can be sent (not Text, for example)."""
+    """Raise command.UsageError for a Dict observation with some parts that cannot be sent, such as Text."""
     from gymnasium.spaces import Dict
 
     if isinstance(space, Dict):
@@ -87,7 +89,7 @@ def require_sendable(space: Any) -> None:
             others = ", ".join(f"{key!r} ({type(part).__name__})" for key, part in space.items() if key not in kept)
             keep = json.dumps({"filter_keys": kept})
             raise command.UsageError(
-                f"observations have parts that cannot be sent: {others}; without them: --wrapper"
+                f"observations have parts that cannot be sent: {others}; to remove them: --wrapper"
                 f" 'FilterObservation={keep}', or the same in relaax-run.wrappers"
             )
 
@@ -101,7 +103,7 @@ def _is_sendable(space: Any) -> bool:
 
 
 def check_names(what: str, make: Callable[..., Any], kwargs: Mapping[str, Any], more: Sequence[str] = ()) -> None:
-    """Raise command.UsageError for arguments that `make` does not accept, as far as that can be known."""
+    """Raise command.UsageError for arguments that `make` does not accept, as far as its signature shows."""
     known, takes_any = _parameters(make)
     for name in kwargs:
         if name not in known and name not in more and not takes_any:
@@ -110,16 +112,16 @@ def check_names(what: str, make: Callable[..., Any], kwargs: Mapping[str, Any], 
 
 def check_environment(spec: Any, kwargs: Mapping[str, Any]) -> None:
     """Raise command.UsageError for arguments that the environment's constructor does not accept."""
-    check_names(spec.id, _loaded(spec.entry_point), kwargs, _OF_MAKE)
+    check_names(spec.id, _load(spec.entry_point), kwargs, _MAKE_ARGUMENTS)
 
 
-def takes(entry_point: Any, kwargs: Mapping[str, Any]) -> bool:
+def accepts(entry_point: Any, kwargs: Mapping[str, Any]) -> bool:
     """Return whether an environment's own vector form accepts these arguments."""
-    return kwargs.keys() <= set(_parameters(_loaded(entry_point))[0])
+    return kwargs.keys() <= set(_parameters(_load(entry_point))[0])
 
 
 def kwarg(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE for argparse. The value is the first that fits of JSON, a Python literal, a text."""
+    """Parse NAME=VALUE for argparse. VALUE is read as JSON, otherwise as a Python literal, otherwise as text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as is_slippery=false")
@@ -127,7 +129,7 @@ def kwarg(text: str) -> tuple[str, Any]:
 
 
 def wrapper(text: str) -> tuple[str, dict[str, Any]]:
-    """Parse NAME or NAME={...} for argparse: the arguments of a wrapper are a JSON object."""
+    """Parse NAME or NAME={...} for argparse, with the arguments of a wrapper as a JSON object."""
     name, equals, value = text.partition("=")
     kwargs = _value(value) if equals else {}
     if not name or not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
@@ -146,23 +148,23 @@ def _value(text: str) -> Any:
     return text
 
 
-def _as_wanted(make: Callable[..., Any], name: str, value: Any) -> Any:
-    """Convert a list to the array or tuple that a wrapper requires: JSON and YAML have neither."""
+def _to_annotated_type(make: Callable[..., Any], name: str, value: Any) -> Any:
+    """Convert a list to the array or tuple that a wrapper requires, because JSON and YAML have neither."""
     parameter = inspect.signature(make).parameters.get(name)
     if isinstance(value, list) and parameter is not None and "ndarray" in str(parameter.annotation):
         import numpy as np
 
         return np.array(value)
-    return _tuples(value)
+    return _to_tuples(value)
 
 
-def _tuples(value: Any) -> Any:
+def _to_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _tuples(item) for key, item in value.items()}
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+        return {key: _to_tuples(item) for key, item in value.items()}
+    return tuple(_to_tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _loaded(entry_point: Any) -> Callable[..., Any]:
+def _load(entry_point: Any) -> Callable[..., Any]:
     from gymnasium.envs.registration import load_env_creator
 
     creator: Callable[..., Any] = entry_point if callable(entry_point) else load_env_creator(entry_point)
@@ -172,7 +174,7 @@ def _loaded(entry_point: Any) -> Callable[..., Any]:
 def _parameters(make: Callable[..., Any]) -> tuple[list[str], bool]:
     """Return the names of the keyword arguments of `make`, and whether it accepts any others.
 
-    Arguments that a constructor passes on as **kwargs are assumed to be those of its base class.
+    A constructor with **kwargs is assumed to pass them to its base class.
     """
     classes = make.__mro__ if inspect.isclass(make) else ()
     functions = [vars(made)["__init__"] for made in classes if "__init__" in vars(made)] or [make]

@@ -1,4 +1,4 @@
-"""Cars of TORCS for `relaax.client.run`, where the agent is no RLX server that their robots can reach themselves."""
+"""Cars of TORCS for `relaax.client.run`, for agents that the robots cannot reach over RLX themselves."""
 
 from __future__ import annotations
 
@@ -15,138 +15,138 @@ from relaax.client import Box
 from relaax.client.connection.failure import Failure
 
 OBSERVED, DONE = 32, 2
-PATIENCE = 60.0  # seconds for what TORCS does in one
+TIMEOUT = 60.0  # seconds until TORCS connects or responds
 Floats = npt.NDArray[np.float32]
 
 
-class Racing(Protocol):
+class RaceProcess(Protocol):
     """A process of TORCS."""
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
 
 
-Start = Callable[[str, str, int], Racing]
-"""Starts a race, given the address that its robot is to speak to, a token, and a seed."""
+StartRace = Callable[[str, str, int], RaceProcess]
+"""A function that starts a race, given the address that its robot connects to, a token and a seed."""
 
 
 class Car:
-    """One race and its robot, to which this is the RLX server."""
+    """One race and its robot. This object is the RLX server of the robot."""
 
-    def __init__(self, start: Start, seed: int) -> None:
-        self._first: Floats | None = None  # what is observed where an episode has begun, and nothing was done yet
-        token = secrets.token_hex(16)  # any program of this machine can connect
+    def __init__(self, start: StartRace, seed: int) -> None:
+        self._initial: Floats | None = None  # observation of an episode without an action so far
+        token = secrets.token_hex(16)  # any program on this machine can connect
         self._connection = rlx.ServerConnection()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.settimeout(PATIENCE)
+            listener.settimeout(TIMEOUT)
             self._race = start(f"127.0.0.1:{listener.getsockname()[1]}", token, seed)
             try:
-                self._socket = self._accepted(listener, token)
+                self._socket = self._accept(listener, token)
             except BaseException:
                 self._race.close()
                 raise
 
-    def restart(self) -> Floats:
-        """Begin an episode; return what is observed, [OBSERVED]."""
-        if self._first is None:
-            self._first = self._observed(self._hear(rlx.Init).observation)
-        return self._first
+    def reset(self) -> Floats:
+        """Start an episode and return the observation, [OBSERVED]."""
+        if self._initial is None:
+            self._initial = self._observation(self._receive(rlx.Init).observation)
+        return self._initial
 
-    def do(self, action: Floats) -> tuple[Floats | None, float, bool, bool]:
-        """Carry out an action, [2]: what is observed (None after a termination), reward, terminated, truncated."""
-        self._first = None
-        self._say(rlx.Actions([np.asarray(action, np.float32)[None]]))
-        outcome = self._hear(rlx.Step, rlx.Reset)
+    def step(self, action: Floats) -> tuple[Floats | None, float, bool, bool]:
+        """Apply an action, [2]. Return observation (None after a termination), reward, terminated, truncated."""
+        self._initial = None
+        self._send(rlx.Actions([np.asarray(action, np.float32)[None]]))
+        outcome = self._receive(rlx.Step, rlx.Reset)
         reward = float(outcome.reward[0])
         if isinstance(outcome, rlx.Step):
-            return self._observed(outcome.observation), reward, False, False
-        self._say(rlx.EpisodeReturns(np.zeros(1)))
+            return self._observation(outcome.observation), reward, False, False
+        self._send(rlx.EpisodeReturns(np.zeros(1)))
         cut = outcome.truncated is not None and bool(outcome.truncated[0])
-        return self._observed(outcome.final_observation) if cut else None, reward, not cut, cut
+        return self._observation(outcome.final_observation) if cut else None, reward, not cut, cut
 
     def close(self) -> None:
         """End the race."""
         self._socket.close()
         self._race.close()
 
-    def _accepted(self, listener: socket.socket, token: str) -> socket.socket:
-        """Return the connection of the robot, welcomed. Raises Failure."""
+    def _accept(self, listener: socket.socket, token: str) -> socket.socket:
+        """Accept the robot's connection and welcome it. Raises Failure."""
         try:
             connected, _ = listener.accept()
         except TimeoutError:
-            raise Failure(f"TORCS has not begun within {PATIENCE:g} seconds") from None
-        connected.settimeout(PATIENCE)
+            raise Failure(f"TORCS did not connect within {TIMEOUT:g} seconds") from None
+        connected.settimeout(TIMEOUT)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
         try:
-            if not secrets.compare_digest(self._hear(rlx.Hello).token, token):
-                raise Failure("another program than the robot of TORCS has connected to this one")
-            self._say(rlx.Welcome(session_id="car", algorithm="", limits=self._connection.limits))
+            if not secrets.compare_digest(self._receive(rlx.Hello).token, token):
+                raise Failure("a program other than the robot of TORCS connected to this one")
+            self._send(rlx.Welcome(session_id="car", algorithm="", limits=self._connection.limits))
         except BaseException:
             connected.close()
             raise
         return connected
 
-    def _hear(self, *kinds: type[Any]) -> Any:
-        """Return the robot's next message that is no metric. Raises Failure if it has ended."""
+    def _receive(self, *kinds: type[Any]) -> Any:
+        """Return the robot's next message that is not a metric. Raises Failure if it is of another kind."""
         while True:
             event = self._connection.next_event()
             if event is rlx.NEED_DATA:
-                self._connection.receive_data(self._received())
+                self._connection.receive_data(self._read())
             elif isinstance(event, kinds):
                 return event
             elif not isinstance(event, rlx.Metrics):
-                raise Failure("TORCS has ended by itself")
+                raise Failure("TORCS ended its connection unexpectedly")
 
-    def _received(self) -> bytes:
+    def _read(self) -> bytes:
         try:
             return self._socket.recv(1 << 16)
         except OSError as error:
-            raise Failure(f"TORCS does not answer: {error}") from error
+            raise Failure(f"TORCS does not respond: {error}") from error
 
-    def _say(self, message: rlx.Message) -> None:
+    def _send(self, message: rlx.Message) -> None:
         try:
             self._socket.sendall(self._connection.send(message))
         except OSError as error:
-            raise Failure(f"TORCS has ended by itself: {error}") from error
+            raise Failure(f"TORCS closed its connection: {error}") from error
 
     @staticmethod
-    def _observed(leaves: Sequence[Any]) -> Floats:
+    def _observation(leaves: Sequence[Any]) -> Floats:
         return np.array(leaves[0][0], np.float32)
 
 
 class Cars:
-    """A vector of N cars, each in a race of its own: as gymnasium's, which does not reset by itself.
+    """A vector of N cars, each in a separate race, like a vector of gymnasium without autoreset.
 
-    `starts`: one for each car. `seeded`: a seed matters, because an episode begins anywhere.
+    `starts`: one function for each car. `seeded`: whether a new seed needs a new race, because episodes start anywhere.
     """
 
     autoreset_mode = "disabled"
     single_observation_space = Box(shape=(OBSERVED,))
     single_action_space = Box(-1, 1, shape=(DONE,))
 
-    def __init__(self, starts: Sequence[Start], seeded: bool) -> None:
+    def __init__(self, starts: Sequence[StartRace], seeded: bool) -> None:
         self.num_envs = len(starts)
         self._starts = starts
         self._seeded = seeded
         self._cars: list[Car | None] = [None] * len(starts)
-        self._seen = np.zeros((len(starts), OBSERVED), np.float32)
+        self._observations = np.zeros((len(starts), OBSERVED), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Floats, dict[str, Any]]:
-        """Begin an episode with every car, or where `options["reset_mask"]`, [N], is true; what is seen, [N, 32]."""
+        """Start an episode for all cars, or by `options["reset_mask"]`, bool [N]. Return observations, [N, 32]."""
         for i in range(self.num_envs):
             if options is None or options["reset_mask"][i]:
-                self._seen[i] = self._car(i, seed).restart()
-        return self._seen.copy(), {}
+                self._observations[i] = self._car(i, seed).reset()
+        return self._observations.copy(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Carry out actions, [N, 2]: what is observed, [N, 32], and rewards, terminated, truncated, [N]."""
-        outcomes = [car.do(action) for car, action in zip(self._cars, actions, strict=True) if car is not None]
+        """Apply actions, [N, 2]. Return observations, [N, 32], and rewards, terminated, truncated, [N]."""
+        outcomes = [car.step(action) for car, action in zip(self._cars, actions, strict=True) if car is not None]
         for i, outcome in enumerate(outcomes):
             if outcome[0] is not None:
-                self._seen[i] = outcome[0]
+                self._observations[i] = outcome[0]
         rewards, terminated, truncated = (np.array([outcome[part] for outcome in outcomes]) for part in (1, 2, 3))
-        return self._seen.copy(), rewards, terminated, truncated, {}
+        return self._observations.copy(), rewards, terminated, truncated, {}
 
     def close(self) -> None:
         """End the races."""
@@ -156,7 +156,7 @@ class Cars:
         self._cars = [None] * self.num_envs
 
     def _car(self, index: int, seed: int | None) -> Car:
-        """Return a car, of a new race if it has none, or one of another seed."""
+        """Return a car. Start a new race if it has none, or if a new seed needs one."""
         car = self._cars[index]
         if car is not None and seed is not None and self._seeded:
             car.close()

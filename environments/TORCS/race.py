@@ -1,4 +1,4 @@
-"""TORCS in processes of its own, each with a race in which the robot `relaax` drives alone."""
+"""Processes of TORCS, each with a race in which the robot `relaax` drives alone."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from relaax.rlx import ErrorCode
 
 DRIVER = Path(__file__).parent / "driver" / "relaax.so"
 PLACES = ("/usr", "/usr/local")
-GOODBYE_SECONDS = 3.0
-TOKEN_VARIABLE = "RELAAX_TORCS_TOKEN"  # of the driver
+DISCONNECT_SECONDS = 3.0
+TOKEN_VARIABLE = "RELAAX_TORCS_TOKEN"  # the driver reads it
 MISSING = "install it; Debian: apt-get install torcs"
-_LINE = "relaax "  # begins what the driver says, among what TORCS prints
-_FOREVER = 1_000_000  # laps: episodes end, the race does not
-_WHEN_WATCHED = 'read -r go && exec "$@" < /dev/null'  # a program that is killed before leaves nothing behind
+_PREFIX = "relaax "  # marks the messages of the driver among the output of TORCS
+_LAPS = 1_000_000  # episodes end, the race does not
+_WAIT_FOR_REAPER = 'read -r go && exec "$@" < /dev/null'  # if this program is killed first, TORCS does not start
 
 _RACE = """<?xml version="1.0" encoding="UTF-8"?>
 <params name="race" type="param" mode="mw">
@@ -61,21 +61,23 @@ _ROBOT = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 def program() -> tuple[Path, Path]:
-    """Return the folders of TORCS' program and of its data. Raises command.UsageError if it is not installed."""
-    programs = [path.parent for pattern in ("lib/*/torcs", "lib/torcs") for path in _found(pattern, "torcs-bin")]
-    data = [path for pattern in ("share/games/torcs", "share/torcs") for path in _found(pattern, "tracks")]
+    """Return the folders of TORCS' program and its data. Raises command.UsageError if it is not installed."""
+    programs = [
+        path.parent for pattern in ("lib/*/torcs", "lib/torcs") for path in _existing_paths(pattern, "torcs-bin")
+    ]
+    data = [path for pattern in ("share/games/torcs", "share/torcs") for path in _existing_paths(pattern, "tracks")]
     if not programs or not data:
         raise command.UsageError(f"there is no TORCS on this machine: {MISSING}")
     return programs[0], data[0].parent
 
 
-def _found(pattern: str, inside: str) -> Iterator[Path]:
+def _existing_paths(pattern: str, inside: str) -> Iterator[Path]:
     for top in PLACES:
         yield from (path / inside for path in sorted(Path(top).glob(pattern)) if (path / inside).exists())
 
 
 def find_track(name: str) -> tuple[str, str]:
-    """Return category and name of a track. Raises command.UsageError, with the nearest name, if there is none."""
+    """Return category and name of a track. Raises command.UsageError, with the nearest name, if it does not exist."""
     tracks = {path.name: path.parent.name for path in (program()[1] / "tracks").glob("*/*")}
     _require("track", name, tracks)
     return tracks[name], name
@@ -93,17 +95,18 @@ def _require(kind: str, name: str, known: Collection[str]) -> None:
 
 
 def require_driver() -> None:
-    """Raise command.UsageError if the robot was not built."""
+    """Raise command.UsageError if the robot is not built."""
     if not DRIVER.exists():
         build = Path(__file__).parent / "build"
-        raise command.UsageError(f"the robot of TORCS is not built, there is no {DRIVER}: build it: {build}")
+        raise command.UsageError(f"the robot of TORCS is not built, there is no {DRIVER}: run {build}")
 
 
 class Race:
     """A process of TORCS with a race on a track, in which the robot `relaax` drives a car.
 
-    `keys`: the section RLX of the robot's file. `quiet`: what the robot says is of no interest.
-    It ends with this program, however that ends, or by `close`. Raises Failure if TORCS does not begin.
+    `keys`: the section RLX of the robot's file. `quiet`: the output is discarded, so there are no `messages`.
+    The process ends with this program, even if the program is killed, or by `close`. Raises Failure if TORCS does not
+    start.
     """
 
     def __init__(
@@ -114,10 +117,10 @@ class Race:
         self._reaper = ProcessReaper(home)
         try:
             _populate(Path(home), folder, data)
-            _write(Path(home), track, car, keys)
+            _write_files(Path(home), track, car, keys)
             places = ["-l", home, "-L", f"{home}/lib", "-D", str(data)]
             self.process = subprocess.Popen(
-                ["sh", "-c", _WHEN_WATCHED, "sh", str(folder / "torcs-bin"), *places, "-r", f"{home}/race.xml"],
+                ["sh", "-c", _WAIT_FOR_REAPER, "sh", str(folder / "torcs-bin"), *places, "-r", f"{home}/race.xml"],
                 cwd=data,
                 env={**os.environ, "LD_LIBRARY_PATH": str(folder / "lib"), TOKEN_VARIABLE: token},
                 stdin=subprocess.PIPE,
@@ -129,24 +132,24 @@ class Race:
             )
         except OSError as error:
             self._reaper.close()
-            raise Failure(f"TORCS does not begin: {error}") from error
+            raise Failure(f"TORCS did not start: {error}") from error
         self._reaper.register(-self.process.pid)
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as watched:  # it has been ended meanwhile
-            watched.write("\n")
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:  # the process may have ended
+            stdin.write("\n")
 
-    def said(self) -> Iterator[list[str]]:
-        """Yield what the robot says until it ends, in words. Raises Failure if TORCS ended by itself."""
+    def messages(self) -> Iterator[list[str]]:
+        """Yield the messages of the robot, each as a list of words. Raises Failure if TORCS ends without `done`."""
         assert self.process.stdout is not None
-        words, other = [""], "without a word"
+        words, output = [""], "no output"
         for line in self.process.stdout:
-            if line.startswith(_LINE):
-                words = line.removeprefix(_LINE).split()
+            if line.startswith(_PREFIX):
+                words = line.removeprefix(_PREFIX).split()
                 yield words
             else:
-                other = line.strip() or other
+                output = line.strip() or output
         if words[0] != "done":
-            raise Failure(f"TORCS has ended by itself: {other}")
+            raise Failure(f"TORCS ended unexpectedly: {output}")
 
     def close(self) -> None:
         """End the process and remove its folder."""
@@ -157,37 +160,36 @@ class Race:
 
 
 class Grid:
-    """Races whose robots speak to a server themselves, until the block ends."""
+    """A context manager of races whose robots connect to a server; it ends them all on exit."""
 
     def __init__(self) -> None:
         self._races: list[Race] = []
-        self._begun = time.monotonic()
+        self._start = time.monotonic()
 
     def __enter__(self) -> Grid:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for race in self._races:
-            race.process.terminate()  # the robot says goodbye to its server
-        until = time.monotonic() + GOODBYE_SECONDS
+            race.process.terminate()  # the robot disconnects from its server
+        until = time.monotonic() + DISCONNECT_SECONDS
         for race in self._races:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 race.process.wait(max(0.0, until - time.monotonic()))
             race.close()
 
     def add(self, race: Race) -> None:
-        """Take a race, to be ended with the others."""
         self._races.append(race)
 
-    def watch(self) -> RunSummary:
-        """Return what the races were when all have ended. Raises Failure as soon as one has failed."""
-        said: SimpleQueue[list[str] | Failure | None] = SimpleQueue()
+    def wait(self) -> RunSummary:
+        """Wait until all races have ended, and return their summary. Raises Failure as soon as one fails."""
+        messages: SimpleQueue[list[str] | Failure | None] = SimpleQueue()
         for race in self._races:
-            threading.Thread(target=_listen, args=(race, said), daemon=True).start()
+            threading.Thread(target=_forward_messages, args=(race, messages), daemon=True).start()
         returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         episodes, steps, running, finished = 0, 0, len(self._races), None
         while running:
-            words = said.get()
+            words = messages.get()
             match words:
                 case None:
                     running -= 1
@@ -202,20 +204,20 @@ class Grid:
                     finished = " ".join(sentence)
                 case ["failed", code, *sentence]:
                     raise Failure(" ".join(sentence), ErrorCode(int(code)) if int(code) else None)
-        return RunSummary(episodes, steps, tuple(returns), time.monotonic() - self._begun, finished)
+        return RunSummary(episodes, steps, tuple(returns), time.monotonic() - self._start, finished)
 
 
-def _listen(race: Race, said: SimpleQueue[list[str] | Failure | None]) -> None:
+def _forward_messages(race: Race, messages: SimpleQueue[list[str] | Failure | None]) -> None:
     try:
-        for words in race.said():
-            said.put(words)
-        said.put(None)
+        for words in race.messages():
+            messages.put(words)
+        messages.put(None)
     except Failure as failure:
-        said.put(failure)
+        messages.put(failure)
 
 
 def _populate(home: Path, folder: Path, data: Path) -> None:
-    """Make what TORCS looks for in its home and, with the robot added, in the folder of its modules."""
+    """Create the files that TORCS needs in its home, and a folder of its modules that includes the robot."""
     for path in ("config", "drivers/relaax", "results/race", "lib/drivers/relaax"):
         (home / path).mkdir(parents=True)
     shutil.copy(data / "config" / "raceengine.xml", home / "config")
@@ -223,16 +225,16 @@ def _populate(home: Path, folder: Path, data: Path) -> None:
     (home / "lib" / "drivers" / "relaax" / "relaax.so").symlink_to(DRIVER)
 
 
-def _write(home: Path, track: tuple[str, str], car: str, keys: Mapping[str, str | float]) -> None:
-    """Write the files of the race and of the robot."""
+def _write_files(home: Path, track: tuple[str, str], car: str, keys: Mapping[str, str | float]) -> None:
+    """Write the configuration files of the race and of the robot."""
     category, name = map(quoteattr, track)
-    lines = "".join(map(_line, keys.items()))
-    (home / "race.xml").write_text(_RACE.format(track=name, category=category, laps=_FOREVER), encoding="utf-8")
+    lines = "".join(map(_to_xml, keys.items()))
+    (home / "race.xml").write_text(_RACE.format(track=name, category=category, laps=_LAPS), encoding="utf-8")
     robot = _ROBOT.format(car=quoteattr(car), keys=lines)
     (home / "drivers" / "relaax" / "relaax.xml").write_text(robot, encoding="utf-8")
 
 
-def _line(item: tuple[str, str | float]) -> str:
+def _to_xml(item: tuple[str, str | float]) -> str:
     name, value = item
     kind = "attstr" if isinstance(value, str) else "attnum"
     return f"<{kind} name={quoteattr(name)} val={quoteattr(str(value))}/>"

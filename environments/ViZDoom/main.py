@@ -2,7 +2,7 @@
 """Run scenarios of ViZDoom against an RLX server: `main HOST:PORT NAME [N]`.
 
 NAME is an id of the package (`VizdoomMyWayHome-v1`) or a part of it (`VizdoomMyWayHome`, `my_way_home`). Frames are
-gray and 84x84; an action is held for 4 frames. The engine of each game is a process of its own.
+gray and 84x84; an action is held for 4 frames. The engine of each game is a separate process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PREFIX = "Vizdoom"
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the games, run them, close them."""
+    """Create the games, run them and close them."""
     settings = command.settings(arguments)
     families.require("vizdoom", "vizdoom", "gymnasium", "cv2")
     identifier = find(arguments.name)
@@ -34,9 +34,9 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 
 def find(name: str) -> str:
-    """Return the id that is meant by a name. Raises command.UsageError if there is none."""
+    """Return the id for a name or a part of one. Raises command.UsageError if there is no such id."""
     import gymnasium
-    from vizdoom import gymnasium_wrapper  # registers them
+    from vizdoom import gymnasium_wrapper  # registers the ids
 
     assert gymnasium_wrapper
     return families.find_id(name, gymnasium.registry, PREFIX, "ViZDoom")
@@ -51,14 +51,14 @@ def make(identifier: str, arguments: argparse.Namespace) -> Any:
     cv2.setNumThreads(1)  # the images are small, and other processes need the cores
     options: dict[str, Any] = {"render_mode": "rgb_array"} if command.watching(arguments) is not None else {}
     colors = "RGB24" if options else "GRAY8"
-    spec = gymnasium.spec(identifier)  # a process that makes a game of it need not know its name
+    spec = gymnasium.spec(identifier)  # a child process may not have the id registered
 
     def one() -> gymnasium.Env:
         game = gymnasium.make(
             spec,
-            disable_env_checker=True,  # it would object to observations that are not kept
+            disable_env_checker=True,  # it would reject observations that `Screen` removes
             frame_skip=arguments.frame_skip,
-            screen_resolution="RES_160X120",  # the smallest: most of a step is drawing
+            screen_resolution="RES_160X120",  # the smallest: most of the time of a step is drawing
             screen_format=colors,
             **options,
         )

@@ -1,4 +1,4 @@
-"""What is seen of Doom: a small gray frame."""
+"""A wrapper of ViZDoom that observes a small gray frame, and that ends the engine with the program."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gymnasium.spaces import Box
 
 from relaax.client.program.families import ProcessReaper, children, gray
 
-_LOOKS, _LOOK_SECONDS = 20, 0.01
-_BEGINNING = threading.Lock()  # connections of one program begin their engines in parallel
+_ATTEMPTS, _ATTEMPT_SECONDS = 20, 0.01
+_START_LOCK = threading.Lock()  # connections of one program start their engines in parallel
 
 
 class Screen(gymnasium.Wrapper):
-    """Keep of ViZDoom's observations the screen: gray, uint8 [side, side].
+    """A wrapper that keeps only the screen of ViZDoom's observations: gray, uint8 [side, side].
 
-    ViZDoom has no screen where an episode has ended, and gives zeros: the last observation is the newest screen seen.
-    An episode that its time limit ended is truncated, and not terminated as well.
+    At the end of an episode ViZDoom has no screen and gives zeros, so the last observation is the newest earlier
+    screen. An episode that ended by its time limit is truncated, and not terminated as well.
     """
 
     def __init__(self, env: gymnasium.Env, side: int) -> None:
@@ -35,15 +35,15 @@ class Screen(gymnasium.Wrapper):
         self._seen: npt.NDArray[np.uint8] = np.zeros((side, side), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        begin = self.env.reset if self._reaper else self._begin
-        observation, info = begin(seed=seed, options=options)
-        self._seen = self._small(observation["screen"])
+        reset = self.env.reset if self._reaper else self._start
+        observation, info = reset(seed=seed, options=options)
+        self._seen = self._shrink(observation["screen"])
         return self._seen, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         if not terminated:
-            self._seen = self._small(observation["screen"])
+            self._seen = self._shrink(observation["screen"])
         return self._seen, float(reward), terminated and not truncated, truncated, info
 
     def close(self) -> None:
@@ -52,34 +52,37 @@ class Screen(gymnasium.Wrapper):
         if reaper is not None:
             reaper.close()
 
-    def _begin(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin the first episode, and with it the engine, which keeps its files in its working directory.
+    def _start(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Start the engine by a first reset, in its own working directory, where it keeps its files.
 
-        It would wait forever for a program that was killed.
+        The reaper ends the engine with this program: if the program is killed, the engine would wait forever.
         """
-        folder, here = tempfile.mkdtemp(prefix="relaax-vizdoom-"), os.getcwd()
+        folder, previous = tempfile.mkdtemp(prefix="relaax-vizdoom-"), os.getcwd()
         self._reaper = ProcessReaper(folder)
-        with _BEGINNING:
-            others = set(children())
+        with _START_LOCK:
+            before = set(children())
             os.chdir(folder)
             try:
                 return self.env.reset(**options)
             finally:
-                os.chdir(here)
-                for engine in _begun_since(others):
+                os.chdir(previous)
+                for engine in _new_children(before):
                     self._reaper.register(engine)
 
-    def _small(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def _shrink(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         flat = screen[..., 0] if screen.shape[-1] == 1 else gray(screen)
         small: npt.NDArray[np.uint8] = cv2.resize(flat, (self._side, self._side), interpolation=cv2.INTER_AREA)
         return small
 
 
-def _begun_since(others: set[int]) -> set[int]:
-    """Return the processes that have begun. The system may not list one while the thread that began it ends."""
-    for _ in range(_LOOKS):
-        found = set(children()) - others
+def _new_children(before: set[int]) -> set[int]:
+    """Return the child processes that are not in `before`.
+
+    The system may not list a process while the thread that started it ends, so several attempts are made.
+    """
+    for _ in range(_ATTEMPTS):
+        found = set(children()) - before
         if found:
             break
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_ATTEMPT_SECONDS)
     return found

@@ -285,7 +285,10 @@ def test_ids_that_importing_registers(package: str, tmp_path: Path) -> None:
             ["FrozenLake-v1", "--kwarg", "map_name=9x9"],
             "cannot make FrozenLake-v1 with map_name='9x9': KeyError: '9x9'",
         ),
-        (["CartPole-v1", "--wrapper", "FrameStack"], "wrappers has none; the nearest is 'FrameStackObservation'"),
+        (
+            ["CartPole-v1", "--wrapper", "FrameStack"],
+            "wrappers has no such class; the nearest is 'FrameStackObservation'",
+        ),
         (
             ["CartPole-v1", "--wrapper", 'TimeLimit={"steps": 3}'],
             "TimeLimit has no argument 'steps'; it has max_episode_s",
@@ -295,7 +298,7 @@ def test_ids_that_importing_registers(package: str, tmp_path: Path) -> None:
         (["CartPole-v1", "--wrapper", "PKG.room:Time"], "PKG.room has no 'Time'; the nearest is 'Times'"),
         (
             ["CartPole-v1", "--wrapper", "PKG.room:Spoken"],
-            "cannot be sent: 'said' (Text); without them: --wrapper 'FilterObservation={\"filter_keys\": [\"seen\"]}'",
+            "cannot be sent: 'said' (Text); to remove them: --wrapper 'FilterObservation={\"filter_keys\": [\"seen",
         ),
         (
             ["CartPole-v1", "--wrapper", "PKG.late:none"],

@@ -407,7 +407,7 @@ def test_a_rom_from_a_folder_and_one_that_is_missing_there(tmp_path, monkeypatch
     with RlxPeer(random_serve) as peer:
         done = program(ALE, peer.address, "boxing", "2", "--steps", "20", "--roms", str(tmp_path))
     assert (done.returncode, done.stdout.startswith("20 steps")) == (0, True), done.stderr
-    missing = f"{tmp_path} has no pong.bin: put it there, or name a folder that has it by --roms"
+    missing = f"{tmp_path} has no pong.bin: put it there, or name a folder that has it with --roms"
     monkeypatch.setenv("ALE_ROMS_DIR", "")  # the program sets it
     monkeypatch.delenv("ALE_ROMS_DIR")
     assert refusal(ale, "127.0.0.1:1", "pong", "--roms", str(tmp_path)) == missing
@@ -415,7 +415,7 @@ def test_a_rom_from_a_folder_and_one_that_is_missing_there(tmp_path, monkeypatch
     assert refusal(ale, "127.0.0.1:1", "pong") == missing
     (tmp_path / "pong.bin").write_bytes(b"another game")
     said = refusal(ale, "127.0.0.1:1", "pong", "--roms", str(tmp_path))
-    assert "another rom of that name is needed" in said and "\n" not in said
+    assert "replace it by the rom that ale-py expects" in said and "\n" not in said
     monkeypatch.delenv("ALE_ROMS_DIR")
     monkeypatch.setenv("RELAAX_ROMS", "/no/such")  # an image names where one may be
     ale.make(ale.parser().parse_args(["probe", "pong"])).close()

@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 
 from environments.TORCS import build, race
-from environments.TORCS.main import parser, refuse
+from environments.TORCS.main import check_arguments, parser
 from relaax import rlx
 from relaax.client.command import UsageError
 from support.machine import need, require
 from support.processes import wait_until
 from support.programs import PATIENCE, ROOT, program, signalled
-from support.rlx_peer import RlxPeer
-from support.rlx_peer import refuse as refusing
+from support.rlx_peer import RlxPeer, refuse
 from support.run import Runs
 from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, observed
 
@@ -198,7 +197,7 @@ def test_the_robot_says_the_token_itself(tmp_path: Path) -> None:
 
 @torcs
 def test_what_the_server_says_last_is_told() -> None:
-    with RlxPeer(refusing(rlx.ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
+    with RlxPeer(refuse(rlx.ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
         done = program(FAMILY, peer.address, TRACK, "2")
     assert (done.returncode, done.stderr) == (2, "TORCS/main: the token is wrong\n")
 
@@ -280,7 +279,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence(arguments: tuple[str, ...], s
 )
 def test_options_of_other_families_are_refused(options: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
-        refuse(parser().parse_args(["127.0.0.1:1", TRACK, *options]))
+        check_arguments(parser().parse_args(["127.0.0.1:1", TRACK, *options]))
     assert str(refused.value) == sentence
 
 
@@ -291,7 +290,7 @@ def test_without_the_game_or_the_robot_the_way_out_is_told(monkeypatch: pytest.M
     ):
         race.program()
     monkeypatch.setattr(race, "DRIVER", tmp_path / "relaax.so")
-    with pytest.raises(UsageError, match=r"there is no .*relaax\.so: build it: /.*/TORCS/build$"):
+    with pytest.raises(UsageError, match=r"there is no .*relaax\.so: run /.*/TORCS/build$"):
         race.require_driver()
 
 

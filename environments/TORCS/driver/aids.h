@@ -1,4 +1,4 @@
-// What a driver need not think of: gears, wheels that spin, wheels that lock. TORCS' own robots have the same aids.
+// Driver aids: automatic gears, traction control, anti-lock brakes. TORCS' own robots have the same aids.
 #ifndef RELAAX_AIDS_H
 #define RELAAX_AIDS_H
 
@@ -6,13 +6,13 @@
 
 #include <car.h>
 
-// The fastest that the car goes in a gear with its engine at the red line, in m/s.
+// Speed of the car in a gear with its engine at the red line, in m/s.
 inline double top_speed(const tCarElt *car, int gear) {
     return car->_enginerpmRedLine / car->_gearRatio[gear + car->_gearOffset] * car->_wheelRadius(REAR_RGT);
 }
 
 inline int gear(const tCarElt *car) {
-    const double UP = 0.9, MARGIN = 4; // of the top speed; m/s, so that it does not go back and forth
+    const double UP = 0.9, MARGIN = 4; // share of the top speed; m/s of hysteresis between two gears
     int now = car->_gear;
     if (now < 1) return 1;
     if (now + 1 + car->_gearOffset < car->_gearNb && car->_speed_x > UP * top_speed(car, now)) return now + 1;
@@ -22,14 +22,14 @@ inline int gear(const tCarElt *car) {
 
 inline double rim_speed(const tCarElt *car, int wheel) { return car->_wheelSpinVel(wheel) * car->_wheelRadius(wheel); }
 
-// Less on the accelerator where a wheel is faster than the road by more than 2 m/s, nothing from 7 on.
+// Reduce the accelerator if a wheel is faster than the road by more than 2 m/s, to 0 at 7 m/s.
 inline double without_spin(const tCarElt *car, double accelerator) {
     double slip = 0;
     for (int i = 0; i < 4; i++) slip = std::max(slip, rim_speed(car, i) - car->_speed_x);
     return accelerator * std::min(1.0, std::max(0.0, (7 - slip) / 5));
 }
 
-// Less on the brake where the wheels are slower than the road by more than 2 m/s, nothing from 5 on.
+// Reduce the brake if the wheels are slower than the road by more than 2 m/s, to 0 at 5 m/s.
 inline double without_locking(const tCarElt *car, double brake) {
     double mean = 0;
     for (int i = 0; i < 4; i++) mean += rim_speed(car, i) / 4;

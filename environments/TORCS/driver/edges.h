@@ -1,4 +1,4 @@
-// The edges of a track as points, and how far they are from a car.
+// The edges of a track as points, and their distances from a car.
 #ifndef RELAAX_EDGES_H
 #define RELAAX_EDGES_H
 
@@ -16,10 +16,10 @@ enum { RAYS = sizeof RAY_DEGREES / sizeof *RAY_DEGREES };
 
 class Edges {
   public:
-    static constexpr double RANGE = 200; // of a rangefinder, metres; further is as far
-    static constexpr double STEP = 2;    // between two points of an edge, at most
+    static constexpr double RANGE = 200; // maximum of a rangefinder, metres
+    static constexpr double STEP = 2;    // maximum distance between two points of an edge, metres
 
-    // Walk around a track once.
+    // Compute the points along the whole track.
     void measure(tTrack *track) {
         length_ = 0;
         tTrackSeg *seg = track->seg->next; // track->seg is the last one
@@ -44,20 +44,20 @@ class Edges {
 
     double length() const { return length_; }
 
-    // How far the car is from the start line, along the middle of the track.
+    // Distance of the car from the start line, along the middle of the track.
     double along(const tCarElt *car) const {
         const tTrkLocPos &at = car->_trkPos;
         return at.seg->lgfromstart + at.toStart * (at.seg->type == TR_STR ? 1 : at.seg->radius);
     }
 
-    // The direction of the track, seen from the car: positive where it points to the left of it.
+    // Direction of the track relative to the car, positive if it points to the left.
     double angle(tCarElt *car) const {
         double result = RtTrackSideTgAngleL(&car->_trkPos) - car->_yaw;
         NORM_PI_PI(result);
         return result;
     }
 
-    // How far the nearest edge is in each direction, in units of the range.
+    // Distance of the nearest edge in each direction, in units of RANGE.
     void measure(const tCarElt *car, float *to) const {
         size_t count = points_.size(), here = index(along(car));
         size_t behind = 15, ahead = (size_t)(RANGE / STEP * 2) < count - behind ? (size_t)(RANGE / STEP * 2) : count - behind - 1;

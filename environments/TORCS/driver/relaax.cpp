@@ -1,8 +1,8 @@
-// A robot of TORCS that an agent drives through RLX (protocol/RLX.md), by the client for C (protocol/clients/c/rlx.h).
+// A robot of TORCS that an agent drives over RLX (protocol/RLX.md), with the client for C (protocol/clients/c/rlx.h).
 //
-// Every `frame skip` calls of the robot (0.02 s each) are a step of the environment. What is observed and what is done
-// is described in README.md beside this folder; angles are in radians to the left, lengths in metres, times in seconds.
-// An episode begins by placing the car anew, in the running race: TORCS itself can do so only once a race.
+// A step of the environment is `frame skip` calls of the robot (0.02 s each). README.md in the parent folder describes
+// observations and actions. Angles are in radians to the left, lengths in metres, times in seconds.
+// Each episode places the car again in the running race, because TORCS itself places cars only once per race.
 #define RLX_IMPLEMENTATION
 #include <rlx.h>
 
@@ -22,23 +22,23 @@
 #include "aids.h"
 #include "edges.h"
 
-extern tRmInfo *ReInfo; // of libraceengine: the race, with its simulation
+extern tRmInfo *ReInfo; // the race with its simulation, from libraceengine
 
 namespace {
 
 const double TICK = RCM_MAX_DT_ROBOTS;
 const double LEAVING_COSTS = 20;            // metres, as rewards are
 const double STUCK_SECONDS = 5, STUCK_METRES = 5;
-const char *const SECTION = "RLX";          // of relaax.xml
+const char *const SECTION = "RLX";          // section of relaax.xml
 
 enum { OBSERVED = 10 + 2 + RAYS + 1, DONE = 2 };
 
-volatile sig_atomic_t asked_to_end = 0;
+volatile sig_atomic_t end_requested = 0;
 
-void ask_to_end(int) { asked_to_end = 1; }
+void request_end(int) { end_requested = 1; }
 
-// A line for the program that started TORCS, among what TORCS itself prints.
-void tell(const char *format, ...) {
+// Print a message for the program that started TORCS, among the output of TORCS itself.
+void report(const char *format, ...) {
     va_list rest;
     va_start(rest, format);
     fputs("relaax ", stdout), vprintf(format, rest), fputc('\n', stdout), fflush(stdout);
@@ -47,7 +47,7 @@ void tell(const char *format, ...) {
 
 class Driver {
   public:
-    // What relaax.xml asks for; what is left out there has the usual value.
+    // Read relaax.xml; a missing key has its default.
     void open(tCarElt *car) {
         void *xml = car->_paramsHandle;
         address_ = GfParmGetStr(xml, SECTION, "address", "localhost:7001");
@@ -65,7 +65,7 @@ class Driver {
                 strcmp(GfParmGetStr(xml, SECTION, "mode", "train"), "exploit") == 0);
     }
 
-    // One call of the robot: the simulation goes on with what is set in car->ctrl.
+    // One call of the robot: the simulation continues with the controls in car->ctrl.
     void drive(tCarElt *car, tSituation *s) {
         if (s->currentTime < 0) { // the race has not begun
             memset(&car->ctrl, 0, sizeof car->ctrl);
@@ -73,7 +73,7 @@ class Driver {
             return;
         }
         if (ticks_ < 0) begin(car, s);
-        else look(car, s);
+        else advance(car, s);
         control(car);
     }
 
@@ -93,14 +93,14 @@ class Driver {
         config.frame_skip = (uint32_t)skip_, config.mode = exploit ? RLX_EXPLOIT : RLX_TRAIN;
         config.retry_seconds = retry_seconds > 0 ? retry_seconds : -1;
         client_ = rlx_open(&config, why);
-        if (client_ == NULL) tell("failed 0 %s", why), end(1);
+        if (client_ == NULL) report("failed 0 %s", why), end(1);
     }
 
     [[noreturn]] void end(int code) {
-        tell("done %ld", steps_);
+        report("done %ld", steps_);
         rlx_close(client_);
         if (path_ != NULL) fclose(path_);
-        _exit(code); // nothing of TORCS is to be saved
+        _exit(code); // TORCS itself has nothing to save
     }
 
     // Place the car and get the first action.
@@ -110,32 +110,32 @@ class Driver {
         at_ = edges_.along(car), stuck_from_ = 0, stuck_since_ = 0, episode_++;
         record(car);
         observe(car);
-        const void *leaves[] = {seen_};
-        verdict(rlx_init(client_, leaves, NULL));
+        const void *leaves[] = {observation_};
+        check_result(rlx_init(client_, leaves, NULL));
         take_action();
     }
 
-    // Look at what a call led to; where a step or the episode ends, tell the agent.
-    void look(tCarElt *car, tSituation *s) {
+    // Evaluate a call; at the end of a step or an episode, send it to the agent.
+    void advance(tCarElt *car, tSituation *s) {
         double now = edges_.along(car), moved = now - at_;
         if (moved < -edges_.length() / 2) moved += edges_.length();
         if (moved > edges_.length() / 2) moved -= edges_.length();
         at_ = now, progress_ += moved, reward_ += moved, ticks_++;
         record(car);
-        const char *why = ended(car);
+        const char *why = end_reason(car);
         bool finished = laps_ > 0 && progress_ >= laps_ * edges_.length();
         if (why != NULL) reward_ -= LEAVING_COSTS;
         if (why == NULL && !finished && ticks_ % skip_ != 0) return;
         observe(car);
         sum_ += reward_, length_++, steps_++;
-        const void *leaves[] = {seen_};
+        const void *leaves[] = {observation_};
         uint8_t cut = why == NULL;
         rlx_outcome outcome = {&reward_, leaves, NULL, NULL, NULL, NULL, 0};
         if (why == NULL && !finished) {
             int result = rlx_step(client_, &outcome);
             reward_ = 0;
             if (result == RLX_INTERRUPTED) begin(car, s);
-            else verdict(result), take_action();
+            else check_result(result), take_action();
         } else {
             outcome.observation = NULL, outcome.truncated = &cut, outcome.final_observation = cut ? leaves : NULL;
             rlx_metric(client_, "distance", progress_);
@@ -143,8 +143,8 @@ class Driver {
             if (finished) rlx_metric(client_, "lap_seconds", ticks_ * TICK / laps_);
             int result = rlx_reset(client_, &outcome);
             if (result != RLX_INTERRUPTED) {
-                verdict(result);
-                tell("episode %.17g %ld %.2f %.2f %s", sum_, length_, progress_, ticks_ * TICK, finished ? "finished" : why);
+                check_result(result);
+                report("episode %.17g %ld %.2f %.2f %s", sum_, length_, progress_, ticks_ * TICK, finished ? "finished" : why);
                 if (path_ != NULL) fflush(path_);
                 if (most_episodes_ > 0 && ++episodes_ >= most_episodes_) end(0);
             }
@@ -153,24 +153,24 @@ class Driver {
         if (most_steps_ > 0 && steps_ >= most_steps_) end(0);
     }
 
-    // Why the episode is over, or NULL.
-    const char *ended(tCarElt *car) {
+    // Reason why the episode is over, or NULL.
+    const char *end_reason(tCarElt *car) {
         if (fabs(car->_trkPos.toMiddle) > car->_trkPos.seg->width / 2) return "left";
         if (cos(edges_.angle(car)) < 0) return "backward";
         if (progress_ - stuck_from_ >= STUCK_METRES) stuck_from_ = progress_, stuck_since_ = ticks_;
         return (ticks_ - stuck_since_) * TICK > STUCK_SECONDS ? "stuck" : NULL;
     }
 
-    void verdict(int result) {
-        if (result == RLX_FINISHED) tell("finished %s", rlx_reason(client_)), end(0);
-        if (result != RLX_OK) tell("failed %d %s", rlx_code(client_), rlx_reason(client_)), end(1);
-        if (asked_to_end) end(0);
+    void check_result(int result) {
+        if (result == RLX_FINISHED) report("finished %s", rlx_reason(client_)), end(0);
+        if (result != RLX_OK) report("failed %d %s", rlx_code(client_), rlx_reason(client_)), end(1);
+        if (end_requested) end(0);
     }
 
     void take_action() { memcpy(action_, rlx_action(client_, 0), sizeof action_); }
 
     void observe(tCarElt *car) {
-        float *to = seen_;
+        float *to = observation_;
         *to++ = (float)edges_.angle(car);
         *to++ = 2 * car->_trkPos.toMiddle / car->_trkPos.seg->width;
         *to++ = car->_speed_x / 50, *to++ = car->_speed_y / 50, *to++ = car->_speed_z / 50;
@@ -184,14 +184,14 @@ class Driver {
     void control(tCarElt *car) {
         memset(&car->ctrl, 0, sizeof car->ctrl);
         car->_steerCmd = action_[0];
-        // A foot that does nothing rests on the accelerator: the first policy drives.
+        // A pedal of 0 accelerates a little, so that an untrained policy drives.
         double pedal = action_[1];
         car->_gearCmd = gear(car);
         if (pedal >= -0.5) car->_accelCmd = without_spin(car, (pedal + 0.5) / 1.5);
         else car->_brakeCmd = without_locking(car, (-0.5 - pedal) / 0.5);
     }
 
-    // Put the car on the start line, or anywhere on the track, at rest; the simulation begins anew.
+    // Place the car at rest on the start line, or anywhere on the track, and restart the simulation.
     void place(tCarElt *car, tSituation *s) {
         std::uniform_real_distribution<double> unit(0, 1);
         double from = anywhere_ ? unit(random_) * edges_.length() : 0, side = anywhere_ ? unit(random_) - 0.5 : 0;
@@ -212,8 +212,8 @@ class Driver {
         ReInfo->_reSimItf.config(car, ReInfo);
         memset(&car->ctrl, 0, sizeof car->ctrl);
         car->_brakeCmd = 1;
-        for (int i = 0; i < 500; i++) ReInfo->_reSimItf.update(s, RCM_MAX_DT_SIMU, -1); // as before a race
-        // The clock begins anew, too: its rounding decides which calls are 0.022 s apart, and so where a car ends up.
+        for (int i = 0; i < 500; i++) ReInfo->_reSimItf.update(s, RCM_MAX_DT_SIMU, -1); // as TORCS does before a race
+        // Reset the clock, too: its rounding decides which calls are 0.022 s apart, and so changes the path of a car.
         ReInfo->_reLastTime = s->currentTime = 0;
         tReCarInfo *info = &ReInfo->_reCarInfo[car->index];
         info->prevTrkPos = car->_trkPos, info->lapFlag = 0, info->sTime = 0;
@@ -223,7 +223,7 @@ class Driver {
     void begin_record() {
         FILE *file = fopen((record_ + "/track.csv").c_str(), "w");
         path_ = fopen((record_ + "/path.csv").c_str(), "w");
-        if (file == NULL || path_ == NULL) tell("failed 0 cannot write to %s", record_.c_str()), end(1);
+        if (file == NULL || path_ == NULL) report("failed 0 cannot write to %s", record_.c_str()), end(1);
         edges_.write(file);
         fputs("episode,seconds,along,x,y,speed,offset,steer,pedal\n", path_);
         fclose(file);
@@ -245,7 +245,7 @@ class Driver {
     double laps_ = 0, progress_ = 0, sum_ = 0, reward_ = 0, at_ = 0, stuck_from_ = 0;
     bool anywhere_ = false;
     long ticks_ = -1, stuck_since_ = 0, length_ = 0, steps_ = 0, most_steps_ = 0, episodes_ = 0, most_episodes_ = 0, episode_ = 0;
-    float seen_[OBSERVED], action_[DONE];
+    float observation_[OBSERVED], action_[DONE];
 };
 
 Driver driver;
@@ -266,7 +266,7 @@ int interface(int index, void *to) {
 } // namespace
 
 extern "C" int relaax(tModInfo *module) {
-    signal(SIGTERM, ask_to_end);
+    signal(SIGTERM, request_end);
     memset(module, 0, MAX_MOD_ITF * sizeof(tModInfo));
     module->name = strdup("relaax");
     module->desc = strdup("driven by an agent through RLX");
