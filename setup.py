@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: Protobuf code made at build time, and directories of the checkout as packages."""
+"""The build steps that pyproject.toml cannot express: Protobuf code, and directories of the checkout as packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 
-# Source, folder that Python knows it by, whether it describes a gRPC service.
+# Source, package folder of the generated modules, whether it describes a gRPC service.
 PROTOS = (
     ("protocol/rlx/v1/rlx.proto", "relaax/rlx", False),
     ("protocol/relaax/v1/parameter_server.proto", "relaax/parameters", True),
@@ -20,36 +20,36 @@ PROTOS = (
     ("protocol/relaax/v1/coordination.proto", "relaax/server/parameter_server/coordination", True),
 )
 
-# They stand beside the package in a checkout, where people look for them, and inside it when installed: nothing with so
-# common a name may lie at the top of site-packages.
+# In a checkout these directories are next to the package, where people look for them. Installed, they are inside the
+# package, because their names are too common for the top level of site-packages.
 BUNDLED = ("algorithms", "environments", "config")
 
 
 def outputs(source: str, folder: str, service: bool) -> list[Path]:
-    """The files that protoc makes of one source."""
+    """Return the files that protoc generates from one source."""
     stem = f"{folder}/{Path(source).stem}_pb2"
     endings = (".py", ".pyi", "_grpc.py") if service else (".py", ".pyi")
     return [ROOT / f"{stem}{ending}" for ending in endings]
 
 
 def is_stale(source: str, made: list[Path]) -> bool:
-    """Whether an output is missing, or older than its source."""
+    """Return whether an output is missing or older than its source."""
     changed = (ROOT / source).stat().st_mtime
     return any(not path.is_file() or path.stat().st_mtime < changed for path in made)
 
 
 def generate() -> None:
-    """Make the Protobuf code that is missing or stale."""
+    """Generate the Protobuf code that is missing or stale."""
     stale = [entry for entry in PROTOS if is_stale(entry[0], outputs(*entry))]
     if not stale:
         return
-    from grpc_tools import protoc  # only a build that must generate needs it
+    from grpc_tools import protoc  # needed only if code must be generated
 
     before = Path.cwd()
     os.chdir(ROOT)
     try:
         for source, folder, service in stale:
-            # The include is mapped, so that the generated modules import each other by the names they have here.
+            # The include is mapped, so that the generated modules import each other by their names in this package.
             command = ["protoc", f"-I{folder}={Path(source).parent.as_posix()}", "--python_out=.", "--pyi_out=."]
             if service:
                 command.append("--grpc_python_out=.")
@@ -63,19 +63,19 @@ def generate() -> None:
 
 
 class BuildPy(build_py):
-    """Generates before the files are gathered: for wheels and for editable installs."""
+    """A build_py that first generates the Protobuf code, for wheels and editable installs."""
 
     def run(self) -> None:
         generate()
-        if not self.editable_mode:  # files that an earlier build left, and that are no longer in the checkout
+        if not self.editable_mode:  # remove files of an earlier build that are no longer in the checkout
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
-        if not self.editable_mode:  # where docs/ looks for it
+        if not self.editable_mode:  # the pages of docs/ link to it there
             self.copy_file("CHANGELOG.md", f"{self.build_lib}/relaax/CHANGELOG.md")
 
 
 class Sdist(sdist):
-    """Generates too, so that a source distribution can be built without protoc."""
+    """An sdist that first generates the Protobuf code, so that the distribution can be built without protoc."""
 
     def run(self) -> None:
         generate()
@@ -83,15 +83,15 @@ class Sdist(sdist):
 
 
 def bundled_packages() -> dict[str, str]:
-    """Installed package of each bundled directory, with its place in the checkout."""
+    """Return the directory in the checkout of each bundled package."""
     packages = {}
     for top in BUNDLED:
         if (ROOT / top).is_dir():
             inner = find_namespace_packages(str(ROOT / top), exclude=["*__pycache__*", "*.egg-info"])
             packages[f"relaax.{top}"] = top
             packages |= {f"relaax.{top}.{name}": f"{top}/{name.replace('.', '/')}" for name in inner}
-    # `relaax conformance` plays the golden conversations: with them come the page that they are about, and the clients.
-    # `relaax docs` shows the pages and where the clients are.
+    # `relaax conformance` replays the golden vectors of `protocol`, which also has their page and the clients.
+    # `relaax docs` shows the pages, and the folder of the clients.
     return packages | {
         "relaax.protocol": "protocol",
         "relaax.protocol.vectors": "protocol/vectors",
@@ -111,7 +111,7 @@ setup(
         "relaax.docs": ["*.svg", "images/*.png", "images/*.svg", "results/*", "results/archive/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "Dockerfile"],
     },
-    # What clients build in their own folders.
+    # Build outputs of the clients.
     exclude_package_data={"relaax.protocol": ["clients/*/build/*", "clients/*/target/*"]},
     cmdclass={"build_py": BuildPy, "sdist": Sdist},
 )

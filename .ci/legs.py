@@ -1,7 +1,7 @@
-"""A pytest plugin that lets one leg of `.ci/run` run the tests that the leg before has skipped.
+"""A pytest plugin with which a leg of `.ci/run` runs the tests that the previous leg skipped.
 
-Variables name its files. LEG_CLOSED gets a line when pytest has printed its summary, LEG_SKIPPED the names of skipped
-tests, and the tests that LEG_ALSO lists are run as if they were marked slow.
+Environment variables name its files. LEG_CLOSED receives a line when pytest has printed its summary. LEG_SKIPPED
+receives the names of skipped tests. The tests listed in LEG_ALSO run as if they were marked slow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ALONE = "SECOND_TRY_ALONE"
 
 
 class Leg:
-    """Reports of a leg: not of a process of xdist, and not of a second try."""
+    """The reports of a leg, without those of xdist workers and of second tries."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and not hasattr(report, "wasxfail"):
@@ -25,20 +25,20 @@ class Leg:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        result = yield  # encloses the terminal's, which prints the summary
+        result = yield  # wraps the terminal reporter, which prints the summary
         _add(CLOSED, f"{session.testscollected} tests")
         return result
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write about this pytest if it is that of a leg."""
+    """Register the plugin if this pytest is the main process of a leg."""
     if not hasattr(config, "workerinput") and not os.environ.get(ALONE):
         config.pluginmanager.register(Leg())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests to be run, before pytest selects by marks."""
+    """Mark the tests of LEG_ALSO slow, before pytest selects by marks."""
     names = set(Path(os.environ[ALSO]).read_text("utf-8").splitlines()) if ALSO in os.environ else set()
     for item in items:
         if item.nodeid in names:

@@ -1,10 +1,10 @@
 """A pytest plugin that gives each failed test one more try, alone, after all others; `.ci/run` loads it.
 
-The tests have run and pytest has said so when the second tries begin: each failed test runs in a pytest of its own, one
-after another, beside nothing. If all pass, pytest's exit status is 0. Only tests are tried again: if a module could not
-be collected, or pytest was interrupted, broke or was told to stop early, the exit status stays.
+The second tries begin after all tests have run and pytest has printed its summary. Each failed test runs in a separate
+pytest, one after another. If all pass, pytest's exit status is 0. The exit status stays if a module could not be
+collected, if pytest was interrupted or failed itself, or with --maxfail.
 
-The file that SECOND_TRY_REPORT names gets a line for each test that was tried again.
+The file named by SECOND_TRY_REPORT receives a line for each test that was tried again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-MOST = 20
-"""If more tests than this have failed, that is no chance: none is tried again."""
+MAX_FAILURES = 20
+"""If more tests have failed, none is tried again: so many failures are not random."""
 REPORT = "SECOND_TRY_REPORT"
 PASSED = "passed at the second try"
 FAILED = "failed at both tries"
@@ -26,7 +26,7 @@ _ALONE = "SECOND_TRY_ALONE"
 
 
 class Outcomes:
-    """What the reports say: which tests failed, in order, and how many passed."""
+    """The outcomes of tests: the failed ones in order, and the number of passed ones."""
 
     def __init__(self) -> None:
         self.failed: dict[str, None] = {}
@@ -34,7 +34,7 @@ class Outcomes:
         self.uncollected = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:  # in setup or teardown, too
+        if report.failed:  # also in setup or teardown
             self.failed[report.nodeid] = None
         elif report.passed and report.when == "call":
             self.passed += 1
@@ -45,8 +45,8 @@ class Outcomes:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Let all tests run, then those that failed once more; the exit status."""
-    if hasattr(config, "workerinput"):  # a process of xdist; the one that started it sees all reports
+    """Run all tests, then the failed ones again, and return the exit status."""
+    if hasattr(config, "workerinput"):  # an xdist worker: its parent receives all reports
         return (yield)
     outcomes = Outcomes()
     config.pluginmanager.register(outcomes)
@@ -56,7 +56,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     stopped_early = bool(config.getoption("maxfail"))
     if status != pytest.ExitCode.TESTS_FAILED or outcomes.uncollected or stopped_early or not outcomes.failed:
         return status
-    if len(outcomes.failed) > MOST:
+    if len(outcomes.failed) > MAX_FAILURES:
         print(f"{len(outcomes.failed)} tests failed: too many for a second try")
         return status
     verdicts = {test: _passes_alone(config, test) for test in outcomes.failed}
@@ -67,7 +67,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 
 def _passes_alone(config: pytest.Config, test: str) -> bool:
-    """Run one test with the options of all, in this terminal."""
+    """Run one test with the same options, and return whether it passes."""
     print(f"\n== second try: {test}", flush=True)
     given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
     options = [argument for argument in config.invocation_params.args if argument not in given]

@@ -264,4 +264,4 @@ def test_a_pytest_that_ends_without_its_summary_fails_the_run(project: Path, leg
     write(project, "test_slow.py" if mark else "test_fast.py", mark + "def test_ends(): os._exit(0)\n")
     result = run(project)
     assert result.code == 1
-    assert f"make {leg}: pytest has not run to its end" in result.lines
+    assert f"make {leg}: pytest did not finish" in result.lines
