@@ -75,7 +75,7 @@ def test_node_without_websocket_reports_the_way_out(processes: Processes, tmp_pa
     client = processes.start("node", "--import", bare, CLIENT, "ws://localhost:1/")
     assert client.wait(PATIENCE) == 2, client.report()
     (sentence,) = client.stderr.splitlines()
-    assert re.fullmatch(r"ws://localhost:1/: Node [\d.]+ has no WebSocket: take Node 22 .* HOST:PORT, .*", sentence)
+    assert re.fullmatch(r"ws://localhost:1/: Node [\d.]+ has no WebSocket: use Node 22 .* HOST:PORT .*", sentence)
 
 
 def test_refused_node_client_prints_the_error_of_the_server(
