@@ -12,7 +12,7 @@ from support.processes import Processes
 from support.programs import ROOT
 
 SKIPPED = (
-    "tests/cli/test_bundled.py::test_an_algorithm_takes_its_configuration_and_its_environment[da3c_miniwob_click_test]",
+    "tests/cli/test_bundled.py::test_algorithm_accepts_its_configuration_and_environment[da3c_miniwob_click_test]",
     "tests/integration/test_node_client.py::test_node_client_plays_over_websocket",
     "tests/server/parameter_server/test_server.py::test_status_has_the_error_of_a_late_checkpoint",
     "tests/test_structure.py::test_generated_code_is_made_and_not_tracked",

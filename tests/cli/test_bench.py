@@ -1,4 +1,4 @@
-"""`relaax bench`: what it says, and one real run through the ports."""
+"""`relaax bench`: its output, its errors, and real runs of all processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FIGURES = {
 REPLAY = {name for name in FIGURES if name.startswith("replay_")}
 
 
-def test_percentiles_are_values_that_were_measured() -> None:
+def test_percentiles_are_measured_values() -> None:
     values = [float(i) for i in range(100, 0, -1)]
     assert results.percentile(values, 0.5) == 50
     assert results.percentile(values, 0.99) == 99
@@ -62,19 +62,19 @@ def test_percentiles_are_values_that_were_measured() -> None:
         results.percentile([], 0.5)
 
 
-def test_ratios_are_taken_window_by_window() -> None:
+def test_ratios_are_computed_per_window() -> None:
     assert results.ratios([100.0, 50.0, 90.0], [200.0, 100.0, 100.0]) == [0.5, 0.5, 0.9]
     assert results.median([0.5, 0.5, 0.9], 4) == 0.5
     assert math.isnan(results.ratios([1.0], [0.0])[0])
 
 
-def test_windows_that_lie_far_apart_are_told() -> None:
+def test_windows_that_differ_a_lot_are_reported() -> None:
     (sentence,) = results.unsteady_windows({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
     assert "training differ by 30%" in sentence
     assert results.unsteady_windows({"training": [0.0, 0.0, 0.0]}) == []
 
 
-def test_the_table_says_what_each_figure_means() -> None:
+def test_table_explains_each_figure() -> None:
     console = Console(file=io.StringIO(), width=120)
     console.print(results.table(FIGURES, "da3c_ale_boxing"))
     assert isinstance(console.file, io.StringIO)
@@ -91,12 +91,12 @@ def test_the_table_says_what_each_figure_means() -> None:
         "shared_memory",
     ):
         assert words in " ".join(text.split()), words
-    assert "shared_memory_ms" not in text, "no row for what was not measured"
+    assert "shared_memory_ms" not in text, "a figure that was not measured has no row"
     assert results.MEANING.keys() >= FIGURES.keys()
     assert all(meaning.endswith(".") for meaning in results.MEANING.values())
 
 
-def test_a_machine_that_was_not_idle_is_told() -> None:
+def test_busy_machine_is_reported() -> None:
     facts = results.describe_machine()
     assert facts["cores"] == cores() >= 1
     assert {"relaax", "tensorflow", "grpcio"} <= facts["versions"].keys()
@@ -105,7 +105,7 @@ def test_a_machine_that_was_not_idle_is_told() -> None:
     assert "42 %" in sentence
 
 
-def test_measurements_are_read_as_they_come(tmp_path: Path) -> None:
+def test_measurements_are_read_incrementally(tmp_path: Path) -> None:
     measured = Measurements(tmp_path / "m.jsonl")
     measured.update()
     assert measured.steps == []
@@ -121,13 +121,13 @@ def test_measurements_are_read_as_they_come(tmp_path: Path) -> None:
     assert measured.start_seconds == 0.5
     assert measured.steps_per_second(9.0, 12.0) == 100
     assert measured.steps_per_second(11.0, 13.0) == 200
-    assert measured.steps_per_second(12.0, 13.5) == 200, "from the last line before it"
-    assert measured.steps_per_second(9.0, 10.5) == 0, "one line says nothing"
+    assert measured.steps_per_second(12.0, 13.5) == 200, "counted from the last line before the window"
+    assert measured.steps_per_second(9.0, 10.5) == 0, "one line gives no rate"
     assert measured.steps_per_second(13.0, 14.0) == 0
 
 
 @pytest.mark.parametrize("config", ["da3c_ale_boxing", "da3c_gym_cartpole"])
-def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
+def test_emulator_only_runs_as_many_environments_as_training(config: str) -> None:
     plan = make_plan(config, ["run.clients=3", "run.envs_per_client=4"])
     found = emulator_forms(plan)
     assert len({form.commands for form in found}) == len(found) >= 1
@@ -140,7 +140,7 @@ def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/bench", "relaax/supervision")
-def test_programs_end_with_their_block(tmp_path: Path) -> None:
+def test_programs_end_with_the_context_manager(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1", "run.envs_per_client=2"])
     with Programs("emulator", emulator_forms(plan)[0].commands, tmp_path) as programs:
         assert programs.window(0.1, 2.0) > 0
@@ -148,13 +148,13 @@ def test_programs_end_with_their_block(tmp_path: Path) -> None:
     assert all(pids)
     assert all(process.exit_code() is not None for process in programs._processes)
     assert programs.measured[0].steps[0][1] == 0
-    assert programs.measured[0].act_ms == [], "environments alone: nobody is asked for an action"
+    assert programs.measured[0].act_ms == [], "environments alone request no actions"
     assert json.loads(programs.measured[0].file.read_text().splitlines()[-1]).keys() == {"time", "steps"}
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/bench", "relaax/client")
-def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> None:
+def test_connections_of_one_program_are_measured_separately(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=2", "run.connections_per_client=3", "run.envs_per_client=1"])
     with MeasuredService(plan, tmp_path) as service:
         window = service.window(2.0)
@@ -165,7 +165,7 @@ def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/bench", "relaax/cli/run", "relaax/supervision")
-def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
+def test_killed_server_is_reported_in_one_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1"])
     with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), MeasuredService(plan, tmp_path) as service:
         server = service._supervisor.rlx_server
@@ -175,7 +175,7 @@ def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
         service._descendants()
 
 
-def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -> None:
+def test_writability_check_does_not_change_the_file(tmp_path: Path) -> None:
     new, old, folder = tmp_path / "some" / "new.json", tmp_path / "old.json", tmp_path / "folder"
     check_writable("--json", new)
     assert not new.exists()
@@ -187,7 +187,7 @@ def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -
         check_writable("--json", folder)
 
 
-def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
+def test_refused_program_is_reported_in_one_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.name=CartPol-v1"])
     with (
         pytest.raises(StartError) as caught,
@@ -209,7 +209,7 @@ def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
         (["da3c_gym_cartpole", "--set", "run.name=CartPol-v1", "--seconds", "1"], "'CartPole-v1'"),
     ],
 )
-def test_what_cannot_be_measured_is_one_sentence(arguments: list[str], sentence: str) -> None:
+def test_invalid_benchmark_is_refused_in_one_sentence(arguments: list[str], sentence: str) -> None:
     done = completed([project_command("relaax"), "bench", *arguments], dict(os.environ))
     assert done.returncode == 2
     assert sentence in done.stderr
@@ -217,7 +217,7 @@ def test_what_cannot_be_measured_is_one_sentence(arguments: list[str], sentence:
     assert done.stdout == ""
 
 
-def test_help_says_how_long_it_takes() -> None:
+def test_help_names_options_and_duration() -> None:
     done = completed([project_command("relaax"), "bench", "--help"], dict(os.environ))
     assert done.returncode == 0
     for words in ("--seconds", "--clients", "--envs-per-client", "--json", "minutes", "Exit code"):
@@ -225,7 +225,7 @@ def test_help_says_how_long_it_takes() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_interrupted_benchmark_leaves_nothing_behind(processes: Processes, number: int, tmp_path: Path) -> None:
+def test_interrupted_benchmark_leaves_no_process_or_file(processes: Processes, number: int, tmp_path: Path) -> None:
     bench = processes.start(
         *("relaax", "bench", "da3c_gym_cartpole", "--clients", "1", "--seconds", "3000"),
         env={"TMPDIR": str(tmp_path)},
@@ -301,8 +301,8 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-def test_replay_servers_are_filled_and_drawn_from(stacked: bool) -> None:
-    """Every item that was inserted is one that the table takes, and the limits of the algorithm hold nobody up."""
+def test_replay_servers_are_filled_and_sampled(stacked: bool) -> None:
+    """The table accepts every inserted item, and the algorithm's rate limits do not block."""
     declaration = pictured(1000) if stacked else numbered(1000, samples_per_insert=1.0, min_size=900)
     with serving(2) as shards:
         found = time_replay([Target(shard.address) for shard in shards], declaration, 16, 1.0)
@@ -317,7 +317,7 @@ def test_replay_servers_are_filled_and_drawn_from(stacked: bool) -> None:
     assert found["samples_per_second"] == pytest.approx(1.6e4 * len(found["sample_ms"]) / sum(found["sample_ms"]))
 
 
-def test_what_is_inserted_looks_like_what_actors_insert() -> None:
+def test_inserted_items_have_the_layout_of_actor_items() -> None:
     made = insertions(pictured(1000).spec, 3)
     first, second = next(made), next(made)
     assert first.columns["stack"].tolist() == [[0, 1], [1, 2], [2, 3]]

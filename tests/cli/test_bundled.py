@@ -1,4 +1,4 @@
-"""Every configuration that comes with RELAAX runs."""
+"""Each bundled configuration: its addresses, its algorithm, its environment and a short training."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from support.run import Runs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
 TORCS = "da3c_torcs"
-LAB = "da3c_lab_demo"  # its environment is built from sources, with tools that are not here
+LAB = "da3c_lab_demo"  # built from sources, with tools that the test machines lack
 ALWAYS = (
     *("da3c_ale_boxing", "da3c_lstm_cartpole", "da3c_minatar_breakout", "da3cc_gym_pendulum", "n_step_q_gym_cartpole"),
     *("async_q_gym_cartpole", "async_sarsa_ale_pong", "gorila_gym_cartpole", "gorila_distributed_gym_cartpole"),
     *("apex_gym_cartpole", "apex_ale_boxing"),
 )
-"""Each algorithm, network and family that every machine has, at least once."""
+"""Configurations that every machine can run: each algorithm, network and family at least once."""
 TRAINED = {*ALWAYS, "async_sarsa_gym_cartpole"} - {"da3c_minatar_breakout", "apex_ale_boxing", "async_sarsa_ale_pong"}
-"""Each algorithm at least once."""
-without_lab = pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is there")
+"""Configurations that the slow tests train most often: each algorithm at least once."""
+without_lab = pytest.mark.skipif(
+    importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is installed"
+)
 
 
 def test_each_configuration_has_a_procfile() -> None:
@@ -60,7 +62,7 @@ def test_each_configuration_has_a_procfile() -> None:
 
 
 def procfile(name: str) -> list[str]:
-    """The lines that start every process of a configuration but its clients."""
+    """Return the Procfile lines that start all processes of a configuration except its clients."""
     configuration = make_plan(name, []).configuration
     addresses = {
         "parameter-server": configuration.rlx_server.parameter_server,
@@ -86,7 +88,7 @@ NUMBERED = {"parameter-server": "shard", "replay-server": "shard", "learner": "l
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_places_are_named_after_the_configuration(name: str) -> None:
+def test_folders_are_named_after_the_configuration(name: str) -> None:
     configuration = make_plan(name, []).configuration
     assert configuration.parameter_server.checkpoint_dir == f"checkpoints/{name}"
     assert configuration.parameter_server.metrics_dir == f"metrics/{name}"
@@ -100,8 +102,8 @@ def test_places_are_named_after_the_configuration(name: str) -> None:
         assert learner.replay_server == rlx_server.replay_server
 
 
-def played(name: str) -> Any:
-    """A configuration whose environment is made in the fast tests, or in the slow ones only."""
+def playable(name: str) -> Any:
+    """Return a test parameter, marked slow unless the configuration is in ALWAYS or needs DeepMind Lab."""
     if name in ALWAYS or name == LAB:
         return name
     family = make_plan(name, []).run.environment
@@ -109,9 +111,9 @@ def played(name: str) -> Any:
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.checks(*files)])
 
 
-@pytest.mark.timeout(1200)  # one needs a game that is downloaded
-@pytest.mark.parametrize("name", [played(name) for name in CONFIGURATIONS])
-def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> None:
+@pytest.mark.timeout(1200)  # one configuration downloads its game
+@pytest.mark.parametrize("name", [playable(name) for name in CONFIGURATIONS])
+def test_algorithm_accepts_its_configuration_and_environment(name: str) -> None:
     plan = make_plan(name, ["run.envs_per_client=2"] if name in ALWAYS else [])
     algorithm = load_algorithm(plan.configuration.algorithm_path, plan.configuration.folder)
     config = validate_section(algorithm.Config, plan.configuration.algorithm, "algorithm")
@@ -119,15 +121,15 @@ def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> 
         spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(6)
     else:
         require(plan.run.environment)
-        hello = introduced(plan)
+        hello = hello_of(plan)
         assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)
         spaces = hello.observation_space, hello.action_space
     assert algorithm.Agent.refusal(config, *spaces) is None
     assert size_mismatch(config, *spaces) is None
 
 
-def introduced(plan: Plan) -> rlx.Hello:
-    """What a client of this plan says of itself, after it has made its environments and taken a step in them."""
+def hello_of(plan: Plan) -> rlx.Hello:
+    """Run a client of this plan for one step, and return its hello message."""
 
     def script(talk: Conversation) -> None:
         talk.welcome()
@@ -143,15 +145,15 @@ def introduced(plan: Plan) -> rlx.Hello:
         return peer.talks[0].hello
 
 
-def trained(name: str) -> Any:
-    """A configuration that is trained with in every run of the slow tests, or in CI only if it has changed."""
+def trainable(name: str) -> Any:
+    """Return a test parameter; a configuration in TRAINED also checks the algorithms and `relaax run`."""
     parts = ("algorithms", "relaax/algorithm_base", "relaax/configuration", "relaax/cli/run") if name in TRAINED else ()
     return pytest.param(name, marks=pytest.mark.checks(f"config/{name}.yaml", *parts))
 
 
 @without_lab
 @pytest.mark.slow
-def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None:
+def test_run_without_deepmind_lab_names_the_way_out(runs: Runs) -> None:
     run = runs.start("--no-progress", config=LAB)
     assert run.running.wait(150) == 2, run.running.report()
     assert "this Python has no deepmind_lab" in run.running.stderr
@@ -161,17 +163,17 @@ def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)  # the same
-@pytest.mark.parametrize("name", [trained(name) for name in CONFIGURATIONS if name != LAB])
-def test_a_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
+@pytest.mark.timeout(1200)  # as above
+@pytest.mark.parametrize("name", [trainable(name) for name in CONFIGURATIONS if name != LAB])
+def test_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> None:
     require(make_plan(name, []).run.environment)
     steps = 500 if short else 1500
     if name.startswith("apex_ale"):
         steps = 1500
     if name.startswith("gorila"):
-        steps = 6000  # each worker has a memory of its own to fill
+        steps = 6000  # each worker fills its own replay memory
     elif name.startswith("apex_gym"):
-        steps = 3000  # actors may be 500 items ahead of a learner that has yet to begin
+        steps = 3000  # actors may be 500 items ahead before the learner starts
     run = runs.start(
         "--max-steps",
         str(steps),
@@ -191,7 +193,7 @@ def test_a_bundled_configuration_trains(runs: Runs, name: str, short: bool) -> N
 
 
 def frame_skip(name: str) -> int:
-    """Frames per step of a configuration: as its client is told, or as its games have it by default."""
+    """Return the frames per step: the client's --frame-skip, or the default of its environment."""
     arguments = make_plan(name, []).configuration.run.arguments
     if "--frame-skip" in arguments:
         return int(arguments[arguments.index("--frame-skip") + 1])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from relaax.cli.app import app
 
-# What `check` prints is its own; its child writes to the real stderr.
+# CliRunner captures the output of `check`; the child process writes to the real stderr.
 ALL = "algorithms that support them: apex, async_q, async_sarsa, da3c, gorila, n_step_q"
 MIXED = """
 import gymnasium
@@ -32,7 +32,7 @@ def check(*words: str) -> tuple[int, list[str]]:
     return result.exit_code, (result.stdout or result.stderr).splitlines()
 
 
-def test_an_id_is_checked_and_its_algorithms_are_listed() -> None:
+def test_environment_id_is_checked_and_algorithms_are_listed() -> None:
     code, lines = check("CartPole-v1", "--episodes", "2")
     assert code == 0
     assert lines[:-1] == ["observations Box(float32, [4]), actions Discrete(2)", ALL]
@@ -40,7 +40,7 @@ def test_an_id_is_checked_and_its_algorithms_are_listed() -> None:
     assert lines[-1].endswith(" at random; no warnings")
 
 
-def test_a_configuration_whose_algorithm_refuses_the_spaces_fails() -> None:
+def test_check_fails_if_the_algorithm_refuses_the_spaces() -> None:
     code, (error, _, algorithms, closing) = check("da3c_gym_cartpole", "--set", "algorithm.path=da3c_cont")
     assert code == 1
     assert error.startswith("error: da3c_cont cannot handle the action space Discrete(2); it handles Box of real numb")
@@ -49,7 +49,7 @@ def test_a_configuration_whose_algorithm_refuses_the_spaces_fails() -> None:
 
 
 @pytest.mark.parametrize("name", ["mixed:Mixed-v0", "mixed:Mixed"])
-def test_spaces_that_no_algorithm_takes_are_an_error(
+def test_spaces_without_a_suitable_algorithm_are_an_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mixed.py").write_text(MIXED)
@@ -61,7 +61,7 @@ def test_spaces_that_no_algorithm_takes_are_an_error(
     assert closing == "failed: 4 episodes, 4 steps; 1 error"
 
 
-def test_a_world_of_the_template_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_of_the_template_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["new", "environment", "mine"]).exit_code == 0
     code, lines = check("mine.yaml")
@@ -69,7 +69,7 @@ def test_a_world_of_the_template_passes(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[-1].endswith("no warnings")
 
 
-def test_a_programs_own_refusal_has_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
+def test_refusal_of_a_program_keeps_its_exit_code(capfd: pytest.CaptureFixture[str]) -> None:
     assert check("ALE", "boxin") == (2, [])
     assert "has no game 'boxin'; the nearest is 'boxing'" in capfd.readouterr().err
 
@@ -100,7 +100,7 @@ def test_program_with_own_client_ends_with_the_reason(tmp_path: Path, capfd: pyt
         (("CartPole-v1", "--set", "run.name=x"), "--set is for configurations: give options of the environment's"),
     ],
 )
-def test_what_names_no_environment_is_refused(
+def test_unknown_environment_is_refused(
     words: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

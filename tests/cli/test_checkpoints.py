@@ -1,4 +1,4 @@
-"""`relaax checkpoints`: lists, verifies, copies and exports what is on disk or in S3."""
+"""`relaax checkpoints` lists, verifies, copies and exports checkpoints on disk and in S3."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def checkpoints(*arguments: str | Path) -> Result:
 
 
 def save(folder: Path, global_step: int, mean_return: float | None = None, shards: int = 1) -> str:
-    """A checkpoint of ten parameters; its id."""
+    """Save a checkpoint of ten parameters and return its id."""
     vector = np.arange(10, dtype=np.float32) + global_step
     ranges = [(i * 10 // shards, (i + 1) * 10 // shards) for i in range(shards)]
     parts: dict[str, Any] = {
@@ -67,7 +67,7 @@ def damage(run: Path, checkpoint_id: str, part: str = "shard-1.safetensors") -> 
 
 @pytest.mark.parametrize("arguments", [(), ("list",)])
 @pytest.mark.parametrize("folder", ["run", "run/checkpoints"])
-def test_a_location_alone_is_listed(run: Path, folder: str, arguments: tuple[str, ...]) -> None:
+def test_checkpoints_of_a_location_are_listed(run: Path, folder: str, arguments: tuple[str, ...]) -> None:
     done = checkpoints(*arguments, run.parent / folder)
     assert done.exit_code == 0, done.output
     rows = [line.split() for line in done.output.splitlines() if line.strip().startswith("0000")]
@@ -76,7 +76,7 @@ def test_a_location_alone_is_listed(run: Path, folder: str, arguments: tuple[str
     assert [row[-1] for row in rows] == ["newest", "best", "B"]
 
 
-def test_the_list_as_json(run: Path) -> None:
+def test_json_list_describes_each_checkpoint(run: Path) -> None:
     damage(run, THIRD, "manifest.json")
     (run / "checkpoints" / FIRST / "shard-0.safetensors").unlink()
     found = json.loads(checkpoints(run, "--json").output)
@@ -95,7 +95,7 @@ def test_the_list_as_json(run: Path) -> None:
     assert "00000001-10 is damaged: 00000001-10/shard-0.safetensors is missing\n" in checkpoints(run).output
 
 
-def test_what_is_whole_and_what_is_not(run: Path) -> None:
+def test_verify_names_damaged_checkpoints(run: Path) -> None:
     done = checkpoints("verify", run)
     assert (done.exit_code, done.output.count("is intact")) == (0, 3)
     damage(run, SECOND)
@@ -109,7 +109,7 @@ def test_what_is_whole_and_what_is_not(run: Path) -> None:
     assert "SHA-256 differs" in found["checkpoints"][SECOND]
 
 
-def test_reading_changes_nothing_and_takes_no_lease(run: Path, tmp_path: Path) -> None:
+def test_reading_changes_no_file_and_takes_no_lease(run: Path, tmp_path: Path) -> None:
     lease = Lease(LocalStore(run / "checkpoints"), ttl=1e6)  # a renewal would change the folder
     lease.acquire()
     try:
@@ -131,7 +131,9 @@ def files_of(folder: Path) -> dict[str, bytes]:
     ("options", "copied"),
     [((), [FIRST, SECOND, THIRD]), (("--newest",), [THIRD]), (("--best",), [SECOND]), ((FIRST, THIRD), [FIRST, THIRD])],
 )
-def test_copies_are_the_same_bytes(run: Path, tmp_path: Path, options: tuple[str, ...], copied: list[str]) -> None:
+def test_copied_files_have_the_same_bytes(
+    run: Path, tmp_path: Path, options: tuple[str, ...], copied: list[str]
+) -> None:
     done = checkpoints("copy", run, tmp_path / "to", *options)
     assert done.exit_code == 0, done.output
     source, target = files_of(run / "checkpoints"), files_of(tmp_path / "to")
@@ -142,7 +144,7 @@ def test_copies_are_the_same_bytes(run: Path, tmp_path: Path, options: tuple[str
     assert copied[0] in again.output
 
 
-def test_what_is_damaged_is_not_copied_and_what_was_before_it_is(run: Path, tmp_path: Path) -> None:
+def test_copy_stops_at_a_damaged_checkpoint(run: Path, tmp_path: Path) -> None:
     damage(run, SECOND)
     done = checkpoints("copy", run, tmp_path / "to")
     assert done.exit_code == 1
@@ -152,7 +154,7 @@ def test_what_is_damaged_is_not_copied_and_what_was_before_it_is(run: Path, tmp_
     assert f"damaged: {THIRD}: the manifest is incomplete" in checkpoints("copy", run, tmp_path / "new", THIRD).output
 
 
-def test_nothing_is_copied_to_where_a_server_writes(run: Path, tmp_path: Path) -> None:
+def test_copy_to_the_store_of_a_running_server_is_refused(run: Path, tmp_path: Path) -> None:
     target = LocalStore(tmp_path / "to")
     lease = Lease(target, ttl=1.0)
     lease.acquire(4)
@@ -163,14 +165,14 @@ def test_nothing_is_copied_to_where_a_server_writes(run: Path, tmp_path: Path) -
     finally:
         lease.release()
     assert checkpoints("copy", run, tmp_path / "to").exit_code == 0
-    assert highest_fence(target) == 0  # the ids are as they were
+    assert highest_fence(target) == 0  # the copied checkpoints keep their ids
     nxt = Lease(target)
-    nxt.acquire()  # and it was given back
+    nxt.acquire()  # the copy released its lease
     assert nxt.fence == 7
     nxt.release()
 
 
-def test_a_copy_into_a_run_directory_lands_among_its_checkpoints(run: Path, tmp_path: Path) -> None:
+def test_copy_into_a_run_directory_goes_to_its_checkpoints(run: Path, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "configuration.yaml").touch()
     assert checkpoints("copy", run, tmp_path / "new", "--best").exit_code == 0
@@ -180,9 +182,7 @@ def test_a_copy_into_a_run_directory_lands_among_its_checkpoints(run: Path, tmp_
 @pytest.mark.parametrize(
     ("options", "step"), [((), 30), (("--best",), 2000), (("--id", FIRST), 10)], ids=["newest", "best", "id"]
 )
-def test_the_export_is_one_file_with_everything_but_secrets(
-    run: Path, tmp_path: Path, options: tuple[str, ...], step: int
-) -> None:
+def test_export_is_one_file_without_secrets(run: Path, tmp_path: Path, options: tuple[str, ...], step: int) -> None:
     file = tmp_path / "policy.safetensors"
     done = checkpoints("export", run, file, *options, "--json")
     assert done.exit_code == 0, done.output
@@ -198,7 +198,7 @@ def test_the_export_is_one_file_with_everything_but_secrets(
     assert list(tmp_path.glob(".unfinished*")) == []
 
 
-def test_a_file_that_is_there_is_replaced_with_force_only(run: Path, tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_with_force(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "there"
     file.write_text("mine")
     done = checkpoints("export", run, file)
@@ -224,7 +224,7 @@ def test_a_file_that_is_there_is_replaced_with_force_only(run: Path, tmp_path: P
         (("verfy", "{}/run"), 2, "Did you mean 'verify'?"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence(
+def test_invalid_command_is_refused_in_one_sentence(
     run: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, sentence: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -234,10 +234,8 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert "Traceback" not in done.output
 
 
-def test_a_disk_that_takes_no_more_is_said_in_a_sentence(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut short what it compiles, and keep it
+def test_failed_write_is_reported_in_one_sentence(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # otherwise Python would keep truncated bytecode files
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
@@ -248,8 +246,8 @@ def test_a_disk_that_takes_no_more_is_said_in_a_sentence(
     assert not (tmp_path / "x").exists()
 
 
-class Thinned(LocalStore):
-    """A server deletes one of its checkpoints right after it was listed for the n-th time."""
+class DeletingStore(LocalStore):
+    """A store that deletes checkpoint SECOND right after the n-th listing."""
 
     listings = 1
 
@@ -262,8 +260,8 @@ class Thinned(LocalStore):
         return keys
 
 
-def test_what_is_deleted_meanwhile_is_left_out(run: Path) -> None:
-    store = Thinned(run / "checkpoints")
+def test_checkpoint_deleted_meanwhile_is_skipped(run: Path) -> None:
+    store = DeletingStore(run / "checkpoints")
     store.listings = 2
     assert [entry.checkpoint_id for entry in catalogue.entries(store)] == [THIRD, FIRST]
     save(run / "checkpoints", 40)
@@ -273,24 +271,24 @@ def test_what_is_deleted_meanwhile_is_left_out(run: Path) -> None:
     assert CheckpointManager(target).published() == ["00000004-40", THIRD]
 
 
-class LosesAnswers(MemoryStore):
-    """Whose manifests arrive, and whose answers do not."""
+class ReplyLosingStore(MemoryStore):
+    """A store that writes manifests but loses the replies."""
 
     def put_if(self, key: str, value: bytes, tag: str | None) -> str:
         tag = super().put_if(key, value, tag)
         if key.endswith("/manifest.json"):
-            raise StoreError("no answer")
+            raise StoreError("no reply")
         return tag
 
 
-def test_a_copy_whose_end_is_not_known_leaves_no_half_of_it(run: Path) -> None:
-    source, target = LocalStore(run / "checkpoints"), LosesAnswers()
-    with pytest.raises(StoreError, match="no answer"):
+def test_copy_with_unknown_outcome_leaves_no_partial_files(run: Path) -> None:
+    source, target = LocalStore(run / "checkpoints"), ReplyLosingStore()
+    with pytest.raises(StoreError, match="no reply"):
         catalogue.copy(source, target, catalogue.entries(source), lambda _: None)
     assert [key for key in target.list() if key != "lease.json"] == []
 
 
-def test_none_of_the_best_where_no_episode_ended(tmp_path: Path) -> None:
+def test_best_is_refused_if_no_episode_has_ended(tmp_path: Path) -> None:
     save(tmp_path, 10)
     assert "no episode had ended" in checkpoints("export", tmp_path, tmp_path / "x", "--best").output
     (tmp_path / "empty").mkdir()
@@ -306,7 +304,7 @@ def s3(tmp_path: Path) -> Iterator[S3Server]:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/checkpoints", "relaax/checkpoint")
-def test_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
+def test_checkpoints_are_copied_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
     bucket = s3.bucket()
     options = ("--aws-keys", keys_file(tmp_path), "--aws-endpoint", f"http://{s3.address}")
     there, elsewhere = f"s3://{bucket}/models/mine", f"s3://{bucket}/copy"
@@ -323,7 +321,7 @@ def test_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
     assert "Traceback" not in done.output
 
 
-def test_a_target_network_is_verified_and_copied_and_not_exported(tmp_path: Path) -> None:
+def test_target_network_is_copied_but_not_exported(tmp_path: Path) -> None:
     vector = np.arange(10, dtype=np.float32)
     shards = [
         {"part": f"shard-{i}", "start": 5 * i, "end": 5 * i + 5, "target_generation": 3, "version": 0} for i in (0, 1)

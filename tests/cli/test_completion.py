@@ -1,4 +1,4 @@
-"""Completion in a terminal: the shell is real, Tab is pressed, and what it loads is counted."""
+"""Completion in real shells, and the libraries that it loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 60.0
 SHELLS = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], 'eval "$(relaax --show-completion)"'),
     "zsh": (["zsh", "-f", "-i"], 'autoload -Uz compinit; compinit -u -D; eval "$(relaax --show-completion)"'),
-    # It needs a terminal that controls it.
+    # fish needs a controlling terminal.
     "fish": (["setsid", "--ctty", "fish", "--no-config", "-i"], "relaax --show-completion | source"),
 }
 SLOW = {"numpy", "tensorflow", "grpc", "google.protobuf", "matplotlib", "yaml", "ray"}
@@ -52,7 +52,7 @@ class Terminal:
         os.write(self._descriptor, text.encode())
 
     def wait_for(self, text: str) -> None:
-        """Read until `text` is shown after what was typed before."""
+        """Read new output until it contains `text`."""
         deadline = time.monotonic() + PATIENCE
         seen = ""
         while text not in seen:
@@ -93,7 +93,7 @@ def test_tab_completes_a_configuration(name: str, tmp_path: Path) -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """Return what bash is offered for the last word."""
+    """Return the words that bash would offer for the last word."""
     variables = {
         "_RELAAX_COMPLETE": "complete_bash",
         "COMP_WORDS": " ".join(["relaax", *words]),
@@ -115,7 +115,7 @@ def test_options_are_completed(command: str) -> None:
 
 
 def test_completion_loads_no_slow_library(processes: Processes) -> None:
-    """Each command is loaded for its options."""
+    """Completion loads each command to read its options."""
     command = processes.start_python(LOADING, *SLOW)
     assert command.wait(PATIENCE) == 0, command.report()
     assert command.lines == [f"{len(COMMANDS)} loaded"]

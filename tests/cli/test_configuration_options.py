@@ -28,7 +28,7 @@ main()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_effective_configuration_is_printed(name: str, processes: Processes, tmp_path: Path) -> None:
+def test_effective_configuration_is_printed(name: str, processes: Processes, tmp_path: Path) -> None:
     command = processes.start(
         *COMMANDS[name],
         *("--set", "algorithm.entropy_beta=0.03", "--print-config"),
@@ -47,7 +47,7 @@ def test_the_effective_configuration_is_printed(name: str, processes: Processes,
     again = tmp_path / "again.yaml"
     again.write_text(text)
     assert load_configuration(again).run.clients == 5
-    assert list(tmp_path.glob("runs")) == [], "nothing was started"
+    assert list(tmp_path.glob("runs")) == [], "the run was not started"
 
 
 def test_secrets_are_not_printed(processes: Processes) -> None:
@@ -57,7 +57,7 @@ def test_secrets_are_not_printed(processes: Processes) -> None:
     assert "  arguments: [--token, (hidden), --auth=(hidden)]  # command line" in command.lines
 
 
-def test_an_algorithm_that_cannot_be_imported_is_refused_in_a_line(processes: Processes, tmp_path: Path) -> None:
+def test_algorithm_with_import_error_is_refused_in_one_line(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(7)\n")
     text = "relaax-run: {environment: OpenAI_Gym, name: CartPole-v1}\nalgorithm: {path: mine.py}\n"
     (tmp_path / "mine.yaml").write_text(text)
@@ -72,7 +72,7 @@ def test_an_algorithm_that_cannot_be_imported_is_refused_in_a_line(processes: Pr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: Path) -> None:
+def test_configuration_is_checked(name: str, processes: Processes, tmp_path: Path) -> None:
     good = processes.start(*COMMANDS[name], "--check-config", cwd=tmp_path)
     assert good.wait(120) == 0, good.report()
     (line,) = good.lines
@@ -93,14 +93,14 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
 
 @pytest.mark.parametrize("option", ["--bind", "--status-bind"])
 @pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server"])
-def test_an_address_that_others_reach_is_found_by_the_check(name: str, option: str, processes: Processes) -> None:
+def test_check_refuses_an_address_open_to_other_machines(name: str, option: str, processes: Processes) -> None:
     command = processes.start(*COMMANDS[name], "--check-config", option, "0.0.0.0:0")
     assert command.wait(120) == 2, command.report()
     assert "--allow-anonymous" in command.stderr
 
 
 @pytest.mark.slow
-def test_an_algorithm_in_one_file_is_checked_too(processes: Processes, tmp_path: Path) -> None:
+def test_single_file_algorithm_is_checked(processes: Processes, tmp_path: Path) -> None:
     new = processes.start(*RELAAX, "new", "algorithm", "mine", cwd=tmp_path)
     assert new.wait(60) == 0, new.report()
     good = processes.start(*RELAAX, "run", "mine.yaml", "--check-config", cwd=tmp_path)
@@ -112,7 +112,7 @@ def test_an_algorithm_in_one_file_is_checked_too(processes: Processes, tmp_path:
     assert bad.stderr == "relaax run: algorithm: unknown key 'rewards_gama'; did you mean 'rewards_gamma'?\n"
 
 
-def test_a_misspelt_key_costs_no_tensorflow_and_no_run_directory(processes: Processes, tmp_path: Path) -> None:
+def test_misspelt_key_is_refused_before_tensorflow_loads(processes: Processes, tmp_path: Path) -> None:
     for directory in ("runs/da3c_gym_cartpole", "mine"):
         options = [] if directory.startswith("runs") else ["--run-dir", directory, "--fresh"]
         (tmp_path / directory).mkdir(parents=True)
@@ -129,7 +129,7 @@ def test_a_misspelt_key_costs_no_tensorflow_and_no_run_directory(processes: Proc
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_variable_that_sets_nothing_is_refused(name: str, processes: Processes) -> None:
+def test_variable_of_no_key_is_refused(name: str, processes: Processes) -> None:
     command = processes.start(*COMMANDS[name], env={"RELAAX_RUN__CLIENT": "1"})
     assert command.wait(60) == 2, command.report()
     assert command.stderr == (
@@ -142,7 +142,7 @@ def test_a_variable_that_sets_nothing_is_refused(name: str, processes: Processes
     "command",
     ["relaax-parameter-server --config", "relaax-rlx-server --config", "relaax run", "relaax bench", "relaax schema"],
 )
-def test_a_path_that_is_not_there_is_refused_by_every_command(command: str, processes: Processes) -> None:
+def test_missing_path_is_refused_by_every_command(command: str, processes: Processes) -> None:
     running = processes.start(*command.split(), "/nowhere/da3c_gym_boxing.yaml")
     assert running.wait(60) == 2, running.report()
     program = command.removesuffix(" --config")

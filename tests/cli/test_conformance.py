@@ -1,4 +1,4 @@
-"""The command `relaax conformance`: what it takes, what it prints, how it ends."""
+"""The command `relaax conformance`: its options, output and exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["conformance", *map(str, arguments)], env={"COLUMNS": "100"})
 
 
-def test_a_report_on_a_server(tmp_path: Path) -> None:
+def test_server_report_lists_failed_rules(tmp_path: Path) -> None:
     with FaultyServer("wrong_returns") as server:
         result = run("--server", server.address, "--only", "plain_*", "--json", tmp_path / "report.json")
     assert result.exit_code == 1
@@ -33,21 +33,21 @@ def test_a_report_on_a_server(tmp_path: Path) -> None:
     assert report["rules"][0]["rule"] == "plain_protobuf" and report["rules"][0]["section"] == "1, 7"
 
 
-def test_a_report_on_a_client() -> None:
+def test_client_report_counts_passed_rules() -> None:
     command = shlex.join([sys.executable, str(CLIENT)])  # the address is appended
     result = run("--client", command, "--only", "refused_*")
     assert (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit)) == (0, True)
     assert "3 passed, 0 failed" in result.stdout
 
 
-def test_the_list_names_every_rule() -> None:
+def test_list_names_every_rule() -> None:
     result = run("--list")
     assert result.exit_code == 0
     for rule in CLIENT_RULES:
         assert f"clients: {rule.name} (section {rule.section}): {rule.description}" in result.stdout
     for conversation in load():
-        whose = "clients" if conversation.file == "server_mistakes" else "servers"
-        assert f"{whose}: {conversation.name} (section {conversation.section})" in result.stdout
+        subject = "clients" if conversation.file == "server_mistakes" else "servers"
+        assert f"{subject}: {conversation.name} (section {conversation.section})" in result.stdout
     assert "clients:" not in run("--list", "--server", "h:1").stdout
 
 
@@ -69,7 +69,7 @@ def test_the_list_names_every_rule() -> None:
         (("--client", "/no/such/program"), "/no/such/program cannot be started"),
     ],
 )
-def test_what_cannot_be_done_is_said(arguments: tuple[str, ...], sentence: str) -> None:
+def test_invalid_arguments_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert sentence in result.stderr and "Traceback" not in result.output

@@ -1,4 +1,4 @@
-"""`relaax conformance --client`: right clients pass, and a client with one fault fails where the fault is."""
+"""`relaax conformance --client`: correct clients pass, and a client with one fault fails the rule of that fault."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ try:
 except TrainingFinished:
     pass
 """
-JSON_ALONE = {rule.name for rule in client_rules("server_malformed_json_*")}
+JSON_ONLY = {rule.name for rule in client_rules("server_malformed_json_*")}
 
 
 def check(command: list[str], only: str = "*", deadline: float = 30.0) -> Report:
@@ -65,34 +65,34 @@ def check(command: list[str], only: str = "*", deadline: float = 30.0) -> Report
     return check_client(command, deadline, rules, jobs=4)
 
 
-def test_a_right_client_passes() -> None:
+def test_correct_client_passes() -> None:
     report = check(FAULTY)
     assert not report.failed, not_passed(report)
     assert set(not_passed(report)) == {"reconnect_between_episodes"}
 
 
-def test_a_right_client_of_next_step_passes() -> None:
+def test_correct_next_step_client_passes() -> None:
     assert not_passed(check([*FAULTY, "next_step"], "[ev]*")) == not_passed(check([*FAULTY, "next_step"], "re*")) == {}
 
 
-def test_our_own_client_understands_other_bytes() -> None:
+def test_python_client_accepts_unusual_messages() -> None:
     assert not_passed(check([sys.executable, "-c", PYTHON_CLIENT, "{address}", "protobuf"], "[uw]*", deadline=60)) == {}
 
 
-def test_our_own_client_reconnects_between_episodes() -> None:
+def test_python_client_reconnects_between_episodes() -> None:
     assert not_passed(check([sys.executable, "-c", NEXT_STEP_CLIENT, "{address}"], "re*_between_*")) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_our_own_client_passes(codec: str) -> None:
+def test_python_client_passes(codec: str) -> None:
     report = check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], deadline=60)
     assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) == {"reconnect_between_episodes"} | (JSON_ALONE if codec == "protobuf" else set())
+    assert set(not_passed(report)) == {"reconnect_between_episodes"} | (JSON_ONLY if codec == "protobuf" else set())
 
 
 @pytest.mark.slow
-def test_the_script_of_the_specification_passes(tmp_path: Path) -> None:
+def test_script_of_the_specification_passes(tmp_path: Path) -> None:
     (script,) = re.findall(r"<!-- example: script -->\n```\w*\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
     (tmp_path / "client.py").write_text(script, "utf-8")
     report = check([sys.executable, str(tmp_path / "client.py"), "{address}", "100"])
@@ -147,7 +147,7 @@ FAULTS = {
 }
 
 
-# What these leave out is waited for to the deadline, three times.
+# Checks of these faults wait for the full deadline three times.
 LONG = ("drops_the_rest", "endless_frames", "mute", "no_pong", "two_messages")
 WAITED_FOR = {*LONG, "empty_frames", "holds_on", "never_ends"}
 
@@ -155,7 +155,7 @@ WAITED_FOR = {*LONG, "empty_frames", "holds_on", "never_ends"}
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=pytest.mark.slow) if fault in LONG else fault for fault in FAULTS]
 )
-def test_a_fault_is_found(fault: str) -> None:
+def test_fault_is_found(fault: str) -> None:
     rule, sentence = FAULTS[fault]
     report = check([*FAULTY, fault], rule, deadline=(3.0 if fault in LONG else 1.5) if fault in WAITED_FOR else 30.0)
     (finding,) = report.findings
@@ -163,12 +163,12 @@ def test_a_fault_is_found(fault: str) -> None:
     assert sentence in finding.sentence, finding
 
 
-def test_a_client_that_comes_back_after_the_end_of_training() -> None:
+def test_reconnect_after_the_end_of_training_is_found() -> None:
     report = check([*FAULTY, "stubborn"], "training_finished_*")
     assert all("it reconnected" in f.sentence and f.verdict is Verdict.FAILED for f in report.findings)
 
 
-def test_a_bye_after_the_last_message_is_found() -> None:
+def test_bye_after_the_last_message_is_found() -> None:
     report = check([*FAULTY, "bye_after_the_end"], "silent_*")
     assert len(report.findings) == 3
     assert all("it sent bye" in f.sentence and f.verdict is Verdict.FAILED for f in report.findings)
@@ -183,12 +183,12 @@ def test_a_bye_after_the_last_message_is_found() -> None:
         pytest.param("any_kind", "axis", marks=pytest.mark.slow),
     ],
 )
-def test_what_json_must_not_hold_is_found(fault: str, mistake: str) -> None:
+def test_invalid_json_that_a_client_accepts_is_found(fault: str, mistake: str) -> None:
     (finding,) = check([*FAULTY, fault], f"server_malformed_json_{mistake}", deadline=1.5).findings
     assert finding.verdict is Verdict.FAILED, finding
 
 
-def test_a_client_that_never_connects() -> None:
+def test_client_that_never_connects_fails_the_first_rule() -> None:
     report = check([*FAULTY, "absent"])
     first, *rest = report.findings
     assert first.verdict is Verdict.FAILED

@@ -1,4 +1,4 @@
-"""`relaax conformance --server`: right servers pass, and a server with one fault fails where the fault is."""
+"""`relaax conformance --server`: correct servers pass, and a server with one fault fails the rule of that fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN = Settings(
 
 
 @pytest.fixture(autouse=True)
-def long_list_is_short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_long_list(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.get_closest_marker("slow") is None:
         monkeypatch.setattr(server, "LIST_BYTES", 2**16)
 
@@ -40,8 +40,8 @@ def check(address: str, settings: Settings, only: str = "*") -> Report:
     return check_server(parse_endpoint(address), settings, checks)
 
 
-DECIDED_BY_THE_SERVER = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
-A_MATTER_OF_TIME = {"unexpected_metrics", "unexpected_second_step"}
+SERVER_DEPENDENT = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
+TIMING_DEPENDENT = {"unexpected_metrics", "unexpected_second_step"}
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ A_MATTER_OF_TIME = {"unexpected_metrics", "unexpected_second_step"}
     ],
     ids=["vectors", "json", "own_spaces"],
 )
-def test_a_right_server_passes(settings: Settings) -> None:
+def test_correct_server_passes(settings: Settings) -> None:
     with FaultyServer() as right:
         report = check(right.address, settings)
     assert not report.failed, not_passed(report)
-    allowed = DECIDED_BY_THE_SERVER | A_MATTER_OF_TIME | {"idle_timeout"}
+    allowed = SERVER_DEPENDENT | TIMING_DEPENDENT | {"idle_timeout"}
     if settings.codec == "json":
         allowed |= {"malformed_utf8", "malformed_protobuf", "rest_is_dropped"}
         allowed |= {"malformed_message_twice", "malformed_two_messages"}
@@ -90,12 +90,12 @@ FAULTS = {
 }
 
 
-# What these leave out, or do too late, is waited for to the deadline.
+# Checks of these faults wait for the full deadline.
 WAITED_FOR = {"drops_the_rest", "never_ends", "patient", "stays_after_bye", "waits_for_body"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_found(fault: str) -> None:
+def test_fault_is_found(fault: str) -> None:
     rule, sentence = FAULTS[fault]
     with FaultyServer(fault) as faulty:
         report = check(faulty.address, Settings(deadline=1.0 if fault in WAITED_FOR else 20.0), rule)
@@ -104,8 +104,8 @@ def test_a_fault_is_found(fault: str) -> None:
         assert sentence in finding.sentence
 
 
-def test_a_server_that_knows_one_space_only(processes: Processes, tmp_path: Path) -> None:
-    """Rules that need no spaces are checked, the others have its sentence; with its own spaces it has all of them."""
+def test_server_that_supports_one_space_only_passes(processes: Processes, tmp_path: Path) -> None:
+    """Rules that need other spaces are not applicable and give the server's error. With its spaces, all rules apply."""
     config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py"), "only": "Box(float32, [3])"})
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
     report = check(address, Settings(), "[mp]*_protobuf")
@@ -118,12 +118,12 @@ def test_a_server_that_knows_one_space_only(processes: Processes, tmp_path: Path
     assert set(not_passed(check(address, own, "step_n*"))) == set()
 
 
-def test_a_server_that_bears_little_silence() -> None:
+def test_server_with_a_short_idle_timeout_passes() -> None:
     with FaultyServer("impatient") as impatient:
         assert not_passed(check(impatient.address, Settings(), "idle_timeout")) == {}
 
 
-def test_a_token() -> None:
+def test_guarded_server_passes_with_its_token() -> None:
     rules = "[hru]e*"
     with FaultyServer("token") as guarded:
         without = check(guarded.address, Settings(), rules)
@@ -134,7 +134,7 @@ def test_a_token() -> None:
     assert "refused_token" in {finding.rule for finding in found.findings}
 
 
-def test_a_server_with_tls(processes: Processes, tmp_path: Path) -> None:
+def test_server_with_tls_passes_over_tls_only(processes: Processes, tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
     algorithm = {"path": str(HERE / "fuzz_algorithm.py")}
     config = write_config(tmp_path, algorithm, max_failed_handshakes=1000, **keys.rlx_port())
@@ -143,13 +143,13 @@ def test_a_server_with_tls(processes: Processes, tmp_path: Path) -> None:
         report = check(where, Settings(tls=keys.context(), token=keys.token), "m*bye_json")
         assert not_passed(report) == {}
     plain = check(address, Settings(token=keys.token, deadline=2), "metrics_ping_bye_json")
-    assert plain.failed, "it does not speak with whoever does not speak TLS"
+    assert plain.failed, "the server accepts TLS only"
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/conformance", "relaax/server/rlx_server")
-def test_a_server_over_websocket(processes: Processes, tmp_path: Path) -> None:
-    """Byte by byte too: a length that lies is one of a message. Every rule is in the slow suite."""
+def test_server_over_websocket_passes(processes: Processes, tmp_path: Path) -> None:
+    """This checks the rules f* and u*, including wrong lengths. `test_real_server_passes` checks all rules."""
     config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py")})
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
     report = check(f"ws://{address}", Settings(deadline=60), "[fu]*")
@@ -160,10 +160,10 @@ def test_a_server_over_websocket(processes: Processes, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["", "ws://"], ids=["tcp", "websocket"])
-def test_the_real_server(tmp_path: Path, scheme: str) -> None:
+def test_real_server_passes(tmp_path: Path, scheme: str) -> None:
     with started_service(tmp_path) as service:
         report = check(f"{scheme}{service.address}", Settings(deadline=60))
     assert not report.failed, not_passed(report)
     other_spaces = {"nested_spaces_protobuf", "nested_spaces_json", "every_dtype", "idle_timeout"}
     other_spaces |= {"key_order_protobuf", "key_order_json"}
-    assert set(not_passed(report)) <= DECIDED_BY_THE_SERVER | A_MATTER_OF_TIME | other_spaces
+    assert set(not_passed(report)) <= SERVER_DEPENDENT | TIMING_DEPENDENT | other_spaces

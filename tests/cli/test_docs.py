@@ -21,7 +21,7 @@ def docs(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["docs", *arguments], prog_name="relaax")
 
 
-def test_every_page_is_listed_with_what_it_is_about() -> None:
+def test_every_page_is_listed_with_its_subject() -> None:
     *lines, empty, files, clients = docs().stdout.splitlines()
     names = [line.split()[0] for line in lines]
     expected = {page.stem for page in DOCS.glob("*.md") if page.stem != "README"}
@@ -33,7 +33,7 @@ def test_every_page_is_listed_with_what_it_is_about() -> None:
     assert clients.endswith(f". Their files are in {ROOT / 'protocol/clients'}")
 
 
-def test_a_page_in_a_pipe_is_the_file() -> None:
+def test_page_in_a_pipe_is_printed_unchanged() -> None:
     for name in docs().stdout.split("\n\n")[0].splitlines():
         assert docs(name.split()[0]).stdout.startswith("# ")
     for name in ("seeds", "docs/seeds.md"):
@@ -60,31 +60,31 @@ def test_target_of_a_link_in_the_pages_is_shown(link: str, file: str) -> None:
 
 
 def shown_on_a_terminal(page: str) -> str:
-    """Return what `relaax docs PAGE` prints on a terminal of 80 columns; `cat` takes the place of the pager."""
-    ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
+    """Return what `relaax docs PAGE` prints on a terminal of 80 columns, with `cat` as the pager."""
+    own_end, child_end = pty.openpty()
+    with os.fdopen(own_end, "rb", buffering=0) as terminal:
         shown = subprocess.Popen(
             [project_command("relaax"), "docs", page],
             stdin=subprocess.DEVNULL,
-            stdout=theirs,
+            stdout=child_end,
             env={**os.environ, "PAGER": "cat", "TERM": "xterm", "COLUMNS": "80"},
         )
-        os.close(theirs)
+        os.close(child_end)
         text = bytearray()
-        with contextlib.suppress(OSError):  # how a terminal ends
+        with contextlib.suppress(OSError):  # reading a closed terminal raises EIO
             while data := terminal.read(4096):
                 text += data
         assert shown.wait(60) == 0
     return text.decode().replace("\r", "")
 
 
-def test_on_a_terminal_it_is_laid_out() -> None:
+def test_page_on_a_terminal_is_laid_out() -> None:
     text = shown_on_a_terminal("seeds")
     assert "What a seed fixes" in text
     assert "# What a seed fixes" not in text
 
 
-def test_code_is_shown_on_a_terminal_as_it_is_in_the_page() -> None:
+def test_code_on_a_terminal_is_unchanged() -> None:
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown_on_a_terminal("write-an-algorithm"))
     blocks = parts(DOCS / "write-an-algorithm.md", "reinforce.py")
     assert any(len(line) > 80 for block in blocks for line in block.splitlines())
@@ -92,7 +92,7 @@ def test_code_is_shown_on_a_terminal_as_it_is_in_the_page() -> None:
         assert f"\n{block.rstrip()}\n" in text
 
 
-def test_of_a_misspelt_page_the_nearest_is_named() -> None:
+def test_misspelt_page_suggests_the_nearest() -> None:
     result = docs("secrity")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "relaax docs: unknown page 'secrity'; did you mean 'security'?\n"

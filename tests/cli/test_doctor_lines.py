@@ -1,4 +1,4 @@
-"""How `relaax doctor` prints its findings: colors on a terminal, and a line that sums up."""
+"""How `relaax doctor` prints its findings: colors on a terminal, and a closing summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relaax.cli.doctor.command import line, summary
 from relaax.cli.doctor.finding import Finding, ok, warning, wrong
 
 FINE = [("fork", ok("fine")), ("ports", ok("free")), ("ports", ok("free"))]
-LATE, BROKEN = ("clock", warning("it is late", "set it")), ("store", wrong("it is broken", "mend it"))
+LATE, BROKEN = ("clock", warning("it is late", "set it")), ("store", wrong("it is broken", "repair it"))
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_closing_line_counts_checks_and_names_bad_ones(found: list[tuple[str, Fi
     assert summary(found) == closing
 
 
-def test_a_remedy_follows_a_fact_with_one_stop() -> None:
-    assert line("x", wrong("it is broken", "mend it")) == "wrong    x: it is broken. Mend it"
-    assert line("x", wrong("did you mean 'y'?", "mend it")) == "wrong    x: did you mean 'y'? Mend it"
+def test_remedy_follows_the_fact_as_its_own_sentence() -> None:
+    assert line("x", wrong("it is broken", "repair it")) == "wrong    x: it is broken. Repair it"
+    assert line("x", wrong("did you mean 'y'?", "repair it")) == "wrong    x: did you mean 'y'? Repair it"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def printed(config: str, **variables: str | None) -> str:
     return result.stdout
 
 
-def test_doctor_in_a_pipe_ends_with_the_sum_and_no_color(misspelt: str) -> None:
+def test_doctor_in_a_pipe_prints_a_summary_without_color(misspelt: str) -> None:
     text = printed(misspelt)
     assert text.startswith("wrong    configuration: ")
     assert text.endswith("\n\n1 problem: configuration\n")

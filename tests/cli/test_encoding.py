@@ -18,7 +18,7 @@ def test_page_is_printed_in_any_encoding(processes: Processes) -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/console.py", "relaax/cli/run")
-def test_run_goes_on_where_its_progress_cannot_be_encoded(processes: Processes, tmp_path: Path) -> None:
+def test_run_continues_if_its_progress_cannot_be_encoded(processes: Processes, tmp_path: Path) -> None:
     running = processes.start(
         *("relaax", "run", "da3c_gym_cartpole", "--run-dir", tmp_path / "laufübung", "--max-steps", "2000"), env=ASCII
     )

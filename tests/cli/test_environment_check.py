@@ -1,4 +1,4 @@
-"""What is wrong with an environment is known before anything is started. The programs are the real ones."""
+"""`EnvironmentCheck` finds faults of an environment before a run starts. The programs are real."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from support.run import PATIENCE, is_alive
 CARTPOLE = "da3c_gym_cartpole"
 
 
-def plan_of_ones_own(folder: Path) -> Plan:
+def plan_of_own_program(folder: Path) -> Plan:
     (folder / "mine.py").write_text("")
     (folder / "mine.yaml").write_text("relaax-run: {environment: mine.py, name: small}\nalgorithm: {path: da3c}\n")
     return make_plan(str(folder / "mine.yaml"), [])
 
 
-def test_what_an_environment_observes_and_does() -> None:
+def test_check_returns_the_spaces_of_the_environment() -> None:
     with EnvironmentCheck(make_plan(CARTPOLE, ["run.clients=3"])) as check:
         observations, actions = check.wait(PATIENCE) or (None, None)
     assert isinstance(observations, Box)
@@ -48,15 +48,15 @@ def test_what_an_environment_observes_and_does() -> None:
         (["run.environment=ALE", "run.name=boxin"], "ALE/main: the Arcade Learning Environment has no game 'boxin'"),
     ],
 )  # fmt: skip
-def test_what_its_program_refuses_is_its_one_sentence(overrides: list[str], sentence: str) -> None:
+def test_refusal_of_the_program_is_one_sentence(overrides: list[str], sentence: str) -> None:
     with EnvironmentCheck(make_plan(CARTPOLE, overrides)) as check, pytest.raises(ConfigurationError) as refused:
         check.wait(PATIENCE)
     assert str(refused.value).startswith(sentence)
     assert "\n" not in str(refused.value)
 
 
-def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one does whose library is there, and broken."""
+def test_failed_program_is_reported_with_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program fails because a library is broken."""
     (tmp_path / "gymnasium.py").write_text("raise RuntimeError('half installed')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
@@ -67,7 +67,7 @@ def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path, monkey
     assert str(e.value).splitlines()[-1].strip() == "RuntimeError: half installed"
 
 
-def test_what_takes_longer_than_it_is_waited_for_has_ended_before_anything_else_begins() -> None:
+def test_check_that_times_out_ends_its_process() -> None:
     before = set(psutil.Process().children())
     with EnvironmentCheck(make_plan(CARTPOLE, [])) as check:
         (process,) = set(psutil.Process().children()) - before
@@ -109,7 +109,7 @@ gymnasium.register(id="Odd-v0", entry_point=Odd, disable_env_checker=True)
 """
 
 
-def odd(folder: Path, fault: str) -> Plan:
+def odd_plan(folder: Path, fault: str) -> Plan:
     (folder / "odd.py").write_text(ODD)
     (folder / "odd.yaml").write_text(
         "relaax-run: {environment: OpenAI_Gym, name: 'odd:Odd-v0'}\nalgorithm: {path: da3c}\n"
@@ -126,14 +126,14 @@ def odd(folder: Path, fault: str) -> Plan:
         ("exit", StartError, "ended its program before training: OpenAI_Gym/main: the environment called sys.exit()"),
     ],
 )
-def test_one_step_shows_what_is_wrong(tmp_path: Path, fault: str, kind: type[Exception], sentence: str) -> None:
-    with EnvironmentCheck(odd(tmp_path, fault)) as check, pytest.raises(kind) as raised:
+def test_fault_is_found_in_one_step(tmp_path: Path, fault: str, kind: type[Exception], sentence: str) -> None:
+    with EnvironmentCheck(odd_plan(tmp_path, fault)) as check, pytest.raises(kind) as raised:
         check.wait(PATIENCE)
     assert sentence in str(raised.value)
 
 
-def test_failed_environment_names_the_check_that_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = odd(tmp_path, "error")
+def test_failed_environment_names_the_check_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = odd_plan(tmp_path, "error")
     assert plan.check_arguments == ["odd:Odd-v0", "--", "--kwarg", 'fault="error"', "--path", str(tmp_path)]
     monkeypatch.chdir(tmp_path)
     with EnvironmentCheck(plan) as check, pytest.raises(StartError) as raised:
@@ -146,9 +146,9 @@ def test_failed_environment_names_the_check_that_explains(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("fault", ["slow", "unmade"])
-def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path, fault: str) -> None:
+def test_check_that_times_out_ends_its_simulators(tmp_path: Path, fault: str) -> None:
     started = tmp_path / "simulator"
-    with EnvironmentCheck(odd(tmp_path, fault)) as check:
+    with EnvironmentCheck(odd_plan(tmp_path, fault)) as check:
         pid = int(wait_until(lambda: started.exists() and started.read_text(), "a simulator runs", PATIENCE))
         simulator = psutil.Process(pid)
         assert check.wait(0.0) is None
@@ -160,10 +160,10 @@ def test_a_check_that_takes_too_long_ends_its_simulators(tmp_path: Path, fault: 
             simulator.kill()
 
 
-def test_a_program_of_ones_own_is_never_started(tmp_path: Path) -> None:
-    """It may not know what it is asked, and its simulator may bear no second start."""
+def test_own_program_is_never_started(tmp_path: Path) -> None:
+    """It may not support the check, and its simulator may not allow a second start."""
     before = psutil.Process().children()
-    with EnvironmentCheck(plan_of_ones_own(tmp_path)) as check:
+    with EnvironmentCheck(plan_of_own_program(tmp_path)) as check:
         assert not check.is_possible
         assert psutil.Process().children() == before
         assert check.wait(0.0) is None

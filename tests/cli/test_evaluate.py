@@ -1,4 +1,4 @@
-"""`relaax eval`: the same numbers from the same seed, by a published protocol, for whatever names a policy."""
+"""`relaax eval`: reproducible scores, published protocols, and each way to name a policy."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def relaax(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.Compl
     return done
 
 
-def evaluated(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
+def evaluate(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(relaax("eval", *arguments, "--json", "-", cwd=cwd).stdout)
     return result
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a configuration, its run directory of two checkpoints, and the policy of the first."""
+    """A folder with a configuration, its run directory with two checkpoints, and the policy of the first."""
     folder = tmp_path_factory.mktemp("place")
     (folder / "poles.yaml").write_text(CONFIG, encoding="utf-8")
     run = folder / "runs" / "poles"
@@ -84,17 +84,17 @@ SEEDED = ("--episodes", "6", "--sample", "--seed", "3")
 @pytest.fixture(scope="module")
 def by_configuration(place: Path) -> dict[str, Any]:
     """The evaluation of the first checkpoint by three programs."""
-    return evaluated("poles.yaml", "--best", *SEEDED, "--jobs", "3", cwd=place)
+    return evaluate("poles.yaml", "--best", *SEEDED, "--jobs", "3", cwd=place)
 
 
-def test_the_best_checkpoint_is_played_with_another_seed(place: Path, by_configuration: dict[str, Any]) -> None:
+def test_best_checkpoint_is_played_with_another_seed(place: Path, by_configuration: dict[str, Any]) -> None:
     assert by_configuration["checkpoint"] == "00000001-120"
     assert by_configuration["global_step"] == 120
     assert not by_configuration["greedy"]
     assert by_configuration["lengths"] == by_configuration["returns"], "a step of CartPole is rewarded by 1"
     assert by_configuration["steps"] == by_configuration["frames"] == sum(by_configuration["lengths"])
     options = ("--episodes", "6", "--sample", "--seed", "4", "--jobs", "1")
-    assert evaluated("poles.yaml", "--best", *options, cwd=place)["returns"] != by_configuration["returns"]
+    assert evaluate("poles.yaml", "--best", *options, cwd=place)["returns"] != by_configuration["returns"]
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_the_best_checkpoint_is_played_with_another_seed(place: Path, by_configu
     ],
     ids=lambda named: named[0],
 )
-def test_a_seed_gives_the_same_numbers_whatever_is_named(
+def test_same_seed_gives_the_same_returns_for_any_source(
     place: Path, by_configuration: dict[str, Any], named: tuple[str, ...]
 ) -> None:
-    again = evaluated(*named, *SEEDED, "--jobs", "1", cwd=place)
+    again = evaluate(*named, *SEEDED, "--jobs", "1", cwd=place)
     assert (again["returns"], again["interval_95"]) == (by_configuration["returns"], by_configuration["interval_95"])
 
 
-def test_the_newest_checkpoint_is_played_greedily_unless_another_is_asked_for(place: Path) -> None:
-    newest = evaluated("poles.yaml", "--episodes", "2", "--jobs", "1", cwd=place)
+def test_newest_checkpoint_is_played_greedily_by_default(place: Path) -> None:
+    newest = evaluate("poles.yaml", "--episodes", "2", "--jobs", "1", cwd=place)
     assert (newest["checkpoint"], newest["greedy"], newest["protocol"]) == ("00000002-240", True, {"name": "none"})
     assert newest["training_mean_return"] == 20.0
     assert "human_normalized" not in newest
@@ -122,26 +122,26 @@ def test_the_newest_checkpoint_is_played_greedily_unless_another_is_asked_for(pl
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/cli/run")
-def test_a_run_is_evaluated_with_what_it_overrode(place: Path, tmp_path: Path) -> None:
+def test_run_is_evaluated_with_its_own_overrides(place: Path, tmp_path: Path) -> None:
     run = tmp_path / "short"
     shutil.copytree(place / "runs" / "poles", run)
     changed = CONFIG.replace("CartPole-v1", "CartPole-v0").replace("null", "null, greedy_exploit: false")
     (run / "configuration.yaml").write_text(changed, encoding="utf-8")
-    here = evaluated("poles.yaml", "--run-dir", run, "--episodes", "3", "--jobs", "1", cwd=place)
+    here = evaluate("poles.yaml", "--run-dir", run, "--episodes", "3", "--jobs", "1", cwd=place)
     assert (here["environment"], here["greedy"]) == ("CartPole-v0", False)
     options = ("--config", "poles.yaml", "--episodes", "3", "--jobs", "1")
-    elsewhere = evaluated("poles.yaml", "--run-dir", run, *options, cwd=place)
+    elsewhere = evaluate("poles.yaml", "--run-dir", run, *options, cwd=place)
     assert (elsewhere["environment"], elsewhere["greedy"]) == ("CartPole-v1", True)
-    drawn = evaluated(run, *options, "--sample", cwd=place)
+    drawn = evaluate(run, *options, "--sample", cwd=place)
     assert here["returns"] == drawn["returns"] != elsewhere["returns"]
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/policy", "relaax/cli/evaluate.py", "algorithms/da3c")
-def test_a_key_decides_how_it_acts(place: Path) -> None:
+def test_greedy_exploit_key_has_the_effect_of_sample_option(place: Path) -> None:
     options = ("poles.yaml", "--episodes", "3")
-    by_key = evaluated(*options, "--set", "algorithm.greedy_exploit=false", cwd=place)
-    by_option = evaluated(*options, "--sample", cwd=place)
+    by_key = evaluate(*options, "--set", "algorithm.greedy_exploit=false", cwd=place)
+    by_option = evaluate(*options, "--sample", cwd=place)
     assert not by_key["greedy"]
     assert by_key["returns"] == by_option["returns"]
 
@@ -149,43 +149,43 @@ def test_a_key_decides_how_it_acts(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/client")
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_an_evaluation_that_is_told_to_end_leaves_nothing(place: Path, tmp_path: Path, number: signal.Signals) -> None:
-    films, temporary = tmp_path / "films", tmp_path / "temporary"
+def test_stopped_evaluation_leaves_no_process_or_file(place: Path, tmp_path: Path, number: signal.Signals) -> None:
+    videos, temporary = tmp_path / "videos", tmp_path / "temporary"
     temporary.mkdir()
-    options = ("--episodes", "1000000", "--jobs", "2", "--video", films)
+    options = ("--episodes", "1000000", "--jobs", "2", "--video", videos)
     with Processes(tmp_path) as processes:
         process = processes.start("relaax", "eval", "poles.yaml", *options, cwd=place, env={"TMPDIR": str(temporary)})
-        wait_until(lambda: list(films.glob("*.mp4")), "it plays", 120)
+        wait_until(lambda: list(videos.glob("*.mp4")), "it plays", 120)
         playing = psutil.Process(process.pid).children(recursive=True)
         assert process.stop(number) == 130, process.report()
         _, alive = psutil.wait_procs(playing, timeout=30)
-    assert len(playing) >= 2  # two programs, and what writes their films
+    assert len(playing) >= 2  # two programs, and the processes that write their videos
     assert alive == []
     assert list(temporary.glob("relaax-eval-*")) == []
 
 
-def test_a_person_gets_a_table_and_a_file(place: Path) -> None:
-    options = ("--episodes", "2", "--jobs", "1", "--json", "result.json", "--video", "films", "--video-every", "2")
-    said = relaax("eval", "poles.yaml", *options, cwd=place).stdout
-    assert "CartPole-v1: checkpoint 00000002-240 at global step 240, greedy, seed 0" in said
-    assert "95 % interval of the mean" in said
-    assert "videos in films" in said
-    assert [path.name for path in (place / "films").iterdir()] == ["cartpole-v1-000000.mp4"]
+def test_table_json_and_video_are_written(place: Path) -> None:
+    options = ("--episodes", "2", "--jobs", "1", "--json", "result.json", "--video", "videos", "--video-every", "2")
+    output = relaax("eval", "poles.yaml", *options, cwd=place).stdout
+    assert "CartPole-v1: checkpoint 00000002-240 at global step 240, greedy, seed 0" in output
+    assert "95 % interval of the mean" in output
+    assert "videos in videos" in output
+    assert [path.name for path in (place / "videos").iterdir()] == ["cartpole-v1-000000.mp4"]
     assert json.loads((place / "result.json").read_text())["episodes"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "relaax/client")
-def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> None:
+def test_videos_of_every_second_episode_are_readable(place: Path, tmp_path: Path) -> None:
     options = ("--episodes", "4", "--jobs", "1", "--video-every", "2")
-    result = evaluated("poles.yaml", *options, "--video", tmp_path / "v", cwd=place)
+    result = evaluate("poles.yaml", *options, "--video", tmp_path / "v", cwd=place)
     assert sorted(path.name for path in (tmp_path / "v").iterdir()) == [
         "cartpole-v1-000000.mp4",
         "cartpole-v1-000002.mp4",
     ]
     images, fps = read_video(tmp_path / "v" / "cartpole-v1-000002.mp4")
     assert fps == 50
-    assert len(images) == result["lengths"][2], "the first state, and that after each step but the last"
+    assert len(images) == result["lengths"][2], "the first observation, and one after each step except the last"
     assert images[0].shape == (400, 600, 3)
     assert any((image != images[0]).any() for image in images)
 
@@ -209,26 +209,26 @@ def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> Non
         (["policy.safetensors", "--config", "da3c_gym_acrobot"], 2, "but the policy was trained on Box(float32, [4])"),
     ],
 )
-def test_what_cannot_be_evaluated_is_told_in_a_sentence(
+def test_invalid_evaluation_is_refused_in_one_sentence(
     place: Path, arguments: list[str], code: int, sentence: str
 ) -> None:
-    said = relaax("eval", *arguments, cwd=place, code=code).stderr
-    assert said.startswith("relaax eval: ")
-    assert sentence in said.replace("\n", " ")
+    output = relaax("eval", *arguments, cwd=place, code=code).stderr
+    assert output.startswith("relaax eval: ")
+    assert sentence in output.replace("\n", " ")
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py")
-def test_a_program_that_fails_says_why(place: Path) -> None:
-    said = relaax("eval", "poles.yaml", "--set", "run.name=NoSuchPole-v1", cwd=place, code=2).stderr
-    assert "NoSuchPole" in said
+def test_failed_program_names_the_cause(place: Path) -> None:
+    output = relaax("eval", "poles.yaml", "--set", "run.name=NoSuchPole-v1", cwd=place, code=2).stderr
+    assert "NoSuchPole" in output
     (place / "broken.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
-    said = relaax("eval", "poles.yaml", "--set", "run.environment=broken.py", cwd=place, code=1).stderr
-    assert "the environment's program ended with code 7" in said
+    output = relaax("eval", "poles.yaml", "--set", "run.environment=broken.py", cwd=place, code=1).stderr
+    assert "the environment's program ended with code 7" in output
 
 
-class Recorded(games.Games):
-    """Games that note what was done in them: no-ops, actions, rewards and frames."""
+class RecordedGames(games.Games):
+    """Games that record their no-ops, actions and rewards."""
 
     noops: int
     frames: int
@@ -237,18 +237,22 @@ class Recorded(games.Games):
 
     def reset(self, **options: Any) -> Any:
         observations, infos = super().reset(**options)
-        Recorded.noops, Recorded.actions, Recorded.rewards = int(infos["episode_frame_number"][0]), [], []
+        RecordedGames.noops, RecordedGames.actions, RecordedGames.rewards = (
+            int(infos["episode_frame_number"][0]),
+            [],
+            [],
+        )
         return observations, infos
 
     def step(self, actions: Any) -> Any:
         outcome = super().step(actions)
-        Recorded.actions.append(int(actions[0]))
-        Recorded.rewards.append(float(outcome[1][0]))
+        RecordedGames.actions.append(int(actions[0]))
+        RecordedGames.rewards.append(float(outcome[1][0]))
         return outcome
 
 
-class Fixed:
-    """A player of one game, by a function of the number of the step."""
+class FixedPlayer:
+    """A player of one game whose actions are a function of the step number."""
 
     def __init__(self, act: Any) -> None:
         self._act, self._step, self.episode = act, -1, Episode(0, 0.0, 0)
@@ -267,15 +271,15 @@ class Fixed:
         self.episode = episode
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch, rom: str, act: Any, *options: str) -> Episode:
-    monkeypatch.setattr(games, "Games", Recorded)
-    player = Fixed(act)
+def play_recorded(monkeypatch: pytest.MonkeyPatch, rom: str, act: Any, *options: str) -> Episode:
+    monkeypatch.setattr(games, "Games", RecordedGames)
+    player = FixedPlayer(act)
     with playing(player):
         ale.main(ale.parser().parse_args([LOCAL, rom, "--threads", "1", *options]))
     return player.episode
 
 
-def plain(rom: str) -> ale_py.ALEInterface:
+def plain_emulator(rom: str) -> ale_py.ALEInterface:
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", 0.0)
     path = roms.get_rom_path(rom)
@@ -286,34 +290,34 @@ def plain(rom: str) -> ale_py.ALEInterface:
 
 
 @pytest.mark.parametrize("rom", [pytest.param("boxing", marks=pytest.mark.slow), "breakout"])
-def test_a_game_of_null_ops_is_the_same_on_a_plain_emulator(monkeypatch: pytest.MonkeyPatch, rom: str) -> None:
-    """So many no-ops, the actions for four frames each, nothing else, whole games: the score is the same."""
+def test_game_of_null_op_starts_scores_as_a_plain_emulator(monkeypatch: pytest.MonkeyPatch, rom: str) -> None:
+    """A plain emulator that replays the no-ops, and then each action for four frames, has the same score."""
     drawn = np.random.default_rng(5).integers(18, size=5000)
-    episode = recorded(monkeypatch, rom, lambda step: drawn[step], "--protocol", "noop", "--life-loss")
-    assert 0 <= Recorded.noops <= 30
-    emulator = plain(rom)
-    for _ in range(Recorded.noops):
+    episode = play_recorded(monkeypatch, rom, lambda step: drawn[step], "--protocol", "noop", "--life-loss")
+    assert 0 <= RecordedGames.noops <= 30
+    emulator = plain_emulator(rom)
+    for _ in range(RecordedGames.noops):
         emulator.act(ale_py.Action.NOOP)
     actions = emulator.getMinimalActionSet()
     score = 0.0
-    for action, reward in zip(Recorded.actions, Recorded.rewards, strict=True):
+    for action, reward in zip(RecordedGames.actions, RecordedGames.rewards, strict=True):
         assert not emulator.game_over()
         here = sum(emulator.act(actions[action]) for _ in range(4) if not emulator.game_over())
         assert here == reward
         score += here
     assert emulator.game_over()
-    assert (episode.episode_return, episode.length) == (score, len(Recorded.actions))
+    assert (episode.episode_return, episode.length) == (score, len(RecordedGames.actions))
 
 
 @pytest.mark.slow
 @pytest.mark.checks("environments/ALE", "relaax/client", "relaax/evaluation")
-def test_a_game_ends_after_so_many_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody serves the ball: without a limit the game would last for ever."""
-    episode = recorded(monkeypatch, "breakout", lambda step: 0, "--protocol", "noop")
+def test_game_ends_after_the_frame_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ball is never served, so the game would not end without a limit."""
+    episode = play_recorded(monkeypatch, "breakout", lambda step: 0, "--protocol", "noop")
     assert (episode.length, episode.episode_return) == (4500, 0.0), "18,000 frames from the first action on"
 
 
-def test_the_number_of_no_ops_is_drawn_from_0_to_30() -> None:
+def test_number_of_no_ops_is_drawn_from_0_to_30() -> None:
     arguments = ale.parser().parse_args([LOCAL, "pong", "--protocol", "noop", "--threads", "1"])
     pong = ale.make(arguments)
     counts = {int(pong.reset(seed=seed_of(0, game))[1]["episode_frame_number"][0]) for game in range(11, 18)}
@@ -324,17 +328,17 @@ def test_the_number_of_no_ops_is_drawn_from_0_to_30() -> None:
 
 @pytest.mark.slow
 @pytest.mark.checks("environments/OpenAI_Gym", "environments/ALE", "relaax/client", "relaax/evaluation")
-def test_gymnasiums_games_are_the_same_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No-ops, then the agent's actions for four frames each, 18,000 frames: nobody serves the ball."""
+def test_gymnasium_games_follow_the_protocol_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No-ops, then each action for four frames, up to the 18,000th frame, because the ball is never served."""
     frames: list[int] = []
     step = ale_py.AtariEnv.step
 
-    def noted(env: ale_py.AtariEnv, action: int) -> Any:
+    def record_action(env: ale_py.AtariEnv, action: int) -> Any:
         frames.append(int(action))
         return step(env, action)
 
-    monkeypatch.setattr(ale_py.AtariEnv, "step", noted)
-    player = Fixed(lambda number: 2 + number % 2)  # RIGHT and LEFT
+    monkeypatch.setattr(ale_py.AtariEnv, "step", record_action)
+    player = FixedPlayer(lambda number: 2 + number % 2)  # RIGHT and LEFT
     with playing(player):
         gym.main(gym.parser().parse_args([LOCAL, "ALE/Breakout-v5", "--protocol", "noop", "--life-loss"]))
     assert (player.episode.length, player.episode.episode_return) == (4500, 0.0)
@@ -342,13 +346,13 @@ def test_gymnasiums_games_are_the_same_frame_by_frame(monkeypatch: pytest.Monkey
     assert 1 <= noops <= 30
     played, next_game = frames[noops : noops + 18_000], frames[noops + 18_000 :]
     assert played == [2 + number % 2 for number in range(4500) for _ in range(4)]
-    assert not any(next_game), "its no-ops, if anything"
+    assert not any(next_game), "the next game has only no-ops so far"
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/evaluation", "relaax/cli/evaluate.py", "environments/ALE")
-def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp_path: Path) -> None:
-    result = evaluated("da3c_ale_breakout", "--random", "--episodes", "2", "--jobs", "1", cwd=tmp_path)
+def test_random_agent_is_scored_against_published_scores(tmp_path: Path) -> None:
+    result = evaluate("da3c_ale_breakout", "--random", "--episodes", "2", "--jobs", "1", cwd=tmp_path)
     assert result["protocol"] == {
         "name": "noop",
         "noop_max": 30,
@@ -358,20 +362,20 @@ def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp
         "frame_skip": 6,
     }
     assert (result["checkpoint"], result["greedy"]) == (None, None)
-    assert result["frames"] == 6 * result["steps"], "at 10 Hz, as the published one"
+    assert result["frames"] == 6 * result["steps"], "10 actions a second, as the published random agent"
     assert result["human_normalized"] == pytest.approx(100 * (result["mean"] - 1.7) / (30.5 - 1.7))
     assert result["published"]["noop"]["dqn"] == 401.2
     assert result["published"]["human_starts"]["a3c_ff_1_day"] == 551.6
 
 
 @pytest.mark.slow
-def test_the_protocol_overrides_what_a_run_was_trained_with(tmp_path: Path) -> None:
-    result = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "2", cwd=tmp_path)
+def test_protocol_overrides_the_settings_of_training(tmp_path: Path) -> None:
+    result = evaluate("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "2", cwd=tmp_path)
     trained = ("--set", 'run.arguments=[--sticky, "0.5", --noop-max, "0", --max-frames, "100"]')
-    again = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "1", *trained, cwd=tmp_path)
+    again = evaluate("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "1", *trained, cwd=tmp_path)
     assert again["returns"] == result["returns"]
-    sticky = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--sticky", "0.25", cwd=tmp_path)
+    sticky = evaluate("da3c_ale_breakout", "--random", "--episodes", "4", "--sticky", "0.25", cwd=tmp_path)
     assert sticky["protocol"]["sticky"] == 0.25
-    said = relaax("eval", "da3c_ale_breakout", "--random", "--episodes", "1", cwd=tmp_path).stdout
-    assert "an action every 6 frames, null-op starts up to 30, at most 18,000 frames" in said
-    assert "published, human starts: not comparable with null-op scores: dqn 303.9" in said
+    output = relaax("eval", "da3c_ale_breakout", "--random", "--episodes", "1", cwd=tmp_path).stdout
+    assert "an action every 6 frames, null-op starts up to 30, at most 18,000 frames" in output
+    assert "published, human starts: not comparable with null-op scores: dqn 303.9" in output

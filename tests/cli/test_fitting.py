@@ -39,7 +39,7 @@ def lines(width: int) -> list[str]:
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def test_a_wide_terminal_has_all_columns_on_one_line() -> None:
+def test_wide_terminal_has_all_columns_on_one_line() -> None:
     header, rule, first, second = (" ".join(re.split(" {2,}", line)) for line in lines(80))
     assert header == "name steps so far age of"
     assert set(rule) == {"─"}
@@ -47,7 +47,7 @@ def test_a_wide_terminal_has_all_columns_on_one_line() -> None:
     assert second == "gone"
 
 
-def test_a_narrow_terminal_wraps_headers_before_names() -> None:
+def test_narrow_terminal_wraps_headers_before_names() -> None:
     assert lines(42) == [
         "                        steps so",
         "name                         far    age of",
@@ -57,7 +57,7 @@ def test_a_narrow_terminal_wraps_headers_before_names() -> None:
     ]
 
 
-def test_a_narrower_one_shortens_names_then_drops_columns() -> None:
+def test_narrower_terminal_shortens_names_then_drops_columns() -> None:
     assert lines(30)[3] == "a long na… 1,234,567 12,345  7"
     assert lines(24) == [
         "             steps so",

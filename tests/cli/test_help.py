@@ -28,7 +28,7 @@ PROGRAMS = {
 
 
 def commands_of(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The words of a command and of all commands below it."""
+    """Yield the words of a command and of all its subcommands."""
     yield words
     if hasattr(command, "list_commands"):
         with command.make_context(words[-1], [], resilient_parsing=True) as context:

@@ -1,4 +1,4 @@
-"""`relaax checkpoints`, the summary of `relaax run`, and `relaax.policy` on what somebody has forged: sentences."""
+"""`relaax checkpoints`, the summary of `relaax run`, and `relaax.policy` with forged files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from support.forged_checkpoints import all_forgeries, duplicated
 
 SPACE = {"kind": "discrete", "n": 2}
 FIRST, SECOND = "00000001-10", "00000002-10"
-# What only a server misses, which a person may still look at and export.
+# Only servers use these parts, so a checkpoint with such a fault can still be listed and exported.
 FOR_SERVERS = (
-    *("no incarnation", "no counters", "no returns", "a ledger with a reason that is none"),
-    "a fingerprint that says nothing",
+    *("no incarnation", "no counters", "no returns", "a ledger with an unknown reason"),
+    "an empty fingerprint",
     "a slot below zero",
 )
 
@@ -58,7 +58,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", all_forgeries())
-def test_every_command_ends_with_a_sentence(run: Path, tmp_path: Path, name: str) -> None:
+def test_forged_checkpoint_is_refused_in_one_sentence(run: Path, tmp_path: Path, name: str) -> None:
     change, sentence = all_forgeries()[name]
     change(run / "checkpoints" / SECOND)
     assert checkpoints(run).exit_code == 0
@@ -74,7 +74,7 @@ def test_every_command_ends_with_a_sentence(run: Path, tmp_path: Path, name: str
     assert checkpoints("verify", run, FIRST).exit_code == 0
     verified, copied = checkpoints("verify", run), checkpoints("copy", run, tmp_path / "to", SECOND)
     inside = ("is nan", "has nothing for", "which numpy does not support", "longer than its part")
-    if not any(part in f"{sentence} {name}" for part in inside):  # these are what was written, byte by byte
+    if not any(part in f"{sentence} {name}" for part in inside):  # the bytes of these faults have a valid checksum
         assert (verified.exit_code, copied.exit_code) == (1, 1)
         assert sentence in verified.output
     path, _ = _newest_checkpoint(RunDirectory(run))
@@ -82,7 +82,7 @@ def test_every_command_ends_with_a_sentence(run: Path, tmp_path: Path, name: str
     assert Path(path).parent.name in (FIRST, SECOND)
 
 
-def test_what_cannot_be_used_is_removed_by_hand_and_nothing_else(run: Path) -> None:
+def test_remove_deletes_only_unusable_checkpoints(run: Path) -> None:
     folder = run / "checkpoints"
     third = duplicated(folder / FIRST, 3)
     (third / "shard-0.safetensors").unlink()
@@ -95,14 +95,14 @@ def test_what_cannot_be_used_is_removed_by_hand_and_nothing_else(run: Path) -> N
     (line,) = [line for line in checkpoints(run).output.splitlines() if line.startswith(f"{third.name} was set aside")]
     assert "it is not a regular file" in line
     assert json.loads(checkpoints(run, "--json").stdout)["checkpoints"][-1]["set_aside"]
-    assert checkpoints("copy", run, run.parent / "to").exit_code == 0, "what was set aside is left out"
+    assert checkpoints("copy", run, run.parent / "to").exit_code == 0, "a checkpoint that was set aside is not copied"
     done = checkpoints("remove", run, third.name)
     assert (done.exit_code, done.stdout) == (0, f"removed from {folder}: {third.name}\n")
     assert not third.exists()
     assert (folder / FIRST).exists()
 
 
-def test_one_that_was_set_aside_and_is_whole_again_says_how_it_counts(run: Path) -> None:
+def test_repaired_checkpoint_set_aside_names_the_way_back(run: Path) -> None:
     folder = run / "checkpoints"
     part = folder / SECOND / "shard-0.safetensors"
     whole = part.read_bytes()
@@ -131,7 +131,7 @@ def _not_a_number(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_pipe, _endless_shape, _not_a_number])
-def test_a_policy_that_somebody_has_forged_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_forged_policy_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = tmp_path / "policy.safetensors"
     make(path)
     with pytest.raises(relaax.policy.PolicyError):

@@ -1,4 +1,4 @@
-"""`relaax keys`: what it writes, who may read it, and that it is what the printed lines say."""
+"""`relaax keys`: its files, their permissions, and the configuration lines that it prints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = {
 }
 
 
-def test_nobody_else_can_read_what_is_made(tmp_path: Path) -> None:
+def test_generated_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     keys = Keys(tmp_path / "deep" / "keys")
     assert {path.name for path in keys.folder.iterdir()} == FILES
     assert keys.folder.stat().st_mode & 0o777 == 0o700
@@ -35,7 +35,7 @@ def test_nobody_else_can_read_what_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["keys", "my keys: #1 'new'"])
-def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path, folder: str) -> None:
+def test_printed_lines_are_a_valid_configuration(tmp_path: Path, folder: str) -> None:
     keys = Keys(tmp_path / folder)
     lines = keys.output.splitlines()
     begin = lines.index("relaax-parameter-server:")
@@ -51,7 +51,7 @@ def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path, folder: st
     assert shlex.split(lines[-1]) == ["--token-file", keys.path("token"), "--tls-ca", keys.path("ca.pem")]
 
 
-def test_certificates_are_for_the_hosts_that_were_named_and_for_so_long(tmp_path: Path) -> None:
+def test_certificates_have_the_given_hosts_and_duration(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     made = CliRunner().invoke(app, ["keys", str(folder), "--host", "a.example", "--host", "10.0.0.5", "--days", "3"])
     assert made.exit_code == 0, made.output
@@ -64,14 +64,14 @@ def test_certificates_are_for_the_hosts_that_were_named_and_for_so_long(tmp_path
     context.load_cert_chain(folder / "worker.pem", folder / "worker-key.pem")
 
 
-def test_where_others_are_to_reach_the_servers_the_lines_say_so(tmp_path: Path) -> None:
+def test_given_host_opens_servers_to_other_machines(tmp_path: Path) -> None:
     made = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), "--host", "a.example"])
     assert "\n  bind: 0.0.0.0:7000\n  token-file:" in made.output
     assert "\n  bind: 0.0.0.0:7001\n  token-file:" in made.output
     assert "bind" not in Keys(tmp_path / "others").output
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     keys = Keys(tmp_path / "keys")
     token = keys.token
     again = CliRunner().invoke(app, ["keys", str(keys.folder)])
@@ -80,22 +80,22 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert keys.token == token
 
 
-def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_invalid_host_is_refused_before_any_file_is_written(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), "--host", "a b"])
     assert refused.exit_code == 2
     assert "'a b' is neither a host name nor an IP address" in refused.output
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = CliRunner().invoke(app, ["keys", str(tmp_path / "file")])
     assert refused.exit_code == 2
     assert refused.output == f"relaax keys: {tmp_path / 'file'}: File exists\n"
 
 
-def test_a_token_for_a_client_with_a_name_of_its_own(tmp_path: Path) -> None:
-    """The lines that are printed let it in, and nothing that is printed is the token."""
+def test_token_of_a_named_client_is_accepted(tmp_path: Path) -> None:
+    """The printed lines authenticate the client, and the output does not contain the token."""
     folder = tmp_path / "keys"
     Keys(folder)
     made = CliRunner().invoke(app, ["keys", str(folder), "--client", "lab", "--client", "room-7"])

@@ -1,4 +1,4 @@
-"""Commands set the variables of numerical libraries themselves: processes that inherit none from the tests."""
+"""Commands set the variables of numerical libraries in processes that do not inherit them from the tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /
 
 @linux
 def test_each_command_has_one_thread_after_its_imports(processes: Processes) -> None:
-    """One process calls them all; the first line with more than one thread names the command at fault."""
+    """One process calls all commands. The first line with more than one thread names the command at fault."""
     every = [*(f"main {name}" for name in COMMANDS), *SERVERS]
     command = processes.start_python(COUNTED, *every)
     assert command.wait(150) == 0, command.report()
@@ -60,7 +60,7 @@ def test_each_command_has_one_thread_after_its_imports(processes: Processes) -> 
 
 @linux
 def test_numpy_starts_threads_without_the_variables(processes: Processes) -> None:
-    """Check that the test above can fail. On a machine with one core it cannot."""
+    """This shows that the test above can fail. A machine with one core cannot show it."""
     code = "import numpy, os, pathlib; print(os.cpu_count(), len(list(pathlib.Path('/proc/self/task').iterdir())))"
     command = processes.start_python(code)
     assert command.wait(60) == 0, command.report()
@@ -69,13 +69,13 @@ def test_numpy_starts_threads_without_the_variables(processes: Processes) -> Non
 
 
 @pytest.mark.parametrize("role", SERVERS)
-def test_a_role_run_as_a_module_sets_the_variables_before_numpy(processes: Processes, role: str) -> None:
+def test_role_run_as_a_module_sets_the_variables_before_numpy(processes: Processes, role: str) -> None:
     command = processes.start_python(WATCHED, f"relaax.server.{role}.main")
     assert command.wait(60) == 0, command.report()
     assert command.lines == ["numpy True"]
 
 
-def test_the_variables_of_a_user_are_kept(processes: Processes) -> None:
+def test_variables_of_a_user_are_kept(processes: Processes) -> None:
     code = "import os; from relaax.cli import main; print(*(os.environ[name] for name in %r))"
     command = processes.start_python(code % (tuple(LIBRARY_VARIABLES),), env={"OMP_NUM_THREADS": "3"})
     assert command.wait(60) == 0, command.report()

@@ -1,4 +1,4 @@
-"""`relaax list`: everything bundled has a line that fits a terminal."""
+"""`relaax list`: each bundled name has a line that fits a terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_all_kinds_are_listed_without_argument() -> None:
 
 
 @pytest.mark.parametrize("family", bundled_names("environments"))
-def test_extras_of_a_family_are_those_of_the_package(family: str) -> None:
+def test_extras_of_a_family_exist_in_the_package(family: str) -> None:
     extras = family_extras(family)
     assert bool(extras) == (family not in ("TORCS", "DeepMind_Lab"))
     assert set(extras.split(",")) - {""} <= set(metadata("relaax").get_all("Provides-Extra") or ())

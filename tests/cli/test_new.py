@@ -1,4 +1,4 @@
-"""`relaax new`: what it writes trains, and what is there already it leaves alone."""
+"""`relaax new` writes files that train, and does not overwrite existing files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KINDS = ("algorithm", "environment")
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory is empty."""
+def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change to an empty working directory."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
@@ -35,7 +35,7 @@ def new(kind: str, name: str, *options: str) -> Result:
 
 
 def files() -> dict[str, str]:
-    """Everything in the working directory, by its path."""
+    """Return the text of each file in the working directory, by path."""
     return {path.as_posix(): path.read_text() for path in Path().rglob("*") if path.is_file()}
 
 
@@ -48,7 +48,7 @@ def expect_refused(kind: str, name: str, sentence: str, *options: str) -> None:
     assert re.search(sentence, line), line
 
 
-def test_an_algorithm() -> None:
+def test_new_algorithm_is_written() -> None:
     result = new("algorithm", "mine")
     assert result.exit_code == 0, result.stderr
     assert files().keys() == {"mine.py", "test_mine.py", "mine.yaml", "mine.Procfile"}
@@ -75,7 +75,7 @@ def test_an_algorithm() -> None:
         *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q", "gorila", "apex")),
     ],
 )
-def test_a_copy_of_a_bundled_algorithm(bundled: str, environment: str) -> None:
+def test_bundled_algorithm_is_copied(bundled: str, environment: str) -> None:
     result = new("algorithm", "mine", "--from", bundled)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[0] == "wrote mine/, mine.yaml and mine.Procfile"
@@ -106,20 +106,20 @@ def test_every_bundled_algorithm_can_be_copied() -> None:
     assert sorted(EXAMPLES) == bundled_names("algorithms")
 
 
-def test_of_a_misspelt_algorithm_there_is_no_copy() -> None:
+def test_misspelt_algorithm_is_refused_with_a_suggestion() -> None:
     expect_refused("algorithm", "mine", "unknown bundled algorithm 'da3'; did you mean 'da3c'?", "--from", "da3")
     assert files() == {}
 
 
 @pytest.mark.parametrize("taken", ["mine/precious", "mine.yaml"])
-def test_a_copy_overwrites_nothing(taken: str) -> None:
+def test_copy_overwrites_no_file(taken: str) -> None:
     Path(taken).parent.mkdir(exist_ok=True)
     Path(taken).write_text("precious")
     expect_refused("algorithm", "mine", "already exists: mine.*; nothing is overwritten", "--from", "da3c")
     assert files() == {taken: "precious"}
 
 
-def test_an_environment() -> None:
+def test_new_environment_is_written() -> None:
     result = new("environment", "mine")
     assert result.exit_code == 0, result.stderr
     assert files().keys() == {"mine/main", "mine/main.py", "mine.yaml", "mine.Procfile"}
@@ -137,7 +137,7 @@ def test_an_environment() -> None:
 
 
 @pytest.mark.parametrize(("kind", "template"), [("algorithm", "reinforce"), ("environment", "docking")])
-def test_the_name_is_everywhere_that_of_the_new_one(kind: str, template: str) -> None:
+def test_template_name_is_replaced_everywhere(kind: str, template: str) -> None:
     assert new(kind, "mine").exit_code == 0
     for path, text in files().items():
         assert template not in text.replace("reinforcement", ""), path
@@ -158,7 +158,7 @@ def test_the_name_is_everywhere_that_of_the_new_one(kind: str, template: str) ->
         ("relaax", "'relaax' is a module of Python, which the new file would hide"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(kind: str, name: str, sentence: str) -> None:
+def test_invalid_name_is_refused(kind: str, name: str, sentence: str) -> None:
     expect_refused(kind, name, sentence)
     assert files() == {}
 
@@ -170,59 +170,61 @@ def test_a_name_that_cannot_be_is_refused(kind: str, name: str, sentence: str) -
         ("environment", "OpenAI_Gym", r"`cp -r /.*/environments/OpenAI_Gym \.`"),
     ],
 )
-def test_what_is_bundled_is_not_hidden(kind: str, name: str, copy: str) -> None:
+def test_name_of_a_bundled_item_is_refused(kind: str, name: str, copy: str) -> None:
     expect_refused(kind, name, rf"'{name}' is one of the bundled {kind}s.*{copy}")
     assert files() == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("suffix", ["yaml", "Procfile"])
-def test_nothing_is_overwritten(kind: str, suffix: str) -> None:
+def test_existing_files_are_not_overwritten(kind: str, suffix: str) -> None:
     Path(f"mine.{suffix}").write_text("precious")
     expect_refused(kind, "mine", rf"already exists: mine\.{suffix}; nothing is overwritten")
     assert files() == {f"mine.{suffix}": "precious"}
 
 
-def test_a_link_that_leads_nowhere_is_left_alone() -> None:
+def test_broken_link_is_not_overwritten() -> None:
     Path("mine.py").symlink_to("elsewhere.py")
     expect_refused("algorithm", "mine", r"already exists: mine\.py;")
     assert not Path("elsewhere.py").exists()
 
 
-def test_one_of_each_kind_cannot_have_the_same_name() -> None:
+def test_algorithm_and_environment_need_different_names() -> None:
     assert new("algorithm", "mine").exit_code == 0
     before = files()
     expect_refused("environment", "mine", r"already exists: mine\.yaml and mine\.Procfile;")
     assert files() == before
 
 
-def test_a_file_where_the_directory_should_be() -> None:
+def test_file_in_place_of_the_directory_is_refused() -> None:
     Path("mine").write_text("precious")
     expect_refused("environment", "mine", "cannot write the file mine")
     assert files()["mine"] == "precious"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_help_teaches(kind: str) -> None:
+def test_help_names_files_and_exit_codes(kind: str) -> None:
     shown = CliRunner().invoke(app, ["new", kind, "--help"], prog_name="relaax").stdout
     for words in ("relaax run NAME.yaml", "NAME.Procfile", "Existing files are never overwritten", "Exit code 2"):
         assert words in " ".join(shown.split())
 
 
-def test_a_new_environment_says_where_options_for_gymnasium_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_environment_explains_rejected_gymnasium_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert new("environment", "mine").exit_code == 0
     described = command.parser("mine/main", "", "")
     with pytest.raises(SystemExit, match="2"):
         command.execute(described, runpy.run_path("mine/main.py")["main"], ["random", "mine", "--kwarg", "size=4"])
-    said = capsys.readouterr().err
-    assert "unrecognized arguments: --kwarg size=4 (relaax-run.kwargs is passed as --kwarg, for environments of" in said
-    assert "relaax-run.arguments" in said
+    error = capsys.readouterr().err
+    assert (
+        "unrecognized arguments: --kwarg size=4 (relaax-run.kwargs is passed as --kwarg, for environments of" in error
+    )
+    assert "relaax-run.arguments" in error
 
 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/new", "relaax/client", "algorithms")
-def test_a_new_environment_trains(runs: Runs) -> None:
-    """Random play returns 17, pushing nowhere 59."""
+def test_new_environment_trains(runs: Runs) -> None:
+    """Random play returns 17; never pushing returns 59."""
     assert new("environment", "mine").exit_code == 0
     run = runs.start("--target-return", "75", "--seed", "1", "--no-progress", config=Path("mine.yaml").resolve())
     assert run.running.wait(240) == 0, run.running.report()
@@ -233,10 +235,10 @@ def test_a_new_environment_trains(runs: Runs) -> None:
 @pytest.mark.checks("relaax/cli/new", "relaax/client", "algorithms")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("kind", "target"), [("algorithm", 475), ("environment", 90)])
-def test_as_written_it_reaches_its_target(kind: str, target: float, runs: Runs, short: bool) -> None:
+def test_unchanged_template_reaches_its_target(kind: str, target: float, runs: Runs, short: bool) -> None:
     assert new(kind, "mine").exit_code == 0
-    less = ("--target-return", str(0.8 * target)) if short else ()
-    run = runs.start("--seed", "2", "--no-progress", *less, config=Path("mine.yaml").resolve())
+    lower_target = ("--target-return", str(0.8 * target)) if short else ()
+    run = runs.start("--seed", "2", "--no-progress", *lower_target, config=Path("mine.yaml").resolve())
     assert run.running.wait(300) == 0, run.running.report()
     assert run.summary["mean_return_100"] >= target * (0.8 if short else 1)
 
@@ -244,7 +246,7 @@ def test_as_written_it_reaches_its_target(kind: str, target: float, runs: Runs, 
 @pytest.mark.slow
 @pytest.mark.checks("relaax/cli/new", "relaax/client", "algorithms")
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_procfile_trains_until_training_has_finished(kind: str, processes: Processes) -> None:
+def test_procfile_trains_until_training_has_finished(kind: str, processes: Processes) -> None:
     assert new(kind, "mine").exit_code == 0
     give_free_ports(Path("mine.yaml"), Path("mine.Procfile"))
     shorten(Path("mine.yaml"))
@@ -256,7 +258,7 @@ def test_the_procfile_trains_until_training_has_finished(kind: str, processes: P
 
 
 def give_free_ports(*paths: Path) -> None:
-    """A Procfile's environment must know the port before its server does: take two that were free a moment ago."""
+    """Replace the ports of the files by two free ones, because a Procfile names its ports before the servers start."""
     names = dict(zip(("7000", "7001"), map(str, free_ports(2)), strict=True))
     for path in paths:
         path.write_text(re.sub("7000|7001", lambda port: names[port[0]], path.read_text()))
